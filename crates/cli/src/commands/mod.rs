@@ -1,0 +1,1 @@
+//! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.

@@ -1,0 +1,26 @@
+//! The `outlast` program. One file per command under `commands/`; this file only routes.
+
+mod commands;
+
+use clap::{Parser, Subcommand};
+use std::process::ExitCode;
+
+/// Collectives that outlast the machines that run them.
+#[derive(Debug, Parser)]
+#[command(name = "outlast", version, max_term_width = 100)]
+struct Cli {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+enum Command {}
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let outcome: anyhow::Result<ExitCode> = match cli.command {};
+    outcome.unwrap_or_else(|error| {
+        eprintln!("outlast: {error:#}");
+        ExitCode::FAILURE
+    })
+}

@@ -1,0 +1,33 @@
+//! Every bound in one place.
+//!
+//! Whatever arrives from outside has a length or a count; each of them is checked against a number on this
+//! page before anything is allocated for it. A limit that is hit is an error that names the limit.
+
+/// Longest run id, in bytes. It travels in the TLS server name, encoded, and must fit there.
+pub const RUN_ID_BYTES_MAX: usize = 64;
+/// Longest name that a member gives itself.
+pub const NAME_BYTES_MAX: usize = 64;
+/// Most metadata that a member may attach to itself; it rides in datagrams, so it is small.
+pub const META_BYTES_MAX: usize = 256;
+
+/// Largest sealed datagram on the wire. 1,200 bytes pass every path that carries IPv6 (RFC 8200 asks for
+/// 1,280), so health never depends on fragments.
+pub const DATAGRAM_BYTES_MAX: usize = 1_200;
+/// Header (version, kind, sender, boot, counter) and tag of a sealed datagram.
+pub const DATAGRAM_OVERHEAD_BYTES: usize = 2 + 16 + 8 + 8 + 16;
+/// What is left of a datagram for an encoded membership packet.
+pub const PACKET_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES;
+/// Most records in one membership packet.
+pub const PACKET_RECORDS_MAX: usize = 64;
+/// Most accusers that a record names. More would not change any decision (rule 21 asks for three at most).
+pub const ACCUSERS_MAX: usize = 8;
+
+/// Largest control message on a stream, and so the most that a framed reader ever buffers for one.
+pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Largest hello. It is read before the other side has proved anything, so it is small.
+pub const HELLO_BYTES_MAX: usize = 1_024;
+
+/// Members that one group holds. Beyond it joins are refused with an error that says so.
+pub const MEMBERS_MAX: usize = 16_384;
+/// Failed members that are remembered; the oldest is forgotten first.
+pub const FAILED_MAX: usize = 4_096;
