@@ -25,9 +25,16 @@
 //! It moves no packets and opens no connections: it asks for them ([`Action`]). It evicts nobody from a run:
 //! that is the coordinator's, to whom this is evidence. It uses no multicast.
 
+mod case;
 mod config;
+mod dissemination;
 mod event;
+mod joining;
+mod local_health;
 mod machine;
+mod news;
+mod probing;
+mod table;
 
 pub use config::{Config, PairPolicy, Preset};
 pub use event::{Action, ConnectOutcome, ConnectToken, Event, Health, Member, Path, Source};

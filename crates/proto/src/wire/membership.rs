@@ -257,7 +257,8 @@ impl MemberInfo {
     pub fn check(&self) -> Result<(), InvalidMessage> {
         within("name", self.name.len(), NAME_BYTES_MAX)?;
         within("meta", self.meta.len(), META_BYTES_MAX)?;
-        if self.address.port() == 0 || self.address.ip().is_unspecified() || self.address.ip().is_multicast() {
+        if self.address.port() == 0 || self.address.ip().is_unspecified() || self.address.ip().is_multicast()
+        {
             return Err(InvalidMessage::Meaningless { field: "address", value: self.address.to_string() });
         }
         Ok(())
@@ -288,8 +289,8 @@ mod shared {
         (**value).encode(encoder, context)
     }
 
-    pub(super) fn decode<'b, C>(
-        decoder: &mut Decoder<'b>,
+    pub(super) fn decode<C>(
+        decoder: &mut Decoder<'_>,
         context: &mut C,
     ) -> Result<Arc<MemberInfo>, DecodeError> {
         MemberInfo::decode(decoder, context).map(Arc::new)

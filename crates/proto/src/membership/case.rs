@@ -1,0 +1,285 @@
+//! One member in doubt: the testimony for and against it, and the judgement.
+//!
+//! A case is opened by a probe that nobody answered, or by the word of another member. It is closed only by a
+//! sign that the member heard somebody (an ack to us, to a relay or to a voucher, or a higher incarnation),
+//! or by a death. What others say makes us look for ourselves; to declare a death a member needs evidence of
+//! its own beside enough testimony of others, so nobody is dead by hearsay, and a lone accuser in trouble
+//! convinces nobody.
+//!
+//! The judgement is a pure function of the case, the time and the [`Bench`]. In order:
+//!
+//! 1. Others declared it dead and we get no answer either: dead for their reason.
+//! 2. Its kernel accepts connects: stalled, until `stall_budget` ends (rules 20d, 22).
+//! 3. Its kernel refuses, confirmed, and nothing came from it for a probe timeout since: dead (rule 20b).
+//! 4. Silence, from enough accusers, for the suspicion time: dead (rules 20e, 21).
+//! 5. Silence for `dead_after`: dead whoever testified (rules 20e, 21).
+//! 6. Otherwise suspect.
+
+use super::{Config, PairPolicy};
+use crate::id::PeerId;
+use crate::limits::ACCUSERS_MAX;
+use crate::time::{Duration, Instant};
+use crate::wire::membership::{DeathReason, Silence};
+
+/// Testimony that was not repeated for this many suspicion times no longer counts: suspicion that nobody
+/// upholds lapses.
+const TESTIMONY_LIFE: u32 = 3;
+
+/// One accuser's word.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Testimony {
+    pub(super) accuser: PeerId,
+    pub(super) kind: Silence,
+    /// When it first said so, and when it last repeated it, by our clock.
+    pub(super) first: Instant,
+    pub(super) last: Instant,
+}
+
+/// What our own last probe of the member showed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Unanswered {
+    Silent,
+    Refused,
+    Stalled,
+}
+
+/// What others declared.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Declared {
+    pub(super) reason: DeathReason,
+    pub(super) accusers: Vec<PeerId>,
+}
+
+/// What the user was told last.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Shown {
+    Alive,
+    Stalled,
+    Suspect,
+}
+
+/// Everything known about one member in doubt.
+#[derive(Clone, Debug)]
+pub(super) struct Case {
+    pub(super) incarnation: u32,
+    /// Since when nobody is known to have had an answer.
+    pub(super) silent_since: Instant,
+    pub(super) testimony: Vec<Testimony>,
+    /// Our own last probe: what it showed, and when it was sent.
+    pub(super) own: Option<(Unanswered, Instant)>,
+    /// How often its kernel refused us in this case, and when first.
+    refusals: u32,
+    /// The last authenticated message of its own that reached somebody, though it answers nobody.
+    heard: Option<Instant>,
+    /// Until when an accepting kernel vouches for it.
+    vouched_until: Option<Instant>,
+    pub(super) declared: Option<Declared>,
+    pub(super) shown: Shown,
+    /// Since when it is shown so.
+    pub(super) shown_since: Instant,
+    /// When our accusation was last sent out.
+    pub(super) accused_at: Option<Instant>,
+    /// When the newest vouch was last passed on.
+    pub(super) vouched_at: Option<Instant>,
+    /// When we last started to look for ourselves, and when we shall next.
+    pub(super) looked_at: Option<Instant>,
+    pub(super) look_at: Option<Instant>,
+    /// When the case will be judged again if nothing happens.
+    pub(super) review_at: Option<Instant>,
+}
+
+/// What the judge knows besides the case.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Bench<'a> {
+    pub(super) config: &'a Config,
+    pub(super) now: Instant,
+    /// Accusers that corroborated silence needs (rule 21).
+    pub(super) needed: usize,
+    /// No third member was heard of lately: we are two, or as good as two.
+    pub(super) alone: bool,
+    /// More members are silent to us than answer: more likely it is us (rule 21).
+    pub(super) isolated: bool,
+    /// Our own timers were late: we testify nothing until then.
+    pub(super) quiet_until: Option<Instant>,
+    /// Lifeguard's multiplier: how much longer we wait because we doubt ourselves.
+    pub(super) patience: u32,
+}
+
+/// The judgement.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Judgement {
+    Stalled,
+    Suspect,
+    Dead(DeathReason),
+}
+
+impl Case {
+    pub(super) fn open(now: Instant, incarnation: u32, silent_since: Instant) -> Self {
+        Self {
+            incarnation,
+            silent_since,
+            testimony: Vec::new(),
+            own: None,
+            refusals: 0,
+            heard: None,
+            vouched_until: None,
+            declared: None,
+            shown: Shown::Alive,
+            shown_since: now,
+            accused_at: None,
+            vouched_at: None,
+            looked_at: None,
+            look_at: None,
+            review_at: None,
+        }
+    }
+
+    /// Takes down what `accuser` says. True if it is a new accuser or a new accusation.
+    pub(super) fn accuse(&mut self, now: Instant, accuser: PeerId, kind: Silence) -> bool {
+        if let Some(known) = self.testimony.iter_mut().find(|known| known.accuser == accuser) {
+            let news = known.kind != kind;
+            let first = if news { now } else { known.first };
+            *known = Testimony { accuser, kind, first, last: now };
+            return news;
+        }
+        if self.testimony.len() == ACCUSERS_MAX {
+            let oldest =
+                self.testimony.iter().enumerate().min_by_key(|(_, word)| word.last).map(|(at, _)| at);
+            self.testimony.swap_remove(oldest.unwrap_or(0));
+        }
+        self.testimony.push(Testimony { accuser, kind, first: now, last: now });
+        true
+    }
+
+    /// Takes down what our own probe showed.
+    pub(super) fn note_own(&mut self, now: Instant, sent: Instant, me: PeerId, seen: Unanswered) {
+        self.own = Some((seen, sent));
+        match seen {
+            Unanswered::Silent => {
+                self.refusals = 0;
+                self.accuse(now, me, Silence::Silent);
+            }
+            Unanswered::Refused => {
+                self.refusals += 1;
+                self.accuse(now, me, Silence::Refused);
+            }
+            Unanswered::Stalled => {
+                self.refusals = 0;
+                self.testimony.retain(|word| word.accuser != me);
+            }
+        }
+    }
+
+    /// Its kernel accepted a connect at `seen`; that counts until `until`. True if that is news.
+    pub(super) fn vouch_kernel(&mut self, until: Instant, silent_since: Instant) -> bool {
+        self.silent_since = self.silent_since.min(silent_since);
+        let news = self.vouched_until.is_none_or(|known| until > known);
+        if news {
+            self.vouched_until = Some(until);
+        }
+        news
+    }
+
+    /// A message of its own reached somebody at `when`. What was testified before says nothing any more.
+    pub(super) fn note_heard(&mut self, when: Instant) -> bool {
+        if self.heard.is_some_and(|known| known >= when) {
+            return false;
+        }
+        self.heard = Some(when);
+        self.testimony.retain(|word| word.first > when);
+        self.refusals = 0;
+        true
+    }
+
+    /// We were not running ourselves until `now`: what we measured means nothing, and every wait restarts.
+    pub(super) fn restart(&mut self, now: Instant, me: PeerId) {
+        self.silent_since = now;
+        self.own = None;
+        self.refusals = 0;
+        self.testimony.retain(|word| word.accuser != me);
+        self.testimony.iter_mut().for_each(|word| (word.first, word.last) = (now, now));
+        self.declared = None;
+    }
+
+    pub(super) fn own_probe_sent(&self) -> Option<Instant> {
+        self.own.map(|(_, sent)| sent)
+    }
+
+    pub(super) fn kernel_vouches(&self, now: Instant) -> bool {
+        self.vouched_until.is_some_and(|until| now < until)
+    }
+
+    pub(super) fn accusers(&self) -> Vec<PeerId> {
+        self.testimony.iter().map(|word| word.accuser).collect()
+    }
+
+    /// What is the case, and when may the answer change without anything happening?
+    pub(super) fn judge(&self, bench: &Bench<'_>) -> (Judgement, Instant) {
+        let (now, config) = (bench.now, bench.config);
+        let quiet = bench.quiet_until.is_some_and(|until| now < until);
+        let mut next = bench.quiet_until.filter(|_| quiet).unwrap_or(now + config.suspicion_min);
+
+        let verdict = if quiet { None } else { self.death(bench, &mut next) };
+        if let Some(reason) = verdict {
+            return (Judgement::Dead(reason), now);
+        }
+        if let Some(until) = self.vouched_until.filter(|&until| now < until) {
+            return (Judgement::Stalled, next.min(until));
+        }
+        // A stall stays a stall until somebody has looked again: an expired word is not an accusation.
+        let still_stalled = self.shown == Shown::Stalled && self.testimony.is_empty();
+        (if still_stalled { Judgement::Stalled } else { Judgement::Suspect }, next)
+    }
+
+    /// The death that the evidence amounts to, if any; lowers `next` to the moment when it might.
+    fn death(&self, bench: &Bench<'_>, next: &mut Instant) -> Option<DeathReason> {
+        let (now, config) = (bench.now, bench.config);
+        let (own, _) = self.own?;
+        let mut due = |at: Instant| {
+            if now >= at {
+                return true;
+            }
+            *next = (*next).min(at);
+            false
+        };
+
+        let vouched = self.kernel_vouches(now);
+        if let Some(declared) = &self.declared {
+            let contradicted = vouched || own == Unanswered::Stalled;
+            if !contradicted || declared.reason == DeathReason::StalledTooLong {
+                return Some(declared.reason);
+            }
+        }
+        if vouched || own == Unanswered::Stalled {
+            return due(self.silent_since + config.stall_budget).then_some(DeathReason::StalledTooLong);
+        }
+        let fresh = |word: &&Testimony| now.since(word.last) <= config.suspicion_min * TESTIMONY_LIFE;
+        let refused = self.testimony.iter().filter(fresh).filter(|word| word.kind == Silence::Refused);
+        if refused.clone().count() >= 2 || (bench.alone && self.refusals >= 2) {
+            let first = refused.map(|word| word.first).min().unwrap_or(now);
+            if due(first + config.probe_timeout * bench.patience) {
+                return Some(DeathReason::Refused);
+            }
+        }
+        let patient = bench.isolated || (bench.alone && config.pair_policy == PairPolicy::Patient);
+        let accusers = self.testimony.iter().filter(fresh);
+        if !patient && accusers.clone().count() >= bench.needed {
+            let first = accusers.map(|word| word.first).min().unwrap_or(now);
+            if due(first + config.suspicion_min * bench.patience) {
+                return Some(DeathReason::Silent);
+            }
+        }
+        if due(self.silent_since + config.dead_after) {
+            let talks = self.heard.is_some_and(|heard| now.since(heard) < config.dead_after / 2);
+            return Some(if talks { DeathReason::Deaf } else { DeathReason::SilentTooLong });
+        }
+        None
+    }
+}
+
+/// How long an accepting kernel's word is believed: long enough to reach everybody on packets that travel
+/// anyway, which takes about log2 of the group's size in rounds.
+pub(super) fn vouch_life(config: &Config, group: usize) -> Duration {
+    let rounds = 2 * (usize::BITS - group.leading_zeros());
+    (config.probe_interval * rounds.max(config.vouch_intervals)).min(config.stall_budget)
+}

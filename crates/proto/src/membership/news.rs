@@ -1,0 +1,313 @@
+//! Listening: what packets say, about their senders and about others.
+//!
+//! Precedence is SWIM's: a higher incarnation beats a lower one, and among equal ones dead beats suspect
+//! beats alive; a goodbye beats all. One thing differs: a death that others declare is not copied but
+//! checked. We look for ourselves first, so a group that was cut off cannot spread its own mistaken list
+//! when it comes back.
+
+use super::case::{Case, Declared, vouch_life};
+use super::machine::{Failed, Membership, Timer};
+use super::table::{Entry, KernelTrust};
+use super::{Event, Path, Source};
+use crate::id::PeerId;
+use crate::limits::MEMBERS_MAX;
+use crate::time::{Duration, Instant};
+use crate::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
+use std::sync::Arc;
+
+/// On hearing an accusation, about this many members in the whole group look for themselves.
+const CORROBORATORS: f64 = 10.0;
+
+impl Membership {
+    /// An authenticated packet arrived.
+    pub fn handle_packet(&mut self, now: Instant, source: Source, packet: Packet) {
+        if self.left || source.id == self.me.id {
+            return;
+        }
+        for record in packet.records {
+            self.handle_record(now, source, record);
+        }
+        let acked = matches!(packet.body, Some(Body::Ack { .. }));
+        if !acked && self.table.get(source.id).is_some() {
+            self.heard_from(now, source.id);
+        }
+        match packet.body {
+            Some(Body::Ping { probe, wants_table }) => self.handle_ping(now, source, probe, wants_table),
+            Some(Body::Ack { probe }) => self.handle_ack(now, source, probe),
+            Some(Body::PingReq { probe, target }) => self.relay(now, source, probe, target),
+            Some(Body::IndirectAck { probe, answered }) => self.handle_indirect_ack(now, probe, answered),
+            None => {}
+        }
+        self.flush_push(now);
+    }
+
+    fn handle_ping(&mut self, now: Instant, source: Source, probe: u64, wants_table: bool) {
+        // Whoever is on the failed list, or in doubt, learns it with the answer and can refute it.
+        let mut records: Vec<_> = self.failed_record(source.id).into_iter().collect();
+        records.extend(self.doubt_about(now, source.id));
+        if wants_table {
+            records.push(self.alive_record());
+            self.offer_table(now, source);
+        }
+        let packet = self.packet(now, Some(Body::Ack { probe }), records);
+        self.send_at(source.address, Some(source.id), source.path, packet);
+    }
+
+    /// A message of its own came from that member: it talks, though that does not prove that it hears.
+    fn heard_from(&mut self, now: Instant, member: PeerId) {
+        self.note_sighting(now, member, true);
+        let Some(case) = self.cases.get_mut(&member) else { return };
+        if !case.note_heard(now) {
+            return;
+        }
+        let incarnation = case.incarnation;
+        let repeat = self.config.suspicion_min / 2;
+        if case.vouched_at.is_none_or(|at| now.since(at) >= repeat) {
+            let first = case.vouched_at.is_none();
+            case.vouched_at = Some(now);
+            let (voucher, kind) = (self.me.id, SignOfLife::Heard);
+            self.dissemination
+                .push(now, Record::Vouch { member, incarnation, voucher, kind, age_ms: 0, silent_ms: 0 });
+            self.push_wanted |= first;
+        }
+        self.look(now, member);
+        self.review(now, member);
+    }
+
+    fn handle_record(&mut self, now: Instant, source: Source, record: Record) {
+        if record.member() == self.me.id {
+            return self.handle_word_about_us(now, source, &record);
+        }
+        match record {
+            Record::Alive { info, incarnation } => self.handle_alive(now, info, incarnation),
+            Record::Suspect { member, incarnation, accuser, kind } => {
+                self.handle_suspect(now, member, incarnation, accuser, kind);
+            }
+            Record::Vouch { .. } => self.handle_vouch(now, record),
+            Record::Dead { member, incarnation, reason, accusers } => {
+                self.handle_dead(now, member, incarnation, Declared { reason, accusers });
+            }
+            Record::Leave { member, incarnation } => self.handle_goodbye(now, member, incarnation),
+        }
+    }
+
+    /// Somebody says something about us that a higher incarnation must correct.
+    fn handle_word_about_us(&mut self, now: Instant, source: Source, record: &Record) {
+        let claimed = match record {
+            // An earlier life of ours, or one that we have forgotten: outbid it.
+            Record::Alive { info, incarnation }
+                if *incarnation > self.incarnation
+                    || (*incarnation == self.incarnation && **info != *self.me) =>
+            {
+                *incarnation
+            }
+            Record::Alive { .. } | Record::Vouch { kind: SignOfLife::Acked, .. } => return,
+            Record::Suspect { incarnation, .. }
+            | Record::Vouch { incarnation, .. }
+            | Record::Dead { incarnation, .. }
+            | Record::Leave { incarnation, .. } => *incarnation,
+        };
+        if claimed < self.incarnation && !matches!(record, Record::Alive { .. }) {
+            return;
+        }
+        self.incarnation = claimed.saturating_add(1);
+        if matches!(record, Record::Suspect { .. }) {
+            self.health.worse();
+        }
+        if let Record::Dead { reason, .. } = record {
+            self.notify(Event::Rejoined { incarnation: self.incarnation, reason: *reason });
+            // While we were away the others went on: ask what they know.
+            self.ask_table(now, source.address, Some(source.id), source.path);
+        }
+        let alive = self.alive_record();
+        self.dissemination.push(now, alive);
+        self.want_push();
+    }
+
+    fn handle_alive(&mut self, now: Instant, info: Arc<MemberInfo>, incarnation: u32) {
+        let member = info.id;
+        if self.failed.get(&member).is_some_and(|failed| failed.incarnation >= incarnation) {
+            return;
+        }
+        match self.table.get_mut(member) {
+            Some(entry) if incarnation <= entry.incarnation => return,
+            Some(entry) => {
+                entry.incarnation = incarnation;
+                if entry.info.address != info.address || entry.info.closed_port != info.closed_port {
+                    entry.kernel = KernelTrust::Untried(0);
+                    entry.path = Path::Datagram;
+                    entry.replaced = false;
+                }
+                if *entry.info != *info {
+                    entry.info = Arc::clone(&info);
+                }
+                self.close_case(now, member);
+            }
+            None => {
+                if self.size() >= MEMBERS_MAX {
+                    return;
+                }
+                self.failed.remove(&member);
+                self.replace_at(now, &info);
+                self.table.insert(Entry::new(Arc::clone(&info), incarnation), &mut self.rng);
+                self.notify(Event::Joined(Arc::clone(&info)));
+            }
+        }
+        self.dissemination.push(now, Record::Alive { info, incarnation });
+        self.want_push();
+    }
+
+    /// A port belongs to one process: whoever was at a newcomer's address before is gone, and its kernel
+    /// speaks for the newcomer now.
+    fn replace_at(&mut self, now: Instant, newcomer: &MemberInfo) {
+        let mut replaced = Vec::new();
+        for entry in self.table.iter_mut() {
+            if entry.info.address == newcomer.address && entry.id() != newcomer.id {
+                entry.replaced = true;
+                replaced.push(entry.id());
+            }
+        }
+        for member in replaced {
+            self.schedule(now, Timer::Look(member));
+        }
+    }
+
+    /// The table's incarnation of a member about whom `incarnation` is claimed; `None` if the claim is old
+    /// or the member unknown. A claim about a later incarnation than ours teaches us that incarnation.
+    fn current(&mut self, member: PeerId, incarnation: u32) -> Option<u32> {
+        let entry = self.table.get_mut(member)?;
+        if incarnation < entry.incarnation {
+            return None;
+        }
+        entry.incarnation = incarnation;
+        Some(incarnation)
+    }
+
+    fn case(&mut self, now: Instant, member: PeerId, incarnation: u32, silent_since: Instant) -> &mut Case {
+        let case = self.cases.entry(member).or_insert_with(|| Case::open(now, incarnation, silent_since));
+        case.incarnation = incarnation;
+        case
+    }
+
+    fn handle_suspect(
+        &mut self,
+        now: Instant,
+        member: PeerId,
+        incarnation: u32,
+        accuser: PeerId,
+        kind: Silence,
+    ) {
+        if accuser == self.me.id {
+            return;
+        }
+        let Some(incarnation) = self.current(member, incarnation) else { return };
+        let repeat = self.config.suspicion_min / 2;
+        let case = self.case(now, member, incarnation, now);
+        let stale =
+            case.testimony.iter().any(|word| word.accuser == accuser && now.since(word.last) >= repeat);
+        let news = case.accuse(now, accuser, kind);
+        let unseen = case.own.is_none();
+        if news || stale {
+            self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind });
+            self.push_wanted |= news;
+        }
+        if news && unseen && self.rng.chance(CORROBORATORS / self.size() as f64) {
+            self.look(now, member);
+        }
+        self.review(now, member);
+    }
+
+    fn handle_vouch(&mut self, now: Instant, record: Record) {
+        let Record::Vouch { member, incarnation, voucher, kind, age_ms, silent_ms } = record else { return };
+        if voucher == self.me.id {
+            return;
+        }
+        let Some(incarnation) = self.current(member, incarnation) else { return };
+        let seen = now - Duration::from_millis(u64::from(age_ms));
+        let life = vouch_life(&self.config, self.size());
+        let (repeat, news) = match kind {
+            SignOfLife::Acked => {
+                // It counts if it is younger than everything we hold against the member.
+                let Some(case) = self.cases.get(&member) else { return };
+                let own = case.own_probe_sent();
+                if seen <= case.silent_since || own.is_some_and(|sent| seen <= sent) {
+                    return;
+                }
+                self.close_case(now, member);
+                self.dissemination.push(now, record);
+                return;
+            }
+            SignOfLife::Heard => {
+                let Some(case) = self.cases.get_mut(&member) else { return };
+                (self.config.suspicion_min / 2, case.note_heard(seen))
+            }
+            SignOfLife::Kernel => {
+                let acked = self.table.get(member).and_then(|entry| entry.acked(now));
+                if seen + life <= now || acked.is_some_and(|acked| acked >= seen) {
+                    return;
+                }
+                let silent_since = seen - Duration::from_millis(u64::from(silent_ms));
+                let case = self.case(now, member, incarnation, silent_since);
+                (life / 3, case.vouch_kernel(seen + life, silent_since))
+            }
+        };
+        if let Some(case) = self.cases.get_mut(&member).filter(|_| news)
+            && case.vouched_at.is_none_or(|at| now.since(at) >= repeat)
+        {
+            self.push_wanted |= case.vouched_at.is_none();
+            case.vouched_at = Some(now);
+            self.dissemination.push(now, record);
+        }
+        self.review(now, member);
+    }
+
+    fn handle_dead(&mut self, now: Instant, member: PeerId, incarnation: u32, declared: Declared) {
+        if self.table.get(member).is_none() {
+            // Remembered without a face, so that a stale "alive" does not bring it back.
+            if self.failed.get(&member).is_none_or(|failed| failed.incarnation < incarnation) {
+                let info = self.failed.get(&member).and_then(|failed| failed.info.clone());
+                let Declared { reason, accusers } = declared;
+                let (reason, path) = (Some(reason), Path::Datagram);
+                self.remember_failed(
+                    member,
+                    Failed { info, incarnation, reason, accusers, since: now, path },
+                );
+            }
+            return;
+        }
+        let Some(incarnation) = self.current(member, incarnation) else { return };
+        if matches!(declared.reason, DeathReason::Exited | DeathReason::Evicted) {
+            // Seen by the process's own parent, or decided by the coordinator: nothing to check.
+            return self.bury(now, member, Some(declared.reason), declared.accusers);
+        }
+        let case = self.case(now, member, incarnation, now);
+        let news = case.declared.is_none();
+        case.declared = Some(declared);
+        if news && case.own.is_none() {
+            self.look(now, member);
+        }
+        self.review(now, member);
+    }
+
+    fn handle_goodbye(&mut self, now: Instant, member: PeerId, incarnation: u32) {
+        if self.current(member, incarnation).is_some() {
+            self.bury(now, member, None, Vec::new());
+        } else if let Some(failed) = self.failed.get_mut(&member)
+            && failed.incarnation <= incarnation
+        {
+            // It said goodbye before it fell silent: the word comes late, and settles why.
+            failed.reason = None;
+            failed.incarnation = incarnation;
+        }
+    }
+
+    /// The record that tells others about somebody on the failed list.
+    pub(super) fn failed_record(&self, member: PeerId) -> Option<Record> {
+        let failed = self.failed.get(&member)?;
+        let incarnation = failed.incarnation;
+        Some(match failed.reason {
+            Some(reason) => Record::Dead { member, incarnation, reason, accusers: failed.accusers.clone() },
+            None => Record::Leave { member, incarnation },
+        })
+    }
+}
