@@ -121,7 +121,7 @@ struct Statement {
     about: String,
     /// The address in `started`.
     address: String,
-    /// The reason of `died`.
+    /// The reason of `died`, as a sentence.
     reason: String,
 }
 
@@ -137,7 +137,7 @@ impl Statement {
             event: text("/event"),
             about: text("/member/name"),
             address: text("/member/address"),
-            reason: text("/reason"),
+            reason: text("/reason_text"),
         })
     }
 }
