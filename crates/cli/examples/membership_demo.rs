@@ -207,7 +207,10 @@ impl Stage {
         if let Some(door) = &self.door {
             command.args(["--join", door]);
         }
-        command.env("OUTLAST_SECRET", &self.secret).env_remove("OUTLAST_SECRET_FILE");
+        command
+            .env("OUTLAST_SECRET", &self.secret)
+            .env_remove("OUTLAST_SECRET_FILE")
+            .env_remove("OUTLAST_RUN_ID");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         let mut child = command.spawn().with_context(|| format!("starting {}", self.program.display()))?;
         let output = child.stdout.take().context("the member's output")?;
