@@ -54,6 +54,4 @@ sim:
 
 ## the long tests, and thousands of seeds (SEEDS=5000) of every scenario
 soak:
-	@tools/setup
-	cargo nextest run --workspace --all-features --locked --profile soak -j 1 --run-ignored only --no-tests warn
-	$(SIM) -- soak --seeds $(SEEDS)
+	@tools/soak $(SEEDS)
