@@ -111,20 +111,23 @@ impl Stage {
                 }
                 Action::Send { to, path, packet, .. } => {
                     self.sent.push((self.now, to, path, packet.clone()));
-                    self.respond(number_of(to), path, packet.body);
+                    self.respond(number_of(to), path, packet.body.as_ref());
                 }
             }
         }
     }
 
-    fn respond(&mut self, to: u8, path: Path, body: Option<Body>) {
+    fn respond(&mut self, to: u8, path: Path, body: Option<&Body>) {
         let Some(script) = self.scripts.get(&to).copied() else { return };
         let reachable = if path == Path::Stream { script.answers_streams } else { script.answers };
         let body = match body {
-            Some(Body::Ping { probe, .. }) if reachable => Body::Ack { probe },
+            Some(Body::Ping { probe, .. }) if reachable => Body::Ack { probe: *probe },
             Some(Body::PingReq { probe, target }) if reachable => {
                 let target = self.scripts.get(&target.as_bytes()[0]);
-                Body::IndirectAck { probe, answered: target.is_some_and(|target| target.answers_relays) }
+                Body::IndirectAck {
+                    probe: *probe,
+                    answered: target.is_some_and(|target| target.answers_relays),
+                }
             }
             _ => return,
         };
