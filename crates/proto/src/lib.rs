@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod collective;
+pub mod coordinator;
 pub mod id;
 pub mod limits;
 pub mod membership;
