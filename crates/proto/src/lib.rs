@@ -16,5 +16,6 @@ pub mod id;
 pub mod limits;
 pub mod membership;
 pub mod rng;
+pub mod session;
 pub mod time;
 pub mod wire;
