@@ -4,7 +4,9 @@
 //! Nothing is believed because it decoded: each message has a `check` that holds every count and length
 //! against [`crate::limits`], and [`decode`] is the only way in.
 
+pub mod lateness;
 pub mod membership;
+pub mod replay;
 
 use minicbor::{CborLen, Decode, Encode};
 
@@ -61,7 +63,12 @@ pub trait Message: Encode<()> + CborLen<()> + for<'b> Decode<'b, ()> {
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(minicbor::len(message));
     minicbor::encode(message, &mut bytes).expect("a Vec takes every byte");
-    assert!(bytes.len() <= M::BYTES_MAX, "built a message of {} bytes, the limit is {}", bytes.len(), M::BYTES_MAX);
+    assert!(
+        bytes.len() <= M::BYTES_MAX,
+        "built a message of {} bytes, the limit is {}",
+        bytes.len(),
+        M::BYTES_MAX
+    );
     bytes
 }
 
