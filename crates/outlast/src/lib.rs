@@ -3,4 +3,5 @@
 //! Decisions live in `outlast-proto`; this crate carries them out. What arrives from outside passes
 //! [`security`] first.
 
+pub mod port;
 pub mod security;
