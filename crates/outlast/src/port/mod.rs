@@ -25,6 +25,7 @@
 
 mod connect;
 mod counters;
+mod greet;
 mod serve;
 mod sockets;
 #[cfg(test)]
@@ -32,6 +33,7 @@ mod tests;
 
 pub use connect::{ConnectError, connect};
 pub use counters::{PortCounters, RefusedConnection};
+pub use greet::{FrameError, Frames, GreetError, Greeted, greet};
 pub use serve::{Routes, RunIdentities, ServeSettings, Serving};
 
 use crate::security::TlsIdentity;

@@ -5,6 +5,7 @@ use crate::security::{RunKeys, RunSecret, fresh_peer_id};
 use std::io::{Read as _, Write as _};
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
 
 const PLENTY: Duration = Duration::from_secs(20);
 
@@ -175,4 +176,83 @@ async fn dialling_nobody_and_dialling_something_else_are_told_apart() {
     let other = connect(address, HEALTH, &me, PLENTY).await;
     assert!(matches!(other, Err(ConnectError::NotOurs { .. })), "{other:?}");
     server.join().unwrap();
+}
+
+/// A port whose health plane says hello, echoes frames and reports how the hello went.
+fn greeter(secret: &RunSecret) -> (Port, Serving, mpsc::UnboundedReceiver<Result<PeerId, GreetError>>) {
+    let port = Port::bind(loopback()).unwrap();
+    let (report, reports) = mpsc::unbounded_channel();
+    let us = identity(secret, "run");
+    let me = us.peer();
+    let routes = Routes::new().route(HEALTH, move |incoming| {
+        let report = report.clone();
+        tokio::spawn(async move {
+            match greet(incoming, me, PLENTY).await {
+                Ok(mut greeted) => {
+                    report.send(Ok(greeted.peer)).ok();
+                    while let Ok(Some(frame)) = greeted.frames.next().await {
+                        greeted.frames.send(&frame).await.ok();
+                    }
+                }
+                Err(error) => drop(report.send(Err(error))),
+            }
+        });
+    });
+    let serving = port.serve(&Handle::current(), us, routes).unwrap();
+    (port, serving, reports)
+}
+
+#[tokio::test]
+async fn both_sides_say_hello_and_then_exchange_frames() {
+    let secret = RunSecret::generate();
+    let (port, _serving, mut reports) = greeter(&secret);
+    let caller = identity(&secret, "run");
+    let opened = connect(port.address(), HEALTH, &caller, PLENTY).await.unwrap();
+    let mut greeted = greet(opened, caller.peer(), PLENTY).await.unwrap();
+    assert_eq!(greeted.version, outlast_proto::wire::hello::Version::CURRENT);
+    assert_eq!(reports.recv().await.unwrap().unwrap(), caller.peer());
+    for length in [0, 1, 100_000, outlast_proto::limits::FRAME_BYTES_MAX] {
+        let frame = vec![7; length];
+        greeted.frames.send(&frame).await.unwrap();
+        assert_eq!(greeted.frames.next().await.unwrap().unwrap(), frame);
+    }
+}
+
+#[tokio::test]
+async fn members_that_misbehave_after_the_handshake_are_told_apart() {
+    let secret = RunSecret::generate();
+    let (port, _serving, mut reports) = greeter(&secret);
+    let caller = identity(&secret, "run");
+    let open = async || connect(port.address(), HEALTH, &caller, PLENTY).await.unwrap();
+
+    // Another name than the certificate's.
+    let error = greet(open().await, fresh_peer_id(), PLENTY).await;
+    assert!(error.is_ok(), "the other side is honest");
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("their certificate says"), "{error}");
+
+    // A hello that is longer than hellos are.
+    let mut opened = open().await;
+    opened.stream.write_all(&2_000u32.to_be_bytes()).await.unwrap();
+    opened.stream.flush().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Frame { cause: FrameError::Invalid(_), .. }), "{error}");
+
+    // A frame that is not a hello, and half a frame.
+    let mut opened = open().await;
+    opened.stream.write_all(&[0, 0, 0, 1, 0xff]).await.unwrap();
+    opened.stream.flush().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Invalid { .. }), "{error}");
+    let mut opened = open().await;
+    opened.stream.write_all(&[0, 0, 0, 9, 0xff]).await.unwrap();
+    opened.stream.shutdown().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Frame { cause: FrameError::CutOff(5), .. }), "{error}");
+
+    // Nothing at all.
+    let mut opened = open().await;
+    opened.stream.shutdown().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Closed(_)), "{error}");
 }
