@@ -1,1 +1,7 @@
-//! x
+//! The runtime of Outlast: it drives the machines of `outlast-proto` with real sockets, threads and clocks.
+//!
+//! Decisions live in `outlast-proto`; this crate carries them out. What arrives from outside passes
+//! [`security`] first.
+
+pub mod port;
+pub mod security;

@@ -5,7 +5,11 @@
 //! against [`crate::limits`], and [`decode`] is the only way in.
 
 pub mod control;
+pub mod frame;
+pub mod hello;
+pub mod lateness;
 pub mod membership;
+pub mod replay;
 
 use minicbor::{CborLen, Decode, Encode};
 
