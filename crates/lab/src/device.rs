@@ -18,7 +18,7 @@ pub(crate) const NAME: &str = "eth0";
 const KERNEL_QUEUE: libc::c_int = 2_000;
 
 /// Takes bursts of TCP over IPv4 and packets whose checksum is still open, so that the wire moves 64 KiB
-/// with one call and never sums a payload (the kernel's TUN_F_CSUM and TUN_F_TSO4).
+/// with one call and never sums a payload (the kernel's `TUN_F_CSUM` and `TUN_F_TSO4`).
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02;
 
 /// Makes the calling thread's namespace a host: loopback and a card with `address`. Returns the card's other

@@ -7,6 +7,7 @@ use crate::registry::{self, HostCard};
 use rustix::mount::{MountPropagationFlags, mount_bind, mount_change};
 use rustix::thread::UnshareFlags;
 use std::ffi::{CString, OsStr};
+use std::fmt::Write as _;
 use std::net::Ipv4Addr;
 use std::os::fd::OwnedFd;
 use std::os::unix::ffi::OsStrExt;
@@ -118,7 +119,8 @@ impl Host {
 pub(crate) fn write_names(lab: &str, hosts: &[HostCard]) -> Result<(), LabError> {
     let mut text = "127.0.0.1 localhost\n".to_owned();
     for host in hosts {
-        text.push_str(&format!("{} {}\n", host.address, host.name));
+        // Writing to a string cannot fail.
+        let _ = writeln!(text, "{} {}", host.address, host.name);
     }
     let path = names_file(lab);
     std::fs::write(&path, text).map_err(LabError::system(format!("write {}", path.display())))

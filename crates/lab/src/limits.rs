@@ -13,7 +13,7 @@ pub const MTU_MIN: u32 = 576;
 /// Largest packet size a TUN device takes.
 pub const MTU_MAX: u32 = 65_000;
 /// Longest delay or jitter of a link. Beyond it TCP itself gives up.
-pub const DELAY_MAX: Duration = Duration::from_secs(60);
+pub const DELAY_MAX: Duration = Duration::from_mins(1);
 /// Bytes that are on their way in one lab, all links together. What does not fit is dropped and counted.
 pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 /// A queue is never shorter than this: a single burst of one TCP sender fits.

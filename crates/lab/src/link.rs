@@ -115,7 +115,7 @@ impl Link {
         let Some(rate) = rule.rate else { return true };
         let done = self.busy_until.max(now) + rate.time_for(bytes);
         let queue = rule.queue.max(rate.time_for(QUEUE_BYTES_MIN));
-        let fits = done - now <= queue;
+        let fits = done <= now + queue;
         if fits {
             self.busy_until = done;
         }
@@ -130,7 +130,7 @@ impl Link {
         } else {
             let earliest = rule.delay.saturating_sub(rule.jitter);
             let latest = rule.delay + rule.jitter;
-            earliest + (latest - earliest).mul_f64(self.unit())
+            earliest + latest.saturating_sub(earliest).mul_f64(self.unit())
         };
         self.last_due = self.last_due.max(sent + travel);
         self.last_due
@@ -248,7 +248,7 @@ mod tests {
             let due = offer(&mut link, now, &rule, frame(100)).0[0].due;
             assert!(due >= previous);
             previous = due;
-            travels.push(due - now);
+            travels.push(due.saturating_sub(now));
         }
         assert!(travels.iter().all(|travel| (15 * MS..=25 * MS).contains(travel)));
         assert!(

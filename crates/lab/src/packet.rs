@@ -228,7 +228,7 @@ pub(crate) mod tests {
 
     #[test]
     fn slices_of_a_burst_add_up_to_it() {
-        let payload: Vec<u8> = (0..3_500).map(|i| (i % 251) as u8).collect();
+        let payload: Vec<u8> = (0..3_500u32).map(|i| (i % 251) as u8).collect();
         let bytes = tcp_packet(&payload, TCP_ACK | TCP_PSH | TCP_FIN, 1_000);
         let packet = Packet::parse(&bytes).unwrap();
         assert_eq!(packet.burst(), Burst { count: 4, full_bytes: 1_040, last_bytes: 540 });

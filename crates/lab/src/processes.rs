@@ -66,7 +66,9 @@ pub(crate) fn stop(host: Identity, name: &str) -> Result<usize, LabError> {
 /// Lets every process of `host` run again.
 pub(crate) fn wake(host: Identity) -> usize {
     let processes = inside(host);
-    processes.iter().for_each(|&process| signal(process, host, Signal::CONT));
+    for &process in &processes {
+        signal(process, host, Signal::CONT);
+    }
     processes.len()
 }
 
@@ -85,7 +87,9 @@ fn settle(host: Identity, which: Signal, what: &str, done: fn(&[i32]) -> bool) -
         if done(&processes) {
             return Ok(met.unwrap_or_default());
         }
-        processes.iter().for_each(|&process| signal(process, host, which));
+        for &process in &processes {
+            signal(process, host, which);
+        }
         if Instant::now() > deadline {
             let what = format!("{what} (still there: {processes:?})");
             return Err(LabError::Timeout { what, seconds: PROCESS_DEADLINE.as_secs() });

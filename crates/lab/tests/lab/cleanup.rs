@@ -5,6 +5,7 @@ use outlast_lab::{Lab, LabError, registry};
 use std::io::{BufRead, BufReader};
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::time::{Duration, Instant};
 
 fn namespaces(lab: &str) -> Vec<String> {
     std::fs::read_dir("/run/netns")
@@ -60,9 +61,12 @@ fn labs_do_not_meet() {
 #[ignore = "waits to be killed by another test"]
 fn owner_to_be_killed() {
     let lab = lab("killed", &["a", "b"]).expect("only started as root");
-    let child = lab.host("b").unwrap().command("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
+    let mut child = lab.host("b").unwrap().command("sleep").arg("600").stdout(Stdio::null()).spawn().unwrap();
     println!("\nOWNS {} {}", lab.name(), child.id());
-    std::thread::sleep(PATIENCE * 3);
+    let deadline = Instant::now() + PATIENCE * 3;
+    while Instant::now() < deadline && child.try_wait().unwrap().is_none() {
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 fn owner() -> (Child, String, i32) {

@@ -184,7 +184,9 @@ impl fmt::Display for Event {
         let name = |info: &MemberInfo| format!("{} ({})", info.name, info.id.short());
         match self {
             Self::Joined(info) => write!(f, "{} joined from {}", name(info), info.address),
-            Self::Stalled(info) => write!(f, "{} stalled: its kernel answers, the process does not", name(info)),
+            Self::Stalled(info) => {
+                write!(f, "{} stalled: its kernel answers, the process does not", name(info))
+            }
             Self::Suspected(info) => write!(f, "{} suspected: nothing answers", name(info)),
             Self::Recovered(info) => write!(f, "{} recovered", name(info)),
             Self::Left(info) => write!(f, "{} left", name(info)),

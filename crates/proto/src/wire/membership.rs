@@ -257,7 +257,8 @@ impl MemberInfo {
     pub fn check(&self) -> Result<(), InvalidMessage> {
         within("name", self.name.len(), NAME_BYTES_MAX)?;
         within("meta", self.meta.len(), META_BYTES_MAX)?;
-        if self.address.port() == 0 || self.address.ip().is_unspecified() || self.address.ip().is_multicast() {
+        if self.address.port() == 0 || self.address.ip().is_unspecified() || self.address.ip().is_multicast()
+        {
             return Err(InvalidMessage::Meaningless { field: "address", value: self.address.to_string() });
         }
         Ok(())

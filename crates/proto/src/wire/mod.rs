@@ -61,7 +61,12 @@ pub trait Message: Encode<()> + CborLen<()> + for<'b> Decode<'b, ()> {
 pub fn encode<M: Message>(message: &M) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(minicbor::len(message));
     minicbor::encode(message, &mut bytes).expect("a Vec takes every byte");
-    assert!(bytes.len() <= M::BYTES_MAX, "built a message of {} bytes, the limit is {}", bytes.len(), M::BYTES_MAX);
+    assert!(
+        bytes.len() <= M::BYTES_MAX,
+        "built a message of {} bytes, the limit is {}",
+        bytes.len(),
+        M::BYTES_MAX
+    );
     bytes
 }
 
