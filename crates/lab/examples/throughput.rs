@@ -44,7 +44,7 @@ fn measure_all() -> Result<(), LabError> {
 
 /// Bytes that arrived at b from a, and the seconds they took. The first tenth is not counted: TCP starts slowly.
 fn measure(lab: &Lab) -> Result<(u64, f64), LabError> {
-    let broken = |source| LabError::System { action: "measure".to_owned(), source };
+    let broken = |cause| LabError::System { action: "measure".to_owned(), cause };
     let (a, b) = (lab.host("a")?, lab.host("b")?);
     let address = b.address();
     let listener = b.enter(|| TcpListener::bind((address, 0)))?.map_err(broken)?;

@@ -28,7 +28,7 @@ pub(crate) fn create(address: Ipv4Addr, mtu: u32) -> Result<OwnedFd, LabError> {
         rustix::fs::open("/dev/net/tun", OFlags::RDWR | OFlags::CLOEXEC | OFlags::NONBLOCK, Mode::empty())
             .map_err(|errno| match errno {
                 rustix::io::Errno::NOENT | rustix::io::Errno::NODEV => LabError::NoTun,
-                other => LabError::System { action: "open /dev/net/tun".to_owned(), source: other.into() },
+                other => LabError::System { action: "open /dev/net/tun".to_owned(), cause: other.into() },
             })?;
     let mut request = Request::new(NAME);
     let flags = libc::IFF_TUN | libc::IFF_NO_PI | libc::IFF_VNET_HDR;

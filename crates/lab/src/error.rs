@@ -120,24 +120,24 @@ pub enum LabError {
     #[error("the lab's process did not start: {0}")]
     NotStarted(String),
     /// A system call failed.
-    #[error("cannot {action}: {source}")]
+    #[error("cannot {action}: {cause}")]
     System {
         /// What was attempted, on what.
         action: String,
-        /// The system's word.
-        source: io::Error,
+        /// The system's word. It is part of the message, and so not also a source.
+        cause: io::Error,
     },
 }
 
 impl LabError {
     pub(crate) fn system(action: impl Into<String>) -> impl FnOnce(io::Error) -> Self {
         let action = action.into();
-        move |source| Self::System { action, source }
+        move |cause| Self::System { action, cause }
     }
 
     pub(crate) fn errno(action: impl Into<String>) -> impl FnOnce(rustix::io::Errno) -> Self {
         let action = action.into();
-        move |errno| Self::System { action, source: errno.into() }
+        move |errno| Self::System { action, cause: errno.into() }
     }
 }
 

@@ -240,28 +240,42 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             if change == Change::default() {
                 bail!("nothing to change: give --rate, --delay, --jitter, --loss or --queue");
             }
+            let said = format!("changed {}", show::ends(&from, &to, one_way));
             let ends = Ends { from: every(from), to: every(to), both: !one_way };
-            request(name, &Request::Change { ends, change })?;
+            request(name, &Request::Change { ends, change }, &said)?;
         }
         Action::Cut { host, other, one_way } => {
-            let ends = Ends { from: every(host), to: other.and_then(every), both: !one_way };
-            request(name, &Request::Cut { ends })?;
+            let other = other.unwrap_or_else(|| EVERY_HOST.to_owned());
+            let said = format!("cut {}", show::ends(&host, &other, one_way));
+            let ends = Ends { from: every(host), to: every(other), both: !one_way };
+            request(name, &Request::Cut { ends }, &said)?;
         }
         Action::Heal { host, other, one_way } => {
-            let ends = Ends { from: host.and_then(every), to: other.and_then(every), both: !one_way };
-            request(name, &Request::Heal { ends })?;
+            let [host, other] = [host, other].map(|host| host.unwrap_or_else(|| EVERY_HOST.to_owned()));
+            let said = format!("healed {}", show::ends(&host, &other, one_way));
+            let ends = Ends { from: every(host), to: every(other), both: !one_way };
+            request(name, &Request::Heal { ends }, &said)?;
         }
-        Action::Freeze { host, whole } => {
-            let what = if whole { Request::Halt { host } } else { Request::Freeze { host } };
-            request(name, &what)?;
+        Action::Freeze { host, whole: false } => {
+            let said = format!("froze {host}");
+            request(name, &Request::Freeze { host }, &said)?;
         }
-        Action::Thaw { host } => request(name, &Request::Thaw { host })?,
+        Action::Freeze { host, whole: true } => {
+            let said = format!("halted {host}");
+            request(name, &Request::Halt { host }, &said)?;
+        }
+        Action::Thaw { host } => {
+            let said = format!("thawed {host}");
+            request(name, &Request::Thaw { host }, &said)?;
+        }
         Action::BlockUdp { host, off } => {
-            request(name, &Request::BlockUdp { host: every(host), blocked: !off })?;
+            let said = format!("{host}: UDP {}", if off { "passes" } else { "is dropped" });
+            request(name, &Request::BlockUdp { host: every(host), blocked: !off }, &said)?;
         }
         Action::Reject { host, only, with, off } => {
             let refusal = (!off).then(|| refusal(only, with));
-            request(name, &Request::Reject { host, refusal })?;
+            let said = format!("{host} {}", refusal.map_or("accepts again".to_owned(), show::refusal));
+            request(name, &Request::Reject { host, refusal }, &said)?;
         }
         Action::Exec { host, command } => exec(name, &host, &command)?,
         Action::List { links, json } => list(name, links, json)?,
@@ -360,9 +374,10 @@ fn list(name: Option<&str>, links: bool, json: bool) -> Result<()> {
             return Err(LabError::NoLab { name: name.to_owned(), labs: names }.into());
         }
     }
+    // A lab that does not answer (it is being taken down, or hangs) must not hide the others.
     let served = |found: &Found| found.alive && found.card.as_ref().is_some_and(|card| card.served);
-    let details = labs.iter().map(|found| served(found).then(|| status(&found.name)).transpose());
-    let details = details.collect::<Result<Vec<_>>>()?;
+    let details = labs.iter().map(|found| served(found).then(|| status(&found.name).ok()).flatten());
+    let details: Vec<Option<Status>> = details.collect();
     if json {
         println!("{:#}", show::json(&labs, &details));
     } else if labs.is_empty() {
@@ -398,12 +413,13 @@ fn which(name: Option<&str>, needs_commands: bool) -> Result<Card> {
     Err(LabError::WhichLab { labs: served.into_iter().map(|card| card.name).collect() }.into())
 }
 
-fn request(name: Option<&str>, request: &Request) -> Result<()> {
+/// Asks the lab and, once it is done, says what was done.
+fn request(name: Option<&str>, request: &Request, said: &str) -> Result<()> {
     let card = which(name, true)?;
     match ask(&card.name, request)? {
-        Reply::Processes(1) => println!("done, to 1 process"),
-        Reply::Processes(count) => println!("done, to {count} processes"),
-        _ => println!("done"),
+        Reply::Processes(1) => println!("{said} (1 process)"),
+        Reply::Processes(count) => println!("{said} ({count} processes)"),
+        _ => println!("{said}"),
     }
     Ok(())
 }

@@ -88,14 +88,11 @@ fn a_killed_owner_leaves_nothing_for_long() {
     let Some(probe) = lab("probe", &["a"]) else { return };
     let (mut owner, name, inside) = owner();
     assert!(!registry::sweep().unwrap().contains(&name), "a living owner's lab is nobody's leftover");
-    assert_eq!(namespaces(&name).len(), 2);
+    assert!(is_alive(inside) && namespaces(&name).len() == 2);
     owner.kill().unwrap();
     owner.wait().unwrap();
-    assert!(is_alive(inside) && namespaces(&name).len() == 2, "SIGKILL cleans nothing by itself");
-    let found = registry::labs().unwrap();
-    assert!(found.iter().any(|lab| lab.name == name && !lab.alive), "{found:?}");
-
-    assert!(registry::sweep().unwrap().contains(&name));
+    // Any lab that comes up on this machine sweeps as well, and may have been faster: the result counts.
+    registry::sweep().unwrap();
     assert!(leaves_no_trace(&name));
     wait_until("the process inside to be gone", || !is_alive(inside));
     assert_eq!(namespaces(probe.name()).len(), 1, "a living lab was not touched");
@@ -114,4 +111,19 @@ fn the_next_lab_removes_what_a_killed_one_left() {
     assert_eq!(namespaces(&name), [format!("olab-{name}.a")]);
     drop(next);
     assert!(leaves_no_trace(&name));
+}
+
+#[test]
+fn who_is_not_root_is_told_so() {
+    // Credentials belong to a thread; this one gives root up and ends.
+    let outcome = std::thread::spawn(|| {
+        let nobody = rustix::fs::Uid::from_raw(65_534);
+        if rustix::process::geteuid().is_root() {
+            rustix::thread::set_thread_res_uid(nobody, nobody, nobody).unwrap();
+        }
+        Lab::new("rootless", ["a"]).map(drop)
+    });
+    let error = outcome.join().unwrap().unwrap_err();
+    assert!(matches!(error, LabError::NotRoot), "{error}");
+    assert!(error.to_string().contains("sudo"));
 }

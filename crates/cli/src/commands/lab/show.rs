@@ -2,7 +2,7 @@
 
 use outlast_lab::control::{HostStatus, LinkStatus, Status};
 use outlast_lab::registry::Found;
-use outlast_lab::{Answer, Rule};
+use outlast_lab::{Answer, Refusal, Rule};
 use serde_json::{Value, json};
 
 /// A lab that takes commands. Links that are like most others are summed up, unless `all_links`.
@@ -54,6 +54,7 @@ pub(super) fn lab(status: &Status, all_links: bool) {
 pub(super) fn other(found: &Found) {
     let hosts = found.card.as_ref().map_or(0, |card| card.hosts.len());
     let rest = match (&found.card, found.alive) {
+        (Some(card), true) if card.served => format!("{hosts} hosts   process {} does not answer", card.pid),
         (Some(card), true) => format!("{hosts} hosts   belongs to process {}", card.pid),
         (None, true) => "coming up".to_owned(),
         (_, false) => format!("left behind; `outlast lab down {}` removes it", found.name),
@@ -61,11 +62,13 @@ pub(super) fn other(found: &Found) {
     println!("lab {}   {rest}", found.name);
 }
 
-/// Everything, for programs. `state` is `up` (takes commands), `owned` (a running test's) or `leftover`.
+/// Everything, for programs. `state` is `up` (takes commands), `silent` (should take commands and does not
+/// answer), `owned` (a running test's) or `leftover`.
 pub(super) fn json(labs: &[Found], details: &[Option<Status>]) -> Value {
     let one = |(found, details): (&Found, &Option<Status>)| {
         let state = match (details, found.alive) {
             (Some(_), _) => "up",
+            (None, true) if found.card.as_ref().is_some_and(|card| card.served) => "silent",
             (None, true) => "owned",
             (None, false) => "leftover",
         };
@@ -92,20 +95,28 @@ fn host_state(host: &HostStatus) -> String {
     if host.udp_blocked {
         words.push("udp blocked".to_owned());
     }
-    if let Some(refusal) = host.refusal {
-        let what = match (refusal.tcp, refusal.udp) {
-            (true, false) => "rejects tcp",
-            (false, true) => "rejects udp",
-            _ => "rejects tcp and udp",
-        };
-        let how = match refusal.answer {
-            Answer::Reset => "reset",
-            Answer::PortUnreachable => "unreachable",
-            Answer::Prohibited => "prohibited",
-        };
-        words.push(format!("{what} ({how})"));
-    }
+    words.extend(host.refusal.map(refusal));
     if words.is_empty() { "up".to_owned() } else { words.join(", ") }
+}
+
+/// What a host's firewall does.
+pub(super) fn refusal(refusal: Refusal) -> String {
+    let what = match (refusal.tcp, refusal.udp) {
+        (true, false) => "rejects tcp",
+        (false, true) => "rejects udp",
+        _ => "rejects tcp and udp",
+    };
+    let how = match refusal.answer {
+        Answer::Reset => "reset",
+        Answer::PortUnreachable => "unreachable",
+        Answer::Prohibited => "prohibited",
+    };
+    format!("{what} ({how})")
+}
+
+/// A link or several: `a <-> b`, `a -> all`.
+pub(super) fn ends(from: &str, to: &str, one_way: bool) -> String {
+    format!("{from} {} {to}", if one_way { "->" } else { "<->" })
 }
 
 /// The rule that most links have; the first one of several.
