@@ -16,12 +16,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Secret(commands::secret::Args),
+    Lab(commands::lab::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: anyhow::Result<ExitCode> = match cli.command {
         Command::Secret(args) => commands::secret::run(args),
+        Command::Lab(args) => commands::lab::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("outlast: {error:#}");
