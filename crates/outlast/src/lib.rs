@@ -1,6 +1,8 @@
-//! The runtime and the public Rust API of Outlast: the only home of sockets, threads and shared memory.
+//! The runtime of Outlast: it drives the machines of `outlast-proto` with real sockets, threads and clocks.
 //!
-//! Decisions are made in `outlast_proto`; this crate carries them out.
+//! Decisions live in `outlast-proto`; this crate carries them out. What arrives from outside passes
+//! [`security`] first.
 
 pub mod clock;
 pub mod fork;
+pub mod security;

@@ -13,8 +13,9 @@ pub const META_BYTES_MAX: usize = 256;
 /// Largest sealed datagram on the wire. 1,200 bytes pass every path that carries IPv6 (RFC 8200 asks for
 /// 1,280), so health never depends on fragments.
 pub const DATAGRAM_BYTES_MAX: usize = 1_200;
-/// Header (version, kind, sender, boot, counter) and tag of a sealed datagram.
-pub const DATAGRAM_OVERHEAD_BYTES: usize = 2 + 16 + 8 + 8 + 16;
+/// Header (version, kind, sender, boot, counter), sealed prefix (sending time, length) and tag of a sealed
+/// datagram.
+pub const DATAGRAM_OVERHEAD_BYTES: usize = (2 + 16 + 8 + 8) + (6 + 2) + 16;
 /// What is left of a datagram for an encoded membership packet.
 pub const PACKET_BYTES_MAX: usize = DATAGRAM_BYTES_MAX - DATAGRAM_OVERHEAD_BYTES;
 /// Most records in one membership packet.

@@ -1,0 +1,52 @@
+//! Who may talk to us.
+//!
+//! A run has one secret. Whoever holds it is a member, whoever does not can do nothing but send bytes that are
+//! refused, counted and logged once. Everything else follows from the secret and the run's name:
+//!
+//! ```text
+//! run secret --+--> [`RunKeys`] --+--> [`datagram`]: a key per (sender, boot), each datagram sealed
+//!    run id ---+                  +--> [`tls`]: a certificate authority, mutual TLS 1.3 on every stream
+//! ```
+//!
+//! - [`secret`]: what people handle: a checked text, a file, an environment variable.
+//! - [`keys`]: what is derived from it. The run id takes part in each derivation, so that two runs with the
+//!   same secret still cannot talk to each other (rule 33).
+//! - [`datagram`]: seals and opens datagrams; refuses copies, and boots that have not proved they are live.
+//! - [`tls`]: the identity of this process on streams, and who is at the other end.
+//! - [`refusal`]: tells a person about refused sources once each, with bounded memory.
+//!
+//! All holders of the secret are equal: a member can pretend to be another one. Runs whose members do not
+//! trust each other bring their own certificate authority for the streams.
+
+pub mod base32;
+pub mod datagram;
+pub mod keys;
+pub mod refusal;
+pub mod secret;
+
+pub use keys::RunKeys;
+pub use refusal::RefusalLog;
+pub use secret::{RunSecret, SecretError};
+
+use outlast_proto::id::{BootId, PeerId};
+
+/// `N` bytes from the operating system's random source.
+///
+/// # Panics
+/// If the operating system has no randomness to give: nothing here could be secure without it.
+pub fn random_bytes<const N: usize>() -> [u8; N] {
+    let mut bytes = [0; N];
+    aws_lc_rs::rand::fill(&mut bytes).expect("the operating system's random source answers");
+    bytes
+}
+
+/// A fresh name for a process that takes part in a run.
+pub fn fresh_peer_id() -> PeerId {
+    PeerId::from_bytes(random_bytes())
+}
+
+/// A fresh name for this start of the process. It must be random: datagram keys belong to (peer, boot), so a
+/// boot that came twice would use a key's nonces twice.
+pub fn fresh_boot_id() -> BootId {
+    BootId(u64::from_be_bytes(random_bytes()))
+}
