@@ -5,4 +5,5 @@
 
 pub mod clock;
 pub mod fork;
+pub mod port;
 pub mod security;

@@ -27,6 +27,8 @@ pub const ACCUSERS_MAX: usize = 8;
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
 /// Largest hello. It is read before the other side has proved anything, so it is small.
 pub const HELLO_BYTES_MAX: usize = 1_024;
+/// Longest name of a software or of a plane in a hello.
+pub const HELLO_NAME_BYTES_MAX: usize = 64;
 
 /// Members that one group holds. Beyond it joins are refused with an error that says so.
 pub const MEMBERS_MAX: usize = 16_384;

@@ -54,7 +54,7 @@ impl RunKeys {
         LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &*key).expect("AES-256 takes 32 bytes"))
     }
 
-    #[cfg_attr(not(test), expect(dead_code, reason = "the certificate authority lands with the next change"))]
+    /// What the run's certificate authority is made from.
     pub(super) fn authority_seed(&self) -> &[u8; 32] {
         &self.authority_seed
     }

@@ -23,10 +23,12 @@ pub mod datagram;
 pub mod keys;
 pub mod refusal;
 pub mod secret;
+pub mod tls;
 
 pub use keys::RunKeys;
 pub use refusal::RefusalLog;
 pub use secret::{RunSecret, SecretError};
+pub use tls::TlsIdentity;
 
 use outlast_proto::id::{BootId, PeerId};
 

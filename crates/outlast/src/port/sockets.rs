@@ -1,0 +1,76 @@
+//! The only place where the port's descriptors are made.
+//!
+//! All of them are closed on exec. A child that is forked without exec must not hold them either (rule 23):
+//! whoever keeps the list of descriptors to close in a forked child registers them here, in the functions of
+//! this page, and finds every one of ours: the two listeners, the closed port, what was accepted and what was
+//! dialled.
+
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use tokio::net::TcpStream;
+
+/// Connects that the kernel completes while nobody accepts. Kernel evidence relies on it: a stopped process
+/// must keep accepting for as long as others may ask (rule 22).
+pub(super) const BACKLOG: i32 = 4_096;
+
+/// A TCP listener and a UDP socket on one number.
+pub(super) fn listener_and_datagrams(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
+    let listener = tcp_socket(address)?;
+    // A restarted process gets its number back while old connections linger.
+    listener.set_reuse_address(true)?;
+    listener.bind(&SockAddr::from(address))?;
+    let bound = local_address(&listener)?;
+    let datagrams = datagrams(bound)?;
+    listener.listen(BACKLOG)?;
+    listener.set_nonblocking(true)?;
+    Ok((listener.into(), datagrams))
+}
+
+/// A TCP socket that holds a number and never listens on it: connects are refused by the kernel, and nobody
+/// else can start listening there. (So no address reuse.)
+pub(super) fn closed(address: SocketAddr) -> io::Result<(Socket, u16)> {
+    let socket = tcp_socket(address)?;
+    socket.bind(&SockAddr::from(SocketAddr::new(address.ip(), 0)))?;
+    let port = local_address(&socket)?.port();
+    Ok((socket, port))
+}
+
+/// What every accepted connection passes.
+pub(super) fn accepted(stream: TcpStream) -> io::Result<TcpStream> {
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+/// A connection to `address`. The caller bounds the time.
+pub(super) async fn dialled(address: SocketAddr) -> io::Result<TcpStream> {
+    let stream = TcpStream::connect(address).await?;
+    stream.set_nodelay(true)?;
+    Ok(stream)
+}
+
+fn datagrams(address: SocketAddr) -> io::Result<UdpSocket> {
+    let socket = Socket::new(Domain::for_address(address), Type::DGRAM, Some(Protocol::UDP))?;
+    share_with_ipv4(&socket, address)?;
+    socket.bind(&SockAddr::from(address))?;
+    Ok(socket.into())
+}
+
+fn tcp_socket(address: SocketAddr) -> io::Result<Socket> {
+    let socket = Socket::new(Domain::for_address(address), Type::STREAM, Some(Protocol::TCP))?;
+    share_with_ipv4(&socket, address)?;
+    Ok(socket)
+}
+
+/// Bound to every IPv6 address, a socket also serves IPv4, whatever the host's default is.
+fn share_with_ipv4(socket: &Socket, address: SocketAddr) -> io::Result<()> {
+    if address.is_ipv6() {
+        socket.set_only_v6(address.ip() != Ipv6Addr::UNSPECIFIED)?;
+    }
+    Ok(())
+}
+
+fn local_address(socket: &Socket) -> io::Result<SocketAddr> {
+    let address = socket.local_addr()?.as_socket();
+    Ok(address.unwrap_or_else(|| SocketAddr::from((Ipv4Addr::UNSPECIFIED, 0))))
+}

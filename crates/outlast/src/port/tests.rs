@@ -1,0 +1,258 @@
+//! A port on loopback, and who comes to it.
+
+use super::*;
+use crate::security::{RunKeys, RunSecret, fresh_peer_id};
+use std::io::{Read as _, Write as _};
+use std::time::{Duration, Instant};
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
+use tokio::sync::mpsc;
+
+const PLENTY: Duration = Duration::from_secs(20);
+
+fn loopback() -> SocketAddr {
+    "127.0.0.1:0".parse().unwrap()
+}
+
+fn identity(secret: &RunSecret, run: &str) -> TlsIdentity {
+    TlsIdentity::derived(&RunKeys::derive(secret, &run.parse().unwrap()), fresh_peer_id())
+}
+
+/// A plane that tells each caller who the caller is.
+fn mirror() -> Routes {
+    Routes::new().route(HEALTH, |mut incoming| {
+        tokio::spawn(async move {
+            let text = incoming.peer.to_string();
+            incoming.stream.write_all(text.as_bytes()).await.ok();
+            incoming.stream.shutdown().await.ok();
+        });
+    })
+}
+
+async fn ask(address: SocketAddr, identity: &TlsIdentity) -> String {
+    let mut opened = connect(address, HEALTH, identity, PLENTY).await.unwrap();
+    let mut text = String::new();
+    opened.stream.read_to_string(&mut text).await.unwrap();
+    text
+}
+
+async fn until(what: &str, condition: impl Fn() -> bool) {
+    let deadline = Instant::now() + PLENTY;
+    while !condition() {
+        assert!(Instant::now() < deadline, "never happened: {what}");
+        tokio::time::sleep(Duration::from_millis(5)).await;
+    }
+}
+
+#[test]
+fn one_number_serves_both_and_the_other_number_refuses() {
+    let port = Port::bind(loopback()).unwrap();
+    assert_eq!(port.udp().local_addr().unwrap(), port.address());
+    assert_ne!(port.closed_port(), port.address().port());
+    assert!(std::net::TcpStream::connect(port.address()).is_ok(), "the kernel accepts before anybody serves");
+    let closed = SocketAddr::new(port.address().ip(), port.closed_port());
+    let error = std::net::TcpStream::connect(closed).unwrap_err();
+    assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+    assert!(std::net::TcpListener::bind(closed).is_err(), "nobody else can listen there");
+    let taken = Port::bind(port.address()).unwrap_err();
+    assert!(taken.to_string().contains("choose another port"), "{taken}");
+}
+
+#[test]
+fn a_number_that_is_taken_for_udp_is_not_taken() {
+    let datagrams = UdpSocket::bind(loopback()).unwrap();
+    assert!(matches!(Port::bind(datagrams.local_addr().unwrap()), Err(PortError::Bind { .. })));
+}
+
+#[tokio::test]
+async fn members_are_routed_with_their_peer_id() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let serving = port.serve(&Handle::current(), identity(&secret, "run"), mirror()).unwrap();
+    let caller = identity(&secret, "run");
+    assert_eq!(ask(port.address(), &caller).await, caller.peer().to_string());
+    until("counted", || serving.counters().authenticated() == 1).await;
+    assert_eq!(serving.counters().refused_total(), 0);
+    assert!(matches!(port.serve(&Handle::current(), caller, mirror()), Err(PortError::AlreadyServed(_))));
+}
+
+#[tokio::test]
+async fn strangers_are_refused_by_cause() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let serving = port.serve(&Handle::current(), identity(&secret, "run"), mirror()).unwrap();
+    let counted = |cause: RefusedConnection| serving.counters().refused(&cause);
+
+    let other_run = connect(port.address(), HEALTH, &identity(&secret, "other"), PLENTY).await;
+    assert!(matches!(other_run, Err(ConnectError::Closed { .. })), "{other_run:?}");
+    until("wrong run", || counted(RefusedConnection::WrongRun(String::new())) == 1).await;
+
+    // Our own dialler notices the foreign authority first; the server sees the alert.
+    let other_secret =
+        connect(port.address(), HEALTH, &identity(&RunSecret::generate(), "run"), PLENTY).await;
+    assert!(matches!(other_secret, Err(ConnectError::Foreign { .. })), "{other_secret:?}");
+    until("gave up", || counted(RefusedConnection::Broken(String::new())) == 1).await;
+
+    let other_plane = connect(port.address(), b"outlast-nothing/1", &identity(&secret, "run"), PLENTY).await;
+    assert!(matches!(other_plane, Err(ConnectError::NoSuchPlane { .. })), "{other_plane:?}");
+    until("no such plane", || counted(RefusedConnection::NoSuchPlane(String::new())) == 1).await;
+
+    assert_eq!(serving.counters().authenticated(), 0);
+    let member = identity(&secret, "run");
+    assert_eq!(ask(port.address(), &member).await, member.peer().to_string());
+}
+
+#[tokio::test]
+async fn a_visitor_without_a_word_is_counted_and_nothing_else() {
+    let port = Port::bind(loopback()).unwrap();
+    let serving = port.serve(&Handle::current(), identity(&RunSecret::generate(), "run"), mirror()).unwrap();
+    for _ in 0..20 {
+        drop(TcpStream::connect(port.address()).await.unwrap());
+    }
+    until("hung up", || serving.counters().hung_up() == 20).await;
+    assert_eq!(serving.counters().refused_total(), 0);
+}
+
+#[tokio::test]
+async fn slow_openers_lose_their_place_and_cannot_take_all() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let settings = ServeSettings {
+        handshake_timeout: Duration::from_millis(300),
+        handshakes_max: 8,
+        handshakes_per_source_max: 4,
+    };
+    let identities = Arc::new(identity(&secret, "run"));
+    let serving = port.serve_runs(&Handle::current(), identities, mirror(), settings).unwrap();
+    let mut slow: Vec<_> = Vec::new();
+    for _ in 0..10 {
+        let mut stream = TcpStream::connect(port.address()).await.unwrap();
+        // The beginning of a TLS record, and then nothing.
+        stream.write_all(&[22, 3, 1]).await.ok();
+        slow.push(stream);
+    }
+    let counters = serving.counters();
+    until("six too many", || counters.refused(&RefusedConnection::TooManyFromSource) == 6).await;
+    until("four too slow", || counters.refused(&RefusedConnection::TimedOut) == 4).await;
+    assert_eq!(counters.handshakes(), 0);
+    let member = identity(&secret, "run");
+    assert_eq!(ask(port.address(), &member).await, member.peer().to_string());
+}
+
+#[tokio::test]
+async fn one_port_serves_several_runs() {
+    struct Two([TlsIdentity; 2]);
+    impl RunIdentities for Two {
+        fn for_run(&self, run: &RunId) -> Option<TlsIdentity> {
+            self.0.iter().find(|identity| identity.run() == run).cloned()
+        }
+    }
+    let (one, two) = (RunSecret::generate(), RunSecret::generate());
+    let port = Port::bind(loopback()).unwrap();
+    let both = Arc::new(Two([identity(&one, "one"), identity(&two, "two")]));
+    let _serving = port.serve_runs(&Handle::current(), both, mirror(), ServeSettings::default()).unwrap();
+    for caller in [identity(&one, "one"), identity(&two, "two")] {
+        assert_eq!(ask(port.address(), &caller).await, caller.peer().to_string());
+    }
+    let crossed = connect(port.address(), HEALTH, &identity(&one, "two"), PLENTY).await;
+    assert!(matches!(crossed, Err(ConnectError::Foreign { .. })), "{crossed:?}");
+}
+
+#[tokio::test]
+async fn dialling_nobody_and_dialling_something_else_are_told_apart() {
+    let me = identity(&RunSecret::generate(), "run");
+    let port = Port::bind(loopback()).unwrap();
+    let nobody = SocketAddr::new(port.address().ip(), port.closed_port());
+    assert!(matches!(connect(nobody, HEALTH, &me, PLENTY).await, Err(ConnectError::Unreachable { .. })));
+    // Accepted by the kernel, answered by nobody: the process is stopped.
+    let stopped = connect(port.address(), HEALTH, &me, Duration::from_millis(200)).await;
+    assert!(matches!(stopped, Err(ConnectError::TimedOut { .. })), "{stopped:?}");
+    let http = std::net::TcpListener::bind(loopback()).unwrap();
+    let address = http.local_addr().unwrap();
+    let server = std::thread::spawn(move || {
+        let (mut stream, _) = http.accept().unwrap();
+        stream.write_all(b"HTTP/1.1 400 Bad Request\r\n\r\n").unwrap();
+        stream.read_to_end(&mut Vec::new()).ok();
+    });
+    let other = connect(address, HEALTH, &me, PLENTY).await;
+    assert!(matches!(other, Err(ConnectError::NotOurs { .. })), "{other:?}");
+    server.join().unwrap();
+}
+
+/// A port whose health plane says hello, echoes frames and reports how the hello went.
+fn greeter(secret: &RunSecret) -> (Port, Serving, mpsc::UnboundedReceiver<Result<PeerId, GreetError>>) {
+    let port = Port::bind(loopback()).unwrap();
+    let (report, reports) = mpsc::unbounded_channel();
+    let us = identity(secret, "run");
+    let me = us.peer();
+    let routes = Routes::new().route(HEALTH, move |incoming| {
+        let report = report.clone();
+        tokio::spawn(async move {
+            match greet(incoming, me, PLENTY).await {
+                Ok(mut greeted) => {
+                    report.send(Ok(greeted.peer)).ok();
+                    while let Ok(Some(frame)) = greeted.frames.next().await {
+                        greeted.frames.send(&frame).await.ok();
+                    }
+                }
+                Err(error) => drop(report.send(Err(error))),
+            }
+        });
+    });
+    let serving = port.serve(&Handle::current(), us, routes).unwrap();
+    (port, serving, reports)
+}
+
+#[tokio::test]
+async fn both_sides_say_hello_and_then_exchange_frames() {
+    let secret = RunSecret::generate();
+    let (port, _serving, mut reports) = greeter(&secret);
+    let caller = identity(&secret, "run");
+    let opened = connect(port.address(), HEALTH, &caller, PLENTY).await.unwrap();
+    let mut greeted = greet(opened, caller.peer(), PLENTY).await.unwrap();
+    assert_eq!(greeted.version, outlast_proto::wire::hello::Version::CURRENT);
+    assert_eq!(reports.recv().await.unwrap().unwrap(), caller.peer());
+    for length in [0, 1, 100_000, outlast_proto::limits::FRAME_BYTES_MAX] {
+        let frame = vec![7; length];
+        greeted.frames.send(&frame).await.unwrap();
+        assert_eq!(greeted.frames.next().await.unwrap().unwrap(), frame);
+    }
+}
+
+#[tokio::test]
+async fn members_that_misbehave_after_the_handshake_are_told_apart() {
+    let secret = RunSecret::generate();
+    let (port, _serving, mut reports) = greeter(&secret);
+    let caller = identity(&secret, "run");
+    let open = async || connect(port.address(), HEALTH, &caller, PLENTY).await.unwrap();
+
+    // Another name than the certificate's.
+    let error = greet(open().await, fresh_peer_id(), PLENTY).await;
+    assert!(error.is_ok(), "the other side is honest");
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(error.to_string().contains("their certificate says"), "{error}");
+
+    // A hello that is longer than hellos are.
+    let mut opened = open().await;
+    opened.stream.write_all(&2_000u32.to_be_bytes()).await.unwrap();
+    opened.stream.flush().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Frame { cause: FrameError::Invalid(_), .. }), "{error}");
+
+    // A frame that is not a hello, and half a frame.
+    let mut opened = open().await;
+    opened.stream.write_all(&[0, 0, 0, 1, 0xff]).await.unwrap();
+    opened.stream.flush().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Invalid { .. }), "{error}");
+    let mut opened = open().await;
+    opened.stream.write_all(&[0, 0, 0, 9, 0xff]).await.unwrap();
+    opened.stream.shutdown().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Frame { cause: FrameError::CutOff(5), .. }), "{error}");
+
+    // Nothing at all.
+    let mut opened = open().await;
+    opened.stream.shutdown().await.unwrap();
+    let error = reports.recv().await.unwrap().unwrap_err();
+    assert!(matches!(error, GreetError::Closed(_)), "{error}");
+}
