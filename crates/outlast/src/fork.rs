@@ -240,7 +240,8 @@ mod tests {
         let mut length = size_of::<i32>() as libc::socklen_t;
         // SAFETY: both pointers are to locals of the right size.
         unsafe {
-            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut length) == 0
+            libc::getsockopt(fd, libc::SOL_SOCKET, libc::SO_TYPE, (&raw mut kind).cast(), &raw mut length)
+                == 0
         }
     }
 
