@@ -34,3 +34,8 @@ pub const HELLO_NAME_BYTES_MAX: usize = 64;
 pub const MEMBERS_MAX: usize = 16_384;
 /// Failed members that are remembered; the oldest is forgotten first.
 pub const FAILED_MAX: usize = 4_096;
+
+/// Members that a scope lists. Larger parts of a group are better made a group of their own.
+pub const SCOPE_MEMBERS_MAX: usize = 1_024;
+/// Tensors in one transaction.
+pub const TENSORS_MAX: usize = 4_096;

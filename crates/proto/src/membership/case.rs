@@ -257,7 +257,11 @@ impl Case {
         let refused = self.testimony.iter().filter(fresh).filter(|word| word.kind == Silence::Refused);
         if refused.clone().count() >= 2 || (bench.alone && self.refusals >= 2) {
             let first = refused.map(|word| word.first).min().unwrap_or(now);
-            if due(first + config.probe_timeout * bench.patience) {
+            // A living member says something to somebody in every interval, whatever a firewall does to what
+            // it should hear, and whoever hears it vouches.
+            let spoke = self.heard.map_or(self.silent_since, |heard| heard.max(self.silent_since));
+            let settled = first + config.probe_timeout * bench.patience;
+            if due(settled.max(spoke + config.probe_interval + config.probe_timeout)) {
                 return Some(DeathReason::Refused);
             }
         }

@@ -35,6 +35,8 @@ mod machine;
 mod news;
 mod probing;
 mod table;
+#[cfg(test)]
+mod tests;
 
 pub use config::{Config, PairPolicy, Preset};
 pub use event::{Action, ConnectOutcome, ConnectToken, Event, Health, Member, Path, Source};

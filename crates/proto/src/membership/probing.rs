@@ -75,7 +75,9 @@ impl Membership {
     /// One interval has passed: probe the next in the round, and look again at who is in doubt.
     pub(super) fn tick(&mut self, now: Instant) {
         self.ticks += 1;
-        self.schedule(now + self.config.probe_interval * self.health.patience(), Timer::Tick);
+        // The interval is not stretched as Lifeguard does it: being heard regularly is what saves a member that
+        // cannot hear.
+        self.schedule(now + self.config.probe_interval, Timer::Tick);
         let window = self.config.suspicion_min.max(self.config.probe_interval * 5);
         self.sightings.retain(|_, (at, _)| now.since(*at) <= window);
         let forget_after = self.config.forget_after;
@@ -370,7 +372,10 @@ impl Membership {
         }
         if let Some(entry) = self.table.get_mut(source.id) {
             entry.note_ack(now, round_trip);
-            entry.path = source.path;
+            // A datagram that got through settles it; a stream counts when it was the first to answer.
+            if source.path == Path::Datagram || round_trip.is_some() {
+                entry.path = source.path;
+            }
         }
         self.answered(now, source.id);
         self.try_kernel(source.id);

@@ -90,6 +90,6 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, InvalidMessage> {
 }
 
 /// `Ok` if `value` is within `limit`, otherwise the error that names the field.
-fn within(field: &'static str, value: usize, limit: usize) -> Result<(), InvalidMessage> {
+pub(crate) fn within(field: &'static str, value: usize, limit: usize) -> Result<(), InvalidMessage> {
     if value <= limit { Ok(()) } else { Err(InvalidMessage::OverLimit { field, value, limit }) }
 }

@@ -1,0 +1,57 @@
+# The commands of this project. `make` alone lists them; a line that starts with "##" describes the target below it.
+
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+MAKEFLAGS += --no-print-directory
+.PHONY: help demo test verify fix bench sim soak
+
+# tools/setup builds into .tools; the user's cargo comes last because a shell that CI started may not know it.
+export PATH := $(CURDIR)/.tools/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
+
+# make sim: which world, and which seed of it.
+SCENARIO ?= mixed
+SEED ?= 1
+# make soak: how many seeds of each scenario.
+SEEDS ?= 5000
+
+SIM := cargo run --locked --release --quiet -p outlast-sim --bin outlast-sim
+
+## list these targets
+help:
+	@printf 'Outlast: collectives that outlast the machines that run them.\n\n'
+	@awk '/^## / { text = substr($$0, 4); next } \
+	      /^[a-z]+:/ && text != "" { split($$0, part, ":"); printf "  make %-8s %s\n", part[1], text } { text = "" }' Makefile
+	@printf '\nStart with make demo. CONTRIBUTING.md says how to work on it.\n'
+
+## a membership group on this machine that loses, keeps and gains a member (under a minute after the build)
+demo:
+	@cargo build --locked --quiet -p outlast-cli --bin outlast --example membership_demo
+	@cargo run --locked --quiet -p outlast-cli --example membership_demo
+
+## set-up, verify and every test: exactly what CI runs
+test:
+	@tools/test
+
+## format, lints, documentation, licences, links; writes nothing
+verify:
+	@tools/setup
+	@tools/verify
+
+## format the code and apply what clippy can mend by itself
+fix:
+	cargo fmt --all
+	cargo clippy --workspace --all-targets --all-features --fix --allow-dirty --allow-staged
+
+## measure, and write the tables into bench/RESULTS.md
+bench:
+	@mkdir -p bench
+	$(SIM) --features baseline -- table --out bench/RESULTS.md
+
+## replay one simulated world: make sim SEED=17 SCENARIO=mixed
+sim:
+	$(SIM) -- replay --scenario $(SCENARIO) --seed $(SEED)
+
+## the long tests, and thousands of seeds (SEEDS=5000) of every scenario
+soak:
+	@tools/soak $(SEEDS)

@@ -1,0 +1,563 @@
+//! One machine among scripted peers: each rule with the smallest group that shows it.
+//!
+//! Whole groups under faults run in `sim`. Here one real machine is surrounded by peers that do exactly what
+//! a test says: answer or not, with a kernel that accepts, refuses or is silent.
+
+use super::*;
+use crate::id::PeerId;
+use crate::rng::Rng;
+use crate::time::{Duration, Instant};
+use crate::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::Arc;
+
+/// What a scripted peer does.
+#[derive(Clone, Copy, Debug)]
+struct Script {
+    answers: bool,
+    answers_streams: bool,
+    answers_relays: bool,
+    port: ConnectOutcome,
+    closed: ConnectOutcome,
+}
+
+const LIVE: Script = Script {
+    answers: true,
+    answers_streams: true,
+    answers_relays: true,
+    port: ConnectOutcome::Accepted,
+    closed: ConnectOutcome::Refused,
+};
+const STOPPED: Script = Script { answers: false, answers_streams: false, answers_relays: false, ..LIVE };
+const KILLED: Script = Script { port: ConnectOutcome::Refused, ..STOPPED };
+const CUT: Script = Script { port: ConnectOutcome::Silent, closed: ConnectOutcome::Silent, ..STOPPED };
+const UDP_BLOCKED: Script = Script { answers_streams: true, ..STOPPED };
+
+enum Due {
+    Packet(u8, Path, Packet),
+    Connect(ConnectToken, ConnectOutcome),
+}
+
+struct Stage {
+    machine: Membership,
+    scripts: BTreeMap<u8, Script>,
+    now: Instant,
+    due: BTreeMap<(Instant, u64), Due>,
+    serial: u64,
+    events: Vec<(Instant, Event)>,
+    sent: Vec<(Instant, SocketAddr, Path, Packet)>,
+}
+
+fn peer(number: u8) -> PeerId {
+    PeerId::from_bytes([number; 16])
+}
+
+fn info(number: u8) -> Arc<MemberInfo> {
+    Arc::new(MemberInfo {
+        id: peer(number),
+        address: ([10, 0, 0, number], 7_000).into(),
+        closed_port: 7_001,
+        name: format!("p{number}"),
+        meta: Vec::new(),
+    })
+}
+
+fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+impl Stage {
+    /// The machine under test is number 0; `peers` others are alive and known, their kernels tried.
+    fn new(peers: u8) -> Self {
+        let now = Instant::ORIGIN + ms(1_000);
+        let config = Config::preset(Preset::Lan);
+        let mut machine = Membership::new(now, config, (*info(0)).clone(), Rng::from_seed(7));
+        let members: Vec<_> = (1..=peers).map(info).collect();
+        machine.seed_table(&members);
+        let scripts = (1..=peers).map(|number| (number, LIVE)).collect();
+        Self { machine, scripts, now, due: BTreeMap::new(), serial: 0, events: vec![], sent: vec![] }
+    }
+
+    fn script(&mut self, number: u8, script: Script) {
+        self.scripts.insert(number, script);
+    }
+
+    fn later(&mut self, after: Duration, due: Due) {
+        self.serial += 1;
+        self.due.insert((self.now + after, self.serial), due);
+    }
+
+    /// A packet from a scripted peer arrives.
+    fn say(&mut self, from: u8, body: Option<Body>, records: Vec<Record>) {
+        self.deliver(from, Path::Datagram, Packet { body, records });
+    }
+
+    fn deliver(&mut self, from: u8, path: Path, packet: Packet) {
+        let source = Source { id: peer(from), address: info(from).address, path };
+        self.machine.handle_packet(self.now, source, packet);
+        self.carry_out();
+    }
+
+    fn carry_out(&mut self) {
+        while let Some(action) = self.machine.poll_action() {
+            match action {
+                Action::Notify(event) => self.events.push((self.now, event)),
+                Action::Connect { token, to, timeout } => {
+                    let script = self.scripts[&number_of(to)];
+                    let outcome = if to.port() == 7_001 { script.closed } else { script.port };
+                    let after = if outcome == ConnectOutcome::Silent { timeout } else { ms(1) };
+                    self.later(after, Due::Connect(token, outcome));
+                }
+                Action::Send { to, path, packet, .. } => {
+                    self.sent.push((self.now, to, path, packet.clone()));
+                    self.respond(number_of(to), path, packet.body.as_ref());
+                }
+            }
+        }
+    }
+
+    fn respond(&mut self, to: u8, path: Path, body: Option<&Body>) {
+        let Some(script) = self.scripts.get(&to).copied() else { return };
+        let reachable = if path == Path::Stream { script.answers_streams } else { script.answers };
+        let body = match body {
+            Some(Body::Ping { probe, .. }) if reachable => Body::Ack { probe: *probe },
+            Some(Body::PingReq { probe, target }) if reachable => {
+                let target = self.scripts.get(&target.as_bytes()[0]);
+                Body::IndirectAck {
+                    probe: *probe,
+                    answered: target.is_some_and(|target| target.answers_relays),
+                }
+            }
+            _ => return,
+        };
+        self.later(ms(1), Due::Packet(to, path, Packet { body: Some(body), records: vec![] }));
+    }
+
+    fn run(&mut self, length: Duration) {
+        let end = self.now + length;
+        loop {
+            let due = self.due.first_key_value().map(|((at, _), _)| *at);
+            let timer = self.machine.poll_timeout();
+            let Some(next) = due.into_iter().chain(timer).min().filter(|next| *next <= end) else { break };
+            self.now = self.now.max(next);
+            // Everything that arrived is handed in before the timers run, as the driver does it.
+            while let Some(entry) = self.due.first_entry().filter(|entry| entry.key().0 <= self.now) {
+                match entry.remove() {
+                    Due::Packet(from, path, packet) => self.deliver(from, path, packet),
+                    Due::Connect(token, outcome) => self.machine.handle_connect(self.now, token, outcome),
+                }
+                self.carry_out();
+            }
+            self.machine.handle_timeout(self.now);
+            self.carry_out();
+        }
+        self.now = end;
+    }
+
+    /// The machine does not run for a while, as if stopped; what arrives meanwhile waits.
+    fn freeze(&mut self, length: Duration) {
+        self.now += length;
+    }
+
+    fn about(&self, number: u8) -> Vec<Event> {
+        let is = |event: &Event| event.about().is_some_and(|info| info.id == peer(number));
+        self.events.iter().map(|(_, event)| event).filter(|event| is(event)).cloned().collect()
+    }
+
+    fn death(&self, number: u8) -> Option<(Instant, DeathReason)> {
+        self.events.iter().find_map(|(at, event)| match event {
+            Event::Died { info, reason, .. } if info.id == peer(number) => Some((*at, *reason)),
+            _ => None,
+        })
+    }
+
+    fn died(&self, number: u8) -> Option<DeathReason> {
+        self.death(number).map(|(_, reason)| reason)
+    }
+
+    fn health(&self, number: u8) -> &'static str {
+        let members = self.machine.active(self.now);
+        let failed = self.machine.failed();
+        let found = members.iter().chain(&failed).find(|member| member.info.id == peer(number));
+        found.map_or("unknown", |member| member.health.word())
+    }
+
+    fn accuse(&mut self, member: u8, accuser: u8, kind: Silence) {
+        let record = Record::Suspect { member: peer(member), incarnation: 0, accuser: peer(accuser), kind };
+        self.say(accuser, None, vec![record]);
+    }
+}
+
+fn number_of(address: SocketAddr) -> u8 {
+    match address {
+        SocketAddr::V4(address) => address.ip().octets()[3],
+        SocketAddr::V6(_) => unreachable!("the stage is IPv4"),
+    }
+}
+
+#[test]
+fn a_ping_is_answered_with_an_ack_on_the_way_it_came() {
+    let mut stage = Stage::new(1);
+    for path in [Path::Datagram, Path::Stream] {
+        let body = Some(Body::Ping { probe: 9, wants_table: false });
+        stage.deliver(1, path, Packet { body, records: vec![] });
+        let (_, to, by, packet) = stage.sent.last().unwrap();
+        assert_eq!((*to, *by, &packet.body), (info(1).address, path, &Some(Body::Ack { probe: 9 })));
+    }
+}
+
+#[test]
+fn a_quiet_group_sends_one_ping_per_interval_and_doubts_nobody() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(20_000));
+    assert!(stage.events.is_empty(), "{:?}", stage.events);
+    let rate = stage.sent.len() as f64 / 20.0;
+    assert!((4.5..=6.0).contains(&rate), "{rate} packets per second");
+    assert!(stage.machine.backlog() < 5);
+}
+
+#[test]
+fn refusals_of_two_members_are_a_death_and_one_is_not() {
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(1), "suspect", "nobody else has testified: {:?}", stage.events);
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(150));
+    assert_eq!(stage.died(1), Some(DeathReason::Refused));
+}
+
+#[test]
+fn two_alone_take_a_second_refusal_of_their_own() {
+    let mut stage = Stage::new(1);
+    stage.script(1, KILLED);
+    stage.run(ms(1_000));
+    assert_eq!(stage.died(1), Some(DeathReason::Refused));
+}
+
+#[test]
+fn a_message_after_the_refusal_cancels_it() {
+    // A firewall rejects what goes in; what the member sends still comes out (rule 20b).
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    for _ in 0..40 {
+        stage.run(ms(200));
+        stage.say(1, None, vec![]);
+        stage.accuse(1, 2, Silence::Refused);
+    }
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+    stage.script(1, LIVE);
+    stage.run(ms(2_000));
+    assert_eq!(stage.health(1), "alive");
+}
+
+#[test]
+fn who_talks_but_never_hears_is_dead_after_dead_after() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    let start = stage.now;
+    for _ in 0..80 {
+        stage.run(ms(200));
+        stage.say(1, None, vec![]);
+    }
+    let (at, reason) = stage.death(1).unwrap();
+    assert_eq!(reason, DeathReason::Deaf);
+    assert!(at.since(start) >= stage.machine.config().dead_after, "{:?}", at.since(start));
+}
+
+#[test]
+fn silence_needs_three_accusers_and_the_suspicion_time() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(4_000));
+    assert_eq!(stage.health(1), "suspect");
+    stage.accuse(1, 2, Silence::Silent);
+    stage.run(ms(50));
+    assert_eq!(stage.died(1), None, "two accusers are not three");
+    stage.accuse(1, 3, Silence::Silent);
+    stage.run(ms(50));
+    assert_eq!(stage.died(1), Some(DeathReason::Silent));
+}
+
+#[test]
+fn uncorroborated_silence_is_a_death_only_after_dead_after() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    let start = stage.now;
+    stage.run(ms(14_000));
+    let (at, reason) = stage.death(1).unwrap();
+    assert_eq!(reason, DeathReason::SilentTooLong);
+    assert!(at.since(start) >= ms(10_000));
+}
+
+#[test]
+fn two_alone_wait_for_dead_after() {
+    let mut stage = Stage::new(1);
+    stage.script(1, CUT);
+    stage.run(ms(9_000));
+    assert_eq!(stage.health(1), "suspect");
+    stage.run(ms(3_000));
+    assert_eq!(stage.died(1), Some(DeathReason::SilentTooLong));
+}
+
+#[test]
+fn with_more_silent_than_answering_members_we_suspect_ourselves() {
+    let mut stage = Stage::new(7);
+    (1..=6).for_each(|number| stage.script(number, CUT));
+    for _ in 0..40 {
+        stage.run(ms(200));
+        // The one other member on our side testifies as much as it likes.
+        (1..=6).for_each(|number| stage.accuse(number, 7, Silence::Silent));
+    }
+    assert!((1..=6).all(|number| stage.died(number).is_none()), "{:?}", stage.events);
+    stage.run(ms(9_000));
+    assert!((1..=6).all(|number| stage.died(number).is_some()), "{:?}", stage.events);
+}
+
+#[test]
+fn an_accepting_kernel_means_stalled_until_the_budget_ends() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    let start = stage.now;
+    stage.run(ms(5_000));
+    assert_eq!(stage.about(1), [Event::Stalled(info(1))]);
+    (2..=4).for_each(|accuser| stage.accuse(1, accuser, Silence::Silent));
+    stage.run(ms(5_000));
+    assert_eq!(stage.died(1), None, "accusers do not outweigh an accepting kernel");
+    stage.run(ms(10_000));
+    let (at, reason) = stage.death(1).unwrap();
+    assert_eq!(reason, DeathReason::StalledTooLong);
+    assert!((15_000..17_500).contains(&at.since(start).as_millis()), "{:?}", at.since(start));
+}
+
+#[test]
+fn a_stopped_member_recovers_when_it_answers() {
+    let mut stage = Stage::new(3);
+    stage.script(1, STOPPED);
+    stage.run(ms(5_000));
+    stage.script(1, LIVE);
+    stage.run(ms(1_500));
+    assert_eq!(stage.about(1), [Event::Stalled(info(1)), Event::Recovered(info(1))]);
+}
+
+#[test]
+fn a_stopped_member_that_is_killed_is_dead_soon_after() {
+    let mut stage = Stage::new(3);
+    stage.script(1, STOPPED);
+    stage.run(ms(5_000));
+    stage.script(1, KILLED);
+    stage.run(ms(2_500));
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(300));
+    assert_eq!(stage.died(1), Some(DeathReason::Refused));
+}
+
+#[test]
+fn a_relay_that_hears_the_member_ends_the_doubt() {
+    let mut stage = Stage::new(7);
+    stage.script(1, Script { answers_relays: true, ..CUT });
+    stage.run(ms(20_000));
+    assert!(stage.about(1).is_empty(), "{:?}", stage.events);
+}
+
+#[test]
+fn where_udp_is_blocked_a_stream_answers_and_pings_follow_it() {
+    let mut stage = Stage::new(7);
+    stage.script(1, UDP_BLOCKED);
+    stage.run(ms(20_000));
+    assert!(stage.about(1).is_empty(), "{:?}", stage.events);
+    let member = stage.machine.active(stage.now).into_iter().find(|m| m.info.id == peer(1)).unwrap();
+    assert_eq!(member.path, Path::Stream);
+    stage.script(1, LIVE);
+    stage.run(ms(30_000));
+    let member = stage.machine.active(stage.now).into_iter().find(|m| m.info.id == peer(1)).unwrap();
+    assert_eq!(member.path, Path::Datagram, "datagrams are tried again and preferred");
+}
+
+#[test]
+fn a_declared_death_is_checked_before_it_is_believed() {
+    let dead = |member| Record::Dead {
+        member: peer(member),
+        incarnation: 0,
+        reason: DeathReason::Silent,
+        accusers: vec![peer(7)],
+    };
+    let mut stage = Stage::new(7);
+    stage.script(2, CUT);
+    stage.say(7, None, vec![dead(1), dead(2)]);
+    stage.run(ms(1_000));
+    assert_eq!(stage.died(1), None, "it answers us");
+    assert_eq!(stage.died(2), Some(DeathReason::Silent), "it does not");
+    assert!(stage.about(1).is_empty(), "{:?}", stage.about(1));
+}
+
+#[test]
+fn an_exit_that_was_witnessed_needs_no_check() {
+    let mut stage = Stage::new(2);
+    let (member, reason) = (peer(1), DeathReason::Exited);
+    stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![] }]);
+    assert_eq!(stage.died(1), Some(DeathReason::Exited));
+}
+
+#[test]
+fn after_a_stall_of_our_own_we_accuse_nobody() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(2_000));
+    stage.freeze(ms(5_000));
+    stage.run(ms(5_000));
+    assert!(stage.events.is_empty(), "{:?}", stage.events);
+    assert_eq!(stage.machine.stalls(), 1);
+}
+
+#[test]
+fn a_stall_of_our_own_restarts_the_waits_against_others() {
+    let mut stage = Stage::new(1);
+    stage.script(1, CUT);
+    stage.run(ms(8_000));
+    stage.freeze(ms(5_000));
+    stage.run(ms(5_000));
+    assert_eq!(stage.died(1), None, "we were away for most of dead_after");
+    stage.run(ms(8_000));
+    assert_eq!(stage.died(1), Some(DeathReason::SilentTooLong));
+}
+
+#[test]
+fn an_untried_kernel_proves_nothing() {
+    // A newcomer whose closed port accepts: something between us answers for others (rule 22).
+    let mut stage = Stage::new(3);
+    stage.script(9, Script { closed: ConnectOutcome::Accepted, ..LIVE });
+    stage.say(9, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    stage.run(ms(3_000));
+    let member = stage.machine.active(stage.now).into_iter().find(|m| m.info.id == peer(9)).unwrap();
+    assert_eq!(member.kernel_trusted, Some(false));
+    stage.script(9, STOPPED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(9), "suspect", "not stalled: the kernel's accept is worth nothing");
+}
+
+#[test]
+fn a_tried_kernel_is_believed() {
+    let mut stage = Stage::new(3);
+    stage.script(9, LIVE);
+    stage.say(9, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    stage.run(ms(3_000));
+    stage.script(9, STOPPED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(9), "stalled");
+}
+
+#[test]
+fn a_port_that_another_member_took_over_no_longer_speaks_for_the_first() {
+    let mut stage = Stage::new(3);
+    stage.script(1, STOPPED);
+    let successor = Arc::new(MemberInfo { id: peer(40), ..(*info(1)).clone() });
+    stage.say(2, None, vec![Record::Alive { info: successor, incarnation: 0 }]);
+    stage.run(ms(500));
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(200));
+    assert_eq!(stage.died(1), Some(DeathReason::Refused));
+}
+
+#[test]
+fn what_is_said_against_us_is_refuted_with_a_higher_incarnation() {
+    let member = peer(0);
+    let kernel = SignOfLife::Kernel;
+    let words = [
+        Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent },
+        Record::Vouch { member, incarnation: 0, voucher: peer(2), kind: kernel, age_ms: 0, silent_ms: 9 },
+        Record::Dead { member, incarnation: 0, reason: DeathReason::Silent, accusers: vec![] },
+        Record::Leave { member, incarnation: 0 },
+    ];
+    for word in words {
+        let mut stage = Stage::new(3);
+        stage.say(1, None, vec![word.clone()]);
+        let alive = Record::Alive { info: info(0), incarnation: 1 };
+        assert!(stage.sent.iter().any(|(.., packet)| packet.records.contains(&alive)), "{word:?}");
+    }
+}
+
+#[test]
+fn the_dead_return_under_a_higher_incarnation_and_not_under_the_old_one() {
+    let mut stage = Stage::new(2);
+    stage.script(1, KILLED);
+    stage.run(ms(2_000));
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(300));
+    assert_eq!(stage.health(1), "dead");
+    stage.script(1, LIVE);
+    stage.say(2, None, vec![Record::Alive { info: info(1), incarnation: 0 }]);
+    assert_eq!(stage.health(1), "dead");
+    stage.say(1, None, vec![Record::Alive { info: info(1), incarnation: 1 }]);
+    assert_eq!(stage.health(1), "alive");
+    assert!(stage.machine.failed().is_empty());
+}
+
+#[test]
+fn a_goodbye_is_not_a_death() {
+    let mut stage = Stage::new(3);
+    stage.script(1, KILLED);
+    stage.say(2, None, vec![Record::Leave { member: peer(1), incarnation: 0 }]);
+    stage.run(ms(5_000));
+    assert_eq!(stage.about(1), [Event::Left(info(1))]);
+    assert_eq!(stage.health(1), "left");
+}
+
+#[test]
+fn the_failed_list_is_pinged_so_that_halves_find_each_other_again() {
+    let mut stage = Stage::new(3);
+    let (member, reason) = (peer(1), DeathReason::Exited);
+    let dead = Record::Dead { member, incarnation: 0, reason, accusers: vec![] };
+    stage.say(2, None, vec![dead.clone()]);
+    stage.sent.clear();
+    stage.run(ms(5_000));
+    let told = |(_, to, _, packet): &(Instant, SocketAddr, Path, Packet)| {
+        *to == info(1).address && packet.records.contains(&dead)
+    };
+    assert!(stage.sent.iter().any(told), "it must hear what is said of it");
+}
+
+#[test]
+fn a_newcomer_gets_the_whole_table() {
+    let mut stage = Stage::new(100);
+    stage.sent.clear();
+    let records = vec![Record::Alive { info: info(200), incarnation: 0 }];
+    stage.say(200, Some(Body::Ping { probe: 1, wants_table: true }), records);
+    stage.run(ms(500));
+    let mut told: Vec<_> = stage
+        .sent
+        .iter()
+        .filter(|(_, to, ..)| *to == info(200).address)
+        .flat_map(|(.., packet)| packet.records.iter())
+        .filter(|record| matches!(record, Record::Alive { .. }))
+        .map(Record::member)
+        .collect();
+    told.sort();
+    told.dedup();
+    assert!(told.len() >= 101, "a hundred members and ourselves, got {}", told.len());
+}
+
+#[test]
+fn joining_tries_streams_too_until_somebody_answers() {
+    let now = Instant::ORIGIN;
+    let config = Config::preset(Preset::Lan);
+    let mut stage = Stage::new(0);
+    stage.machine = Membership::new(now, config, (*info(0)).clone(), Rng::from_seed(1));
+    stage.script(5, Script { answers: false, ..LIVE });
+    stage.machine.handle_join(stage.now, &[info(5).address]);
+    stage.run(ms(2_000));
+    let by = |path| stage.sent.iter().filter(|(_, to, by, _)| *to == info(5).address && *by == path).count();
+    assert!(by(Path::Datagram) >= 3 && by(Path::Stream) >= 1, "{} {}", by(Path::Datagram), by(Path::Stream));
+}
+
+#[test]
+fn after_leaving_the_machine_says_and_wants_nothing() {
+    let mut stage = Stage::new(3);
+    stage.machine.handle_leave(stage.now);
+    stage.carry_out();
+    let goodbye = Record::Leave { member: peer(0), incarnation: 0 };
+    assert_eq!(stage.sent.iter().filter(|(.., packet)| packet.records == [goodbye.clone()]).count(), 3);
+    stage.sent.clear();
+    stage.say(1, Some(Body::Ping { probe: 1, wants_table: false }), vec![]);
+    assert!(stage.sent.is_empty() && stage.machine.poll_timeout().is_none());
+}

@@ -1,0 +1,25 @@
+# Shared by the scripts in this folder; sourced, never run.
+# Enters the root of the repository, so that every path below is relative to it.
+# shellcheck shell=bash
+set -euo pipefail
+cd "$(dirname "${BASH_SOURCE[0]}")/.."
+
+# .tools holds what tools/setup built. The user's cargo comes last: a shell that CI started may not know it.
+export PATH="$PWD/.tools/bin:$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
+
+# Every build and check of the workspace uses the same flags, so that nothing is compiled twice.
+workspace=(--workspace --all-features --locked)
+
+# Which tests run where; .config/nextest.toml says the same. nextest refuses a pattern that matches no binary at
+# all, so each pattern names outlast_lab (the lab's unit tests, which always exist) and takes it out again.
+#
+# Tests that need root and network namespaces: the lab's own, and whatever is called lab_*.
+lab_tests='((package(outlast-lab) | binary(/^(lab_|outlast_lab$)/)) & kind(test)) | test(/(^|::)lab_/)'
+# Tests with real processes and real kills, which must have the processors for themselves.
+real_tests='binary(/^(real_|outlast_lab$)/) & kind(test)'
+
+say() { printf '%s\n' "$*"; }
+fail() {
+    printf '%s\n' "$*" >&2
+    exit 1
+}
