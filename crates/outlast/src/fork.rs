@@ -32,12 +32,15 @@
 //! know their port. `posix_spawn` and `vfork` run no handlers and need none: an `exec` follows, and all our
 //! descriptors are close-on-exec.
 
-use std::io;
+use std::io::{self, IoSlice};
 use std::ops::{Deref, DerefMut};
 use std::os::fd::{AsFd, AsRawFd, IntoRawFd, RawFd};
+use std::pin::Pin;
 use std::ptr;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
+use std::task::{Context, Poll};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 /// Marks a slot that names no descriptor.
 const FREE: RawFd = -1;
@@ -159,14 +162,57 @@ impl Drop for ForkGuard {
 #[derive(Debug)]
 pub struct Guarded<T> {
     // Fields are dropped from top to bottom: first the guard, then the descriptor.
-    _guard: ForkGuard,
+    guard: ForkGuard,
     inner: T,
 }
 
 impl<T: AsFd> Guarded<T> {
     /// Guards `inner` for as long as it lives.
     pub fn new(inner: T) -> io::Result<Self> {
-        Ok(Self { _guard: guard(&inner)?, inner })
+        Ok(Self { guard: guard(&inner)?, inner })
+    }
+
+    /// Passes the descriptor on to another owner of the same number, still guarded. If `convert` fails, it has
+    /// closed the descriptor.
+    pub fn convert<U>(self, convert: impl FnOnce(T) -> io::Result<U>) -> io::Result<Guarded<U>> {
+        let Self { guard, inner } = self;
+        Ok(Guarded { inner: convert(inner)?, guard })
+    }
+}
+
+impl<T: AsyncRead + Unpin> AsyncRead for Guarded<T> {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_read(cx, buffer)
+    }
+}
+
+impl<T: AsyncWrite + Unpin> AsyncWrite for Guarded<T> {
+    fn poll_write(self: Pin<&mut Self>, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write(cx, bytes)
+    }
+
+    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_flush(cx)
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Pin::new(&mut self.get_mut().inner).poll_shutdown(cx)
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        slices: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        Pin::new(&mut self.get_mut().inner).poll_write_vectored(cx, slices)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        self.inner.is_write_vectored()
     }
 }
 
