@@ -5,5 +5,10 @@
 
 pub mod clock;
 pub mod fork;
+mod health;
+pub mod membership;
 pub mod port;
+mod runtime;
 pub mod security;
+
+pub use membership::Membership;
