@@ -14,11 +14,15 @@ struct Cli {
 }
 
 #[derive(Debug, Subcommand)]
-enum Command {}
+enum Command {
+    Members(commands::members::Args),
+}
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
-    let outcome: anyhow::Result<ExitCode> = match cli.command {};
+    let outcome: anyhow::Result<ExitCode> = match cli.command {
+        Command::Members(args) => commands::members::run(&args),
+    };
     outcome.unwrap_or_else(|error| {
         eprintln!("outlast: {error:#}");
         ExitCode::FAILURE

@@ -1,1 +1,3 @@
 //! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.
+
+pub(crate) mod members;
