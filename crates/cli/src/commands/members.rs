@@ -34,10 +34,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let hand_over = secret.hand_over(membership.address())?;
     let join = args.join_command(membership.address(), &hand_over);
     let live = std::io::stdout().is_terminal() && !args.json && !args.plain;
+    announce(&membership, args, &join, &hand_over)?;
     if live {
         screen::run(&membership, args, &join, stop)?;
     } else {
-        announce(&membership, args, &join, &hand_over)?;
         match print_events(&membership, args, stop) {
             // Whoever read our lines has gone: nothing is left to do but to leave.
             Err(error) if is_broken_pipe(&error) => {}
@@ -47,7 +47,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     membership.leave(GOODBYE).context("leaving the group")?;
     if args.json {
         let _ = print_line(&report::stopped_json().to_string());
-    } else if !live {
+    } else {
         let _ = print_line("left the group");
     }
     Ok(ExitCode::SUCCESS)

@@ -15,6 +15,7 @@ use std::time::Duration;
 
 /// Events that the log remembers; more do not fit on any screen.
 const LOG_MAX: usize = 500;
+const JOIN_LABEL: &str = "join: ";
 /// Rows of the failed list that are shown before the table needs the room.
 const FAILED_ROWS_MAX: u16 = 6;
 
@@ -77,7 +78,7 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     let failed_height = if failed_rows == 0 { 0 } else { failed_rows + 3 };
     let members_height = u16::try_from(view.active.len()).unwrap_or(u16::MAX).saturating_add(3);
     let [header, members, failed, log, footer] = Layout::vertical([
-        Constraint::Length(4),
+        Constraint::Length(3 + join_rows(view, frame.area().width)),
         Constraint::Max(members_height),
         Constraint::Max(failed_height),
         Constraint::Min(4),
@@ -92,6 +93,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
     draw_log(frame, log, view);
     let hint = if view.leaving { " saying goodbye .. " } else { " q leaves the group politely " };
     frame.render_widget(Paragraph::new(hint).style(Style::new().fg(Color::DarkGray)), footer);
+}
+
+/// Rows that the command to join needs: it is there to be copied, so it is never cut off.
+fn join_rows(view: &View, width: u16) -> u16 {
+    let room = usize::from(width.saturating_sub(2)).max(1);
+    u16::try_from((JOIN_LABEL.len() + view.join.chars().count()).div_ceil(room)).unwrap_or(1).clamp(1, 6)
 }
 
 fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View) {
@@ -120,7 +127,32 @@ fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View) {
             Span::from(view.join.as_str()).fg(Color::Cyan),
         ]),
     ];
+    // Wrapped by the character, not by the word: what is copied must have no spaces of ours in it.
+    let room = usize::from(area.width.saturating_sub(2)).max(1);
+    let lines: Vec<Line<'_>> = lines.into_iter().flat_map(|line| cut(line, room)).collect();
     frame.render_widget(Paragraph::new(lines).block(block), area);
+}
+
+/// A line in pieces of at most `room` characters.
+fn cut(line: Line<'_>, room: usize) -> Vec<Line<'_>> {
+    let mut pieces = vec![Line::default()];
+    let mut left = room;
+    for span in line.spans {
+        let characters: Vec<char> = span.content.chars().collect();
+        let mut rest = characters.as_slice();
+        while !rest.is_empty() {
+            if left == 0 {
+                pieces.push(Line::default());
+                left = room;
+            }
+            let (now, later) = rest.split_at(left.min(rest.len()));
+            let piece = Span::styled(now.iter().collect::<String>(), span.style);
+            pieces.last_mut().expect("there is always a last piece").push_span(piece);
+            left -= now.len();
+            rest = later;
+        }
+    }
+    pieces
 }
 
 fn draw_active(frame: &mut Frame<'_>, area: Rect, view: &View) {
@@ -186,7 +218,8 @@ fn draw_log(frame: &mut Frame<'_>, area: Rect, view: &View) {
         .skip(view.log.len().saturating_sub(room))
         .map(|(event, text)| Line::from(text.as_str()).style(Style::new().fg(event_colour(event))))
         .collect();
-    frame.render_widget(Paragraph::new(lines).block(Block::bordered().title(" events ")), area);
+    frame
+        .render_widget(Paragraph::new(lines).block(Block::bordered().title(" events (times in UTC) ")), area);
 }
 
 fn event_colour(event: &TimedEvent) -> Color {
@@ -331,6 +364,16 @@ mod tests {
     fn on_a_small_screen_the_unwell_come_first() {
         let text = screen(&example(), 100, 17);
         assert!(text.contains("stalled 3.0 s"), "{text}");
+    }
+
+    #[test]
+    fn a_long_command_to_join_is_shown_to_its_last_character() {
+        let mut view = example();
+        view.join =
+            format!("OUTLAST_SECRET_FILE=/{}/secret outlast members --join 10.0.0.1:4000", "x".repeat(150));
+        let text = screen(&view, 80, 30);
+        let shown: String = text.lines().map(|line| line.trim_matches(['"', '│'])).collect();
+        assert!(shown.contains(&view.join), "{text}");
     }
 
     #[test]
