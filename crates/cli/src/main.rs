@@ -16,12 +16,14 @@ struct Cli {
 #[derive(Debug, Subcommand)]
 enum Command {
     Members(commands::members::Args),
+    Secret(commands::secret::Args),
 }
 
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: anyhow::Result<ExitCode> = match cli.command {
         Command::Members(args) => commands::members::run(&args),
+        Command::Secret(args) => commands::secret::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("outlast: {error:#}");

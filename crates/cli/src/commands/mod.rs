@@ -1,3 +1,4 @@
 //! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.
 
 pub(crate) mod members;
+pub(crate) mod secret;

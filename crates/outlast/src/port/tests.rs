@@ -112,28 +112,53 @@ async fn a_visitor_without_a_word_is_counted_and_nothing_else() {
     assert_eq!(serving.counters().refused_total(), 0);
 }
 
-#[tokio::test]
-async fn slow_openers_lose_their_place_and_cannot_take_all() {
-    let secret = RunSecret::generate();
-    let port = Port::bind(loopback()).unwrap();
-    let settings = ServeSettings {
-        handshake_timeout: Duration::from_millis(300),
-        handshakes_max: 8,
-        handshakes_per_source_max: 4,
-    };
-    let identities = Arc::new(identity(&secret, "run"));
-    let serving = port.serve_runs(&Handle::current(), identities, mirror(), settings).unwrap();
-    let mut slow: Vec<_> = Vec::new();
-    for _ in 0..10 {
-        let mut stream = TcpStream::connect(port.address()).await.unwrap();
-        // The beginning of a TLS record, and then nothing.
+/// Opens `count` connections and sends the beginning of a TLS record on each, and then nothing.
+async fn slow_openers(address: SocketAddr, count: usize) -> Vec<TcpStream> {
+    let mut slow = Vec::new();
+    for _ in 0..count {
+        let mut stream = TcpStream::connect(address).await.unwrap();
         stream.write_all(&[22, 3, 1]).await.ok();
         slow.push(stream);
     }
+    slow
+}
+
+#[tokio::test]
+async fn slow_openers_lose_their_place_in_time() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let settings =
+        ServeSettings { handshake_timeout: Duration::from_millis(300), ..ServeSettings::default() };
+    let us = Arc::new(identity(&secret, "run"));
+    let serving = port.serve_runs(&Handle::current(), us, mirror(), settings).unwrap();
+    let _slow = slow_openers(port.address(), 10).await;
+    until("timed out", || serving.counters().refused(&RefusedConnection::TimedOut) == 10).await;
+    assert_eq!(serving.counters().handshakes(), 0);
+}
+
+#[tokio::test]
+async fn one_source_cannot_take_all_places() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let settings =
+        ServeSettings { handshake_timeout: PLENTY, handshakes_max: 6, handshakes_per_source_max: 4 };
+    let us = Arc::new(identity(&secret, "run"));
+    let serving = port.serve_runs(&Handle::current(), us, mirror(), settings).unwrap();
     let counters = serving.counters();
+    let first = slow_openers(port.address(), 10).await;
     until("six too many", || counters.refused(&RefusedConnection::TooManyFromSource) == 6).await;
-    until("four too slow", || counters.refused(&RefusedConnection::TimedOut) == 4).await;
-    assert_eq!(counters.handshakes(), 0);
+    assert_eq!(counters.handshakes(), 4);
+    // Another source of the same host takes what is left, and no more.
+    let mut second = Vec::new();
+    for _ in 0..4 {
+        let socket = tokio::net::TcpSocket::new_v4().unwrap();
+        socket.bind("127.0.0.2:0".parse().unwrap()).unwrap();
+        second.push(socket.connect(port.address()).await.unwrap());
+    }
+    until("two too many", || counters.refused(&RefusedConnection::TooMany) == 2).await;
+    assert_eq!(counters.handshakes(), 6);
+    drop((first, second));
+    until("places given back", || counters.handshakes() == 0).await;
     let member = identity(&secret, "run");
     assert_eq!(ask(port.address(), &member).await, member.peer().to_string());
 }

@@ -1,0 +1,168 @@
+//! Makes the corpus: real messages of each kind, and the ways to get them wrong that are known.
+
+use super::targets;
+use outlast_proto::id::PeerId;
+use outlast_proto::limits::{FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
+use outlast_proto::wire::encode;
+use outlast_proto::wire::frame;
+use outlast_proto::wire::hello::{Hello, Version, Versions};
+use outlast_proto::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
+use std::path::PathBuf;
+use std::sync::Arc;
+
+pub(super) fn write() {
+    for (target, seeds) in [
+        ("membership_packet", packets()),
+        ("hello", hellos()),
+        ("frame", streams()),
+        ("datagram", datagrams()),
+    ] {
+        for (name, bytes) in &seeds {
+            put(target, name, bytes);
+        }
+    }
+    for (name, text) in secrets() {
+        put("secret_text", name, text.as_bytes());
+    }
+    for (name, text) in [
+        ("valid-plain", "llama-70b_2.1"),
+        ("valid-one-letter", "a"),
+        ("invalid-space", "a b"),
+        ("invalid-empty", ""),
+        ("server-name", "nrwgc3lbfu3tayrpgi.run.outlast"),
+    ] {
+        put("run_id", name, text.as_bytes());
+    }
+    put("run_id", "invalid-long", "r".repeat(65).as_bytes());
+}
+
+/// Seeds are only ever added: an old one is what an older peer sends.
+fn put(target: &str, name: &str, bytes: &[u8]) {
+    let folder = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("../../fuzz/corpus").join(target);
+    std::fs::create_dir_all(&folder).expect("the folder can be made");
+    let path = folder.join(name);
+    if !path.exists() {
+        std::fs::write(path, bytes).expect("the seed can be written");
+    }
+}
+
+fn peer(number: u8) -> PeerId {
+    PeerId::from_bytes([number; 16])
+}
+
+fn info(name: &str, meta: Vec<u8>) -> Arc<MemberInfo> {
+    let address = "[2001:db8::7]:29400".parse().expect("an address");
+    Arc::new(MemberInfo { id: peer(7), address, closed_port: 29_401, name: name.to_owned(), meta })
+}
+
+fn packets() -> Vec<(&'static str, Vec<u8>)> {
+    let packet = |body, records| encode(&Packet { body, records });
+    let alive = Record::Alive { info: info("host-7", b"rank=7".to_vec()), incarnation: 3 };
+    let largest = info(&"n".repeat(NAME_BYTES_MAX), vec![0xff; META_BYTES_MAX]);
+    let (member, incarnation) = (peer(8), 2);
+    let every_record = vec![
+        alive.clone(),
+        Record::Suspect { member, incarnation, accuser: peer(1), kind: Silence::Refused },
+        Record::Vouch {
+            member,
+            incarnation,
+            voucher: peer(2),
+            kind: SignOfLife::Kernel,
+            age_ms: 120,
+            silent_ms: 4_000,
+        },
+        Record::Dead { member, incarnation, reason: DeathReason::Silent, accusers: vec![peer(1), peer(2)] },
+        Record::Leave { member: peer(9), incarnation: 0 },
+    ];
+    let ping = packet(Some(Body::Ping { probe: 1, wants_table: true }), vec![alive]);
+    let mut trailing = ping.clone();
+    trailing.push(0);
+    vec![
+        ("valid-ping-join", ping.clone()),
+        ("valid-ack", packet(Some(Body::Ack { probe: u64::MAX }), Vec::new())),
+        ("valid-ping-req", packet(Some(Body::PingReq { probe: 5, target: peer(3) }), Vec::new())),
+        ("valid-indirect-ack", packet(Some(Body::IndirectAck { probe: 5, answered: false }), Vec::new())),
+        ("valid-every-record", packet(None, every_record)),
+        ("valid-largest-member", packet(None, vec![Record::Alive { info: largest, incarnation: u32::MAX }])),
+        ("invalid-cut-off", ping[..ping.len() - 1].to_vec()),
+        ("invalid-trailing", trailing),
+        ("invalid-array-of-2-pow-64", vec![0x82, 0xf6, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+    ]
+}
+
+fn hellos() -> Vec<(&'static str, Vec<u8>)> {
+    let hello = |newest| Hello {
+        versions: Versions::of(newest),
+        run: "fuzz".parse().expect("a run id"),
+        peer: peer(1),
+        software: "outlast 0.1.0".to_owned(),
+        plane: "outlast-health/1".to_owned(),
+    };
+    let current = encode(&hello(Version { major: 1, minor: 0 }));
+    let mut future = current.clone();
+    future[0] += 1;
+    future.extend_from_slice(&[0x82, 0x01, 0x61, b'x']);
+    vec![
+        ("valid-1.0", current.clone()),
+        ("valid-2.7", encode(&hello(Version { major: 2, minor: 7 }))),
+        ("valid-with-a-field-of-the-future", future),
+        ("invalid-cut-off", current[..20].to_vec()),
+        (
+            "invalid-text-of-2-gigabytes",
+            vec![0x85, 0x82, 0x82, 1, 0, 0x82, 1, 0, 0x7a, 0x7f, 0xff, 0xff, 0xff],
+        ),
+    ]
+}
+
+fn streams() -> Vec<(&'static str, Vec<u8>)> {
+    let stream = |piece: u8, payloads: &[&[u8]]| {
+        let mut bytes = vec![piece];
+        for payload in payloads {
+            frame::append(payload, &mut bytes);
+        }
+        bytes
+    };
+    let mut too_long = vec![0];
+    too_long.extend_from_slice(&(FRAME_BYTES_MAX as u32 + 1).to_be_bytes());
+    let whole = stream(2, &[b"one", b"", b"three"]);
+    vec![
+        ("valid-in-pieces", whole.clone()),
+        ("valid-at-once", stream(255, &[&[7; 200]])),
+        ("invalid-cut-off", whole[..whole.len() - 1].to_vec()),
+        ("invalid-too-long", too_long),
+        ("invalid-empty", Vec::new()),
+    ]
+}
+
+fn datagrams() -> Vec<(&'static str, Vec<u8>)> {
+    let seal = |peer, plaintext: &[u8]| {
+        let mut sealed = Vec::new();
+        targets::guard(peer, 11).seal(plaintext, &mut sealed);
+        sealed
+    };
+    let data = seal(1, b"a packet");
+    let mut altered = data.clone();
+    altered[60] ^= 1;
+    let mut newer = data.clone();
+    newer[0] = 2;
+    vec![
+        ("valid-data", data.clone()),
+        ("valid-data-long", seal(1, &[1; 1_000])),
+        ("invalid-own-name", seal(2, b"a packet")),
+        ("invalid-altered", altered),
+        ("invalid-newer-version", newer),
+        ("invalid-cut-off", data[..50].to_vec()),
+    ]
+}
+
+fn secrets() -> Vec<(&'static str, String)> {
+    let good = targets::SEED_SECRET;
+    vec![
+        ("valid-plain", good.to_owned()),
+        ("valid-with-white-space", format!("  {good}\r\n")),
+        ("invalid-checksum", good.replacen("a4dq", "b4dq", 1)),
+        ("invalid-version", good.replacen("-1-", "-9-", 1)),
+        ("invalid-cut-off", good[..40].to_owned()),
+        ("invalid-password", "correct horse battery staple".to_owned()),
+    ]
+}
