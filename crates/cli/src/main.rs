@@ -15,7 +15,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
-    Members(commands::members::Args),
+    Members(Box<commands::members::Args>),
     Secret(commands::secret::Args),
 }
 

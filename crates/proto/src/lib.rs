@@ -11,9 +11,11 @@
 #![forbid(unsafe_code)]
 
 pub mod collective;
+pub mod coordinator;
 pub mod id;
 pub mod limits;
 pub mod membership;
 pub mod rng;
+pub mod session;
 pub mod time;
 pub mod wire;

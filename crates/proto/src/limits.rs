@@ -39,3 +39,11 @@ pub const FAILED_MAX: usize = 4_096;
 pub const SCOPE_MEMBERS_MAX: usize = 1_024;
 /// Tensors in one transaction.
 pub const TENSORS_MAX: usize = 4_096;
+/// Scopes and tags in use at once, per group.
+pub const OPEN_TAGS_MAX: usize = 1_024;
+/// Verdicts that a peer keeps for calls that its program has not made yet.
+pub const UNCLAIMED_MAX: usize = 256;
+/// Longest explanation in words.
+pub const TEXT_BYTES_MAX: usize = 2_048;
+/// Verdicts per tag that a peer remembers for a coordinator that has forgotten them.
+pub const LEARNED_MAX: usize = 8;

@@ -4,6 +4,7 @@
 //! Nothing is believed because it decoded: each message has a `check` that holds every count and length
 //! against [`crate::limits`], and [`decode`] is the only way in.
 
+pub mod control;
 pub mod frame;
 pub mod hello;
 pub mod lateness;

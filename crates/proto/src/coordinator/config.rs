@@ -1,0 +1,41 @@
+//! The coordinator's times.
+
+use crate::membership::Preset;
+use crate::time::Duration;
+
+/// Settings of one run's coordinator; the table in `docs/protocol/RULES.md` under *Times*.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Config {
+    /// How long nothing may come from a peer whose port refused before it is evicted (rule 20b).
+    pub probe_timeout: Duration,
+    /// How long a peer may take to reconnect and resume while the health plane does not call it alive.
+    pub control_grace: Duration,
+    /// How long it may take whatever the health plane says (rule 20c).
+    pub control_lost_after: Duration,
+    /// For how long evictions for silence are frozen when most peers fall silent at once (rule 21).
+    pub dead_after: Duration,
+    /// After a link was reported broken: how long to wait for news of its ends before going on.
+    pub link_settle: Duration,
+    /// How long differing calls are collected before it is judged who deviates.
+    pub mismatch_settle: Duration,
+}
+
+impl Config {
+    /// The settings of `preset`.
+    pub fn preset(preset: Preset) -> Self {
+        let ms = Duration::from_millis;
+        let (probe, grace, lost, dead) = match preset {
+            Preset::Local => (ms(50), ms(2_000), ms(10_000), ms(5_000)),
+            Preset::Lan => (ms(100), ms(5_000), ms(30_000), ms(10_000)),
+            Preset::Wan => (ms(500), ms(15_000), ms(60_000), ms(30_000)),
+        };
+        Self {
+            probe_timeout: probe,
+            control_grace: grace,
+            control_lost_after: lost,
+            dead_after: dead,
+            link_settle: probe / 2,
+            mismatch_settle: probe * 2,
+        }
+    }
+}

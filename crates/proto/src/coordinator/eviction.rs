@@ -1,0 +1,131 @@
+//! Evidence in, evictions out: only for the causes of rule 20.
+
+use super::peers::{Knock, Peer, Phase, Sign};
+use super::run::{Action, Note, Run, Timer};
+use crate::id::PeerId;
+use crate::membership::{ConnectOutcome, ConnectToken};
+use crate::time::{Duration, Instant};
+use crate::wire::control::LossReason;
+use crate::wire::membership::DeathReason;
+use std::net::SocketAddr;
+
+/// How long a connect may take that asks a peer's kernel.
+const KNOCK_TIMEOUT: Duration = Duration::from_millis(500);
+
+impl Run {
+    /// Finds out, while the peer lives, whether its kernel's refusal will be worth anything (rule 22).
+    pub(super) fn try_kernel(&mut self, peer: PeerId) {
+        let Some(record) = self.peers.get(&peer) else { return };
+        let (port, closed) = (record.info.address, record.info.closed_port);
+        if closed != 0 {
+            self.knock(peer, Knock::TrialPort, port);
+            self.knock(peer, Knock::TrialClosed, SocketAddr::new(port.ip(), closed));
+        }
+    }
+
+    pub(super) fn knock_lost(&mut self, _now: Instant, peer: PeerId) {
+        if let Some(record) = self.peers.get(&peer).filter(|peer| peer.kernel_trusted()) {
+            let port = record.info.address;
+            self.knock(peer, Knock::Lost, port);
+        }
+    }
+
+    fn knock(&mut self, peer: PeerId, knock: Knock, to: SocketAddr) {
+        self.next_token += 1;
+        self.knocks.insert(self.next_token, (peer, knock));
+        let token = ConnectToken(self.next_token);
+        self.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
+    }
+
+    pub(super) fn knocked(&mut self, now: Instant, peer: PeerId, knock: Knock, outcome: ConnectOutcome) {
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        match (knock, outcome) {
+            (Knock::TrialPort, ConnectOutcome::Accepted) => record.accepts = Some(true),
+            (Knock::TrialPort, ConnectOutcome::Refused) => record.accepts = Some(false),
+            (Knock::TrialClosed, ConnectOutcome::Refused) => record.refuses = Some(true),
+            (Knock::TrialClosed, ConnectOutcome::Accepted) => record.refuses = Some(false),
+            (Knock::Lost, ConnectOutcome::Refused) if record.lost_since.is_some() => {
+                record.refused_at = Some(now);
+                self.schedule(now + self.config.probe_timeout, Timer::Lost(peer));
+            }
+            (Knock::TrialPort | Knock::TrialClosed | Knock::Lost, _) => {}
+        }
+    }
+
+    /// The health plane says how a peer is.
+    pub(super) fn note_sign(&mut self, now: Instant, peer: PeerId, sign: Sign) {
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        if std::mem::discriminant(&record.sign) != std::mem::discriminant(&sign) {
+            record.sign_since = now;
+        }
+        record.sign = sign;
+        if let Sign::Alive { acked: Some(acked) } = sign
+            && record.refused_at.is_some_and(|refused| acked > refused)
+        {
+            record.refused_at = None; // It answered since: the refusal was somebody else's (rule 22).
+        }
+        if matches!(sign, Sign::Dead(_)) {
+            self.review_lost(now, peer);
+        }
+    }
+
+    /// Is that peer to be evicted now?
+    pub(super) fn review_lost(&mut self, now: Instant, peer: PeerId) {
+        let Some(record) = self.peers.get(&peer) else { return };
+        match self.cause(now, record) {
+            Some(LossReason::Dead(DeathReason::Silent | DeathReason::SilentTooLong | DeathReason::Deaf))
+                if self.freeze(now) =>
+            {
+                if let Some(until) = self.frozen_until {
+                    self.schedule(until, Timer::Lost(peer));
+                }
+            }
+            Some(reason) => self.lose(now, peer, reason),
+            None => {}
+        }
+    }
+
+    /// The cause for which a peer may be evicted now, if there is one.
+    fn cause(&self, now: Instant, peer: &Peer) -> Option<LossReason> {
+        if let Sign::Dead(reason) = peer.sign {
+            // A refusal alone does not outweigh a control connection that is open (rule 20b wants both).
+            if peer.connection.is_none() || reason != DeathReason::Refused {
+                return Some(LossReason::Dead(reason));
+            }
+        }
+        let lost = peer.lost_since?;
+        let quiet =
+            |refused: Instant| peer.heard <= refused && now.since(refused) >= self.config.probe_timeout;
+        if peer.refused_at.is_some_and(quiet) {
+            return Some(LossReason::Killed);
+        }
+        let away = now.since(lost);
+        let alive = matches!(peer.sign, Sign::Alive { .. });
+        let stalled = matches!(peer.sign, Sign::Stalled);
+        if away >= self.config.control_lost_after || (away >= self.config.control_grace && !alive && !stalled)
+        {
+            return Some(LossReason::NotResumed);
+        }
+        None
+    }
+
+    /// More than half of the peers silent at once: more likely it is us. Evictions for silence wait (rule 21).
+    fn freeze(&mut self, now: Instant) -> bool {
+        let accepted = self.accepted().count();
+        let silent = |peer: &Peer| match peer.sign {
+            Sign::Dead(reason) => reason != DeathReason::Refused && reason != DeathReason::Exited,
+            Sign::Suspect => true,
+            Sign::Alive { .. } | Sign::Stalled => false,
+        };
+        let count = self.peers.values().filter(|peer| peer.phase == Phase::Accepted && silent(peer)).count();
+        match self.frozen_until {
+            Some(until) if now < until + self.config.dead_after => now < until,
+            _ if accepted > 2 && 2 * count > accepted => {
+                self.frozen_until = Some(now + self.config.dead_after);
+                self.note(Note::Frozen);
+                true
+            }
+            _ => false,
+        }
+    }
+}

@@ -1,0 +1,42 @@
+//! Who is in, what was voted, which verdict follows: the coordinator of one run.
+//!
+//! # The problem
+//!
+//! Peers come and go while collectives are under way. Every survivor must learn the same outcome of every
+//! collective and the same membership after it, also when the one who says so is itself killed in the middle
+//! of saying it.
+//!
+//! # The intuition
+//!
+//! The coordinator takes small unanimous steps and holds nothing that the peers could not tell it again. A
+//! collective is *opened* by the first call, *committed* when every member of the agreed roster said
+//! Complete, *aborted* by anything that makes this impossible; the answer is written once. Aborting is cheap
+//! and blames nobody; evicting takes evidence (rule 20). Membership changes only between numbered epochs, so
+//! whatever carries an old number is refused.
+//!
+//! # The invariant
+//!
+//! For one [`OpKey`](crate::collective::OpKey) at most one verdict is ever sent, and a commit only when all
+//! of its roster in scope voted Complete with the same fingerprint (rule 4), also across a restart (rule 17).
+//!
+//! # What it does not do
+//!
+//! It opens no connections and sees no tensor. It does not find out who is alive: it is told. It is one run's
+//! machine; a service that holds several keeps one per run id.
+
+mod config;
+mod eviction;
+mod groups;
+mod ops;
+mod peers;
+mod rebuild;
+mod ring;
+mod run;
+mod status;
+#[cfg(test)]
+mod tests;
+mod topology;
+
+pub use config::Config;
+pub use peers::Sign;
+pub use run::{Action, ConnectionId, Note, Run};

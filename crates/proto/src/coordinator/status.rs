@@ -1,0 +1,204 @@
+//! Who is in, who waits for whom, since when and why: said at any moment, in words.
+
+use super::peers::Phase;
+use super::run::Run;
+use crate::collective::{Group, Scope};
+use crate::time::{Duration, Instant};
+use serde::Serialize;
+
+/// How a run stands. Ages are in seconds.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct Status {
+    term: u64,
+    run_epoch: u64,
+    peers: Vec<PeerStatus>,
+    groups: Vec<GroupStatus>,
+    /// One sentence per thing that somebody waits for; empty if nobody does.
+    waiting: Vec<String>,
+    commits: u64,
+    aborts: u64,
+    evictions: u64,
+    kicks: u64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct PeerStatus {
+    id: String,
+    name: String,
+    address: String,
+    group: Group,
+    rank: Option<usize>,
+    phase: &'static str,
+    state: &'static str,
+    health: &'static str,
+    connected: bool,
+    away_seconds: Option<f64>,
+    last_call: String,
+    last_call_seconds: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct GroupStatus {
+    group: Group,
+    epoch: u64,
+    world_size: usize,
+    ring: Vec<String>,
+    broken_links: Vec<(String, String)>,
+    rebuilding: bool,
+    collectives: Vec<CollectiveStatus>,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct CollectiveStatus {
+    tag: u64,
+    seq: u64,
+    scope: usize,
+    call: String,
+    age_seconds: f64,
+    deadline_seconds: f64,
+    not_called: Vec<String>,
+    not_complete: Vec<String>,
+}
+
+impl Status {
+    /// The status as one JSON object.
+    pub fn to_json(&self) -> String {
+        serde_json::to_string(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
+    }
+}
+
+fn seconds(duration: Duration) -> f64 {
+    (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
+}
+
+impl Run {
+    /// How the run stands.
+    pub fn status(&self, now: Instant) -> Status {
+        let name = |id: &crate::id::PeerId| match self.peers.get(id) {
+            Some(peer) if !peer.info.name.is_empty() => peer.info.name.clone(),
+            _ => id.short(),
+        };
+        let mut waiting = Vec::new();
+        let mut groups = Vec::new();
+        for (group, state) in &self.groups {
+            let mut collectives = Vec::new();
+            for ((scope, tag), held) in &state.tags {
+                let Some(op) = &held.open else { continue };
+                let members = self.members_in(*group, scope);
+                let not_called: Vec<_> =
+                    members.iter().filter(|id| !op.votes.contains_key(id)).map(name).collect();
+                let incomplete =
+                    |id: &&crate::id::PeerId| op.votes.get(id).is_some_and(|vote| !vote.complete);
+                let not_complete: Vec<_> = members.iter().filter(incomplete).map(name).collect();
+                let call = op.calls.first().map(ToString::to_string).unwrap_or_default();
+                let age = seconds(now.since(op.opened));
+                if !not_called.is_empty() {
+                    let who = not_called.join(", ");
+                    waiting.push(format!(
+                        "group {group} tag {tag}: {call} waits since {age} s for {who} to call it"
+                    ));
+                } else if !not_complete.is_empty() {
+                    let who = not_complete.join(", ");
+                    waiting.push(format!(
+                        "group {group} tag {tag}: {call} waits since {age} s for {who} to finish"
+                    ));
+                }
+                collectives.push(CollectiveStatus {
+                    tag: *tag,
+                    seq: held.next_seq,
+                    scope: match scope {
+                        Scope::Whole => members.len(),
+                        Scope::Members(listed) => listed.len(),
+                    },
+                    call,
+                    age_seconds: age,
+                    deadline_seconds: seconds(op.deadline.since(now)),
+                    not_called,
+                    not_complete,
+                });
+            }
+            if state.rebuild.is_some() {
+                let missing: Vec<_> = state
+                    .roster
+                    .iter()
+                    .filter(|id| self.peers.get(id).is_some_and(|peer| peer.lost_since.is_some()))
+                    .map(name)
+                    .collect();
+                waiting
+                    .push(format!("group {group}: rebuilding, waits for {} to resume", missing.join(", ")));
+            }
+            groups.push(GroupStatus {
+                group: *group,
+                epoch: state.epoch,
+                world_size: state.roster.len(),
+                ring: state.ring.iter().map(name).collect(),
+                broken_links: state.broken.iter().map(|(a, b)| (name(a), name(b))).collect(),
+                rebuilding: state.rebuild.is_some(),
+                collectives,
+            });
+        }
+        let newcomers: Vec<_> = self
+            .peers
+            .iter()
+            .filter(|(_, peer)| peer.phase == Phase::Registered)
+            .map(|(id, _)| name(id))
+            .collect();
+        let silent: Vec<_> =
+            self.accepted().filter(|(_, peer)| peer.vote.is_none()).map(|(id, _)| name(id)).collect();
+        if !newcomers.is_empty() && !silent.is_empty() {
+            let (who, whom) = (newcomers.join(", "), silent.join(", "));
+            waiting.push(format!("{who} waits to be admitted until {whom} calls update_topology"));
+        }
+        Status {
+            term: self.term,
+            run_epoch: self.run_epoch,
+            peers: self.peers.keys().map(|id| self.peer_status(now, *id)).collect(),
+            groups,
+            waiting,
+            commits: self.counters.commits,
+            aborts: self.counters.aborts,
+            evictions: self.counters.evictions,
+            kicks: self.counters.kicks,
+        }
+    }
+
+    fn peer_status(&self, now: Instant, id: crate::id::PeerId) -> PeerStatus {
+        let peer = &self.peers[&id];
+        let state = self.groups.get(&peer.group);
+        PeerStatus {
+            id: id.to_string(),
+            name: peer.info.name.clone(),
+            address: peer.info.address.to_string(),
+            group: peer.group,
+            rank: state.and_then(|state| state.roster.iter().position(|member| *member == id)),
+            phase: match peer.phase {
+                Phase::Registered => "registered",
+                Phase::Accepted => "accepted",
+            },
+            state: self.connection_state(id),
+            health: peer.health_word(),
+            connected: peer.connection.is_some(),
+            away_seconds: peer.lost_since.map(|since| seconds(now.since(since))),
+            last_call: peer.last_call.0.clone(),
+            last_call_seconds: seconds(now.since(peer.last_call.1)),
+        }
+    }
+
+    /// The peer's connection state, in DESIGN's words.
+    fn connection_state(&self, id: crate::id::PeerId) -> &'static str {
+        let peer = &self.peers[&id];
+        let Some(state) = self.groups.get(&peer.group) else { return "Idle" };
+        let calls = state.tags.values().filter_map(|tag| tag.open.as_ref());
+        if peer.lost_since.is_some() {
+            "Disconnected"
+        } else if calls.into_iter().any(|op| op.votes.contains_key(&id)) {
+            "CollectivesRunning"
+        } else if state.unconfirmed.contains(&id) {
+            "ConnectingToPeers"
+        } else if peer.vote.is_some() {
+            "VoteAcceptNewPeers"
+        } else {
+            "Idle"
+        }
+    }
+}

@@ -1,0 +1,185 @@
+//! Calls of the program, and how each ends.
+
+use crate::collective::{Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
+use crate::id::PeerId;
+use crate::time::Instant;
+use crate::wire::control::{KickReason, LossReason, Waiting};
+
+/// One call of the program, numbered by the session.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct CallId(pub u64);
+
+/// A collective that the program wants.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Op {
+    /// Whom it involves.
+    pub scope: Scope,
+    /// Its name.
+    pub tag: Tag,
+    /// The call.
+    pub fingerprint: Fingerprint,
+    /// It covers all attempts (rule 8).
+    pub deadline: Instant,
+}
+
+/// What a call's thread is told to do, in this order.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Command {
+    /// Move the bytes of this attempt; report through `handle_performed`.
+    Perform {
+        /// The attempt.
+        key: OpKey,
+        /// The ring's members in scope, in order.
+        ring: Vec<PeerId>,
+    },
+    /// Stop moving bytes, at any byte, and report.
+    Abort,
+    /// The attempt counts: let go of what would undo it.
+    Commit,
+    /// The attempt does not count: restore the caller's data.
+    Undo,
+    /// The call is over.
+    Finish(Outcome),
+}
+
+/// How the executor's part of an attempt ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum PerformResult {
+    /// The result is there, and everything that others need is sent.
+    Done,
+    /// It was told to stop, and the caller's data is as it was.
+    Stopped,
+    /// A link broke, and the caller's data is as it was.
+    LinkBroken {
+        /// The end that sends.
+        from: PeerId,
+        /// The end that receives.
+        to: PeerId,
+        /// What the system said.
+        error: String,
+    },
+    /// A frame of that peer belongs to a different call, and the caller's data is as it was.
+    Mismatch {
+        /// Whose frame.
+        peer: PeerId,
+    },
+}
+
+/// How a call ended.
+pub type Outcome = Result<Done, CallError>;
+
+/// A call that did what it was for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Done {
+    /// A collective was committed.
+    Committed {
+        /// The attempt that counted.
+        key: OpKey,
+        /// Who contributed, in the order of ranks.
+        contributors: Vec<PeerId>,
+        /// Our rank in the group.
+        rank: usize,
+        /// Members of the group.
+        world_size: usize,
+        /// How many attempts it took.
+        attempts: u32,
+        /// Newcomers that wait.
+        pending: u32,
+    },
+    /// The group is as wanted.
+    Topology {
+        /// The run's epoch.
+        run_epoch: RunEpoch,
+        /// The group's epoch.
+        epoch: GroupEpoch,
+        /// Who came since the call began.
+        joined: Vec<PeerId>,
+        /// Who went since the call began, and why.
+        left: Vec<(PeerId, LossReason)>,
+    },
+}
+
+/// Why a call failed. State: the caller's data is as it was before the call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum CallError {
+    /// Members were lost and the call does not retry by itself. Do it again.
+    #[error("peers were lost: {}", list(.0))]
+    PeersLost(Vec<(PeerId, LossReason)>),
+    /// A data link broke and the call does not retry by itself. Do it again.
+    #[error("the link {from} -> {to} broke: {error}")]
+    LinkBroken {
+        /// The end that sends.
+        from: PeerId,
+        /// The end that receives.
+        to: PeerId,
+        /// What the system said.
+        error: String,
+    },
+    /// Fewer members are left than the call accepts.
+    #[error("{have} peers are left, the call wants at least {want}: wait for newcomers with update_topology")]
+    TooFewPeers {
+        /// How many there are.
+        have: usize,
+        /// How many it wants.
+        want: u32,
+    },
+    /// A deadline passed, ours or another member's.
+    #[error("timed out waiting for {}", waiting(.0))]
+    Timeout(Vec<Waiting>),
+    /// Somebody else's call deviates or was cancelled, and this call does not retry by itself. Do it again.
+    #[error("the attempt was given up: {0}")]
+    GivenUp(String),
+    /// This program's call deviates from the others'. Fix the program.
+    #[error("this call is {ours}, but the others call {others}")]
+    Mismatch {
+        /// What we called.
+        ours: String,
+        /// What they called.
+        others: String,
+    },
+    /// The program cancelled it.
+    #[error("cancelled")]
+    Cancelled,
+    /// The session is over: this peer is out. Connect again.
+    #[error("out of the run: {0}")]
+    Out(OutReason),
+}
+
+/// Why a session is over.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum OutReason {
+    /// The coordinator said so.
+    #[error("{1}")]
+    Kicked(KickReason, String),
+    /// No coordinator could be reached.
+    #[error("no coordinator for too long")]
+    CoordinatorLost,
+    /// It voted Complete and no verdict came: the others may have committed (rule 5).
+    #[error("outcome unknown: voted Complete and no verdict came")]
+    OutcomeUnknown,
+    /// The program left.
+    #[error("left")]
+    Left,
+    /// It never connected.
+    #[error("not connected")]
+    NotConnected,
+}
+
+fn list(lost: &[(PeerId, LossReason)]) -> String {
+    let words: Vec<_> = lost.iter().map(|(peer, reason)| format!("{} ({reason})", peer.short())).collect();
+    words.join(", ")
+}
+
+fn waiting(list: &[Waiting]) -> String {
+    let word = |waiting: &Waiting| {
+        let Waiting { peer, name, health, last_call, age_ms } = waiting;
+        format!("{name} {} ({health}, last called {last_call} {age_ms} ms ago)", peer.short())
+    };
+    if list.is_empty() {
+        "the coordinator".to_owned()
+    } else {
+        list.iter().map(word).collect::<Vec<_>>().join(", ")
+    }
+}
