@@ -15,6 +15,7 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Members(Box<commands::members::Args>),
     Secret(commands::secret::Args),
     Lab(commands::lab::Args),
 }
@@ -22,6 +23,7 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: anyhow::Result<ExitCode> = match cli.command {
+        Command::Members(args) => commands::members::run(&args),
         Command::Secret(args) => commands::secret::run(args),
         Command::Lab(args) => commands::lab::run(args),
     };

@@ -3,5 +3,12 @@
 //! Decisions live in `outlast-proto`; this crate carries them out. What arrives from outside passes
 //! [`security`] first.
 
+pub mod clock;
+pub mod fork;
+mod health;
+pub mod membership;
 pub mod port;
+mod runtime;
 pub mod security;
+
+pub use membership::Membership;

@@ -1,6 +1,7 @@
 //! Whole messages on a stream, and the hello that comes first.
 
 use super::AuthenticatedStream;
+use crate::fork::Guarded;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX};
 use outlast_proto::wire::frame::{self, FrameBuffer};
@@ -91,7 +92,7 @@ pub struct Greeted {
     /// What the other side said.
     pub hello: Hello,
     /// The stream.
-    pub frames: Frames<TlsStream<TcpStream>>,
+    pub frames: Frames<TlsStream<Guarded<TcpStream>>>,
 }
 
 /// Exchanges hellos on a stream that was just opened or accepted; `me` is how we call ourselves. Both sides

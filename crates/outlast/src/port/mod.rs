@@ -36,6 +36,7 @@ pub use counters::{PortCounters, RefusedConnection};
 pub use greet::{FrameError, Frames, GreetError, Greeted, greet};
 pub use serve::{Routes, RunIdentities, ServeSettings, Serving};
 
+use crate::fork::Guarded;
 use crate::security::TlsIdentity;
 use outlast_proto::id::{PeerId, RunId};
 use socket2::Socket;
@@ -57,10 +58,10 @@ const BIND_ATTEMPTS: usize = 64;
 pub struct Port {
     address: SocketAddr,
     /// Taken out by whoever serves.
-    listener: Mutex<Option<TcpListener>>,
-    datagrams: UdpSocket,
+    listener: Mutex<Option<Guarded<TcpListener>>>,
+    datagrams: Guarded<UdpSocket>,
     /// Holds its number; nobody ever uses it.
-    closed: (Socket, u16),
+    closed: (Guarded<Socket>, u16),
 }
 
 /// Why a port cannot be bound or served. Nothing was left open.
@@ -100,7 +101,7 @@ pub struct AuthenticatedStream {
     /// What the stream is for.
     pub alpn: Vec<u8>,
     /// The stream.
-    pub stream: TlsStream<TcpStream>,
+    pub stream: TlsStream<Guarded<TcpStream>>,
 }
 
 impl Port {

@@ -1,6 +1,7 @@
 //! Accepting: from a connection to an authenticated stream, or to a counter.
 
 use super::{AuthenticatedStream, PortCounters, RefusedConnection, sockets};
+use crate::fork::Guarded;
 use crate::security::RefusalLog;
 use crate::security::tls::{TlsIdentity, peer_id_of, run_of_server_name};
 use outlast_proto::id::RunId;
@@ -94,13 +95,13 @@ pub struct Serving {
 impl Serving {
     pub(super) fn start(
         runtime: &Handle,
-        listener: std::net::TcpListener,
+        listener: Guarded<std::net::TcpListener>,
         identities: Arc<dyn RunIdentities>,
         routes: Routes,
         settings: ServeSettings,
     ) -> io::Result<Self> {
         let _inside = runtime.enter();
-        let listener = TcpListener::from_std(listener)?;
+        let listener = listener.convert(TcpListener::from_std)?;
         let counters = Arc::new(PortCounters::default());
         let doorman = Arc::new(Doorman {
             identities,
@@ -150,7 +151,7 @@ enum Outcome {
 }
 
 impl Doorman {
-    async fn accept_for_ever(self: Arc<Self>, listener: TcpListener) {
+    async fn accept_for_ever(self: Arc<Self>, listener: Guarded<TcpListener>) {
         let mut pause = ACCEPT_PAUSE_MIN;
         loop {
             match listener.accept().await {
@@ -198,11 +199,11 @@ impl Doorman {
 
     async fn handshake(&self, stream: TcpStream, address: SocketAddr) -> Result<Outcome, RefusedConnection> {
         let broken = |error: io::Error| RefusedConnection::Broken(error.to_string());
+        let stream = sockets::accepted(stream).map_err(broken)?;
         // Who hangs up without a word looks at our kernel, not at us (rule 22).
         if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
             return Ok(Outcome::HungUp);
         }
-        let stream = sockets::accepted(stream).map_err(broken)?;
         let opening =
             LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| refusal_of(&error))?;
         let (identity, names_no_plane) = {

@@ -1,10 +1,10 @@
 //! The only place where the port's descriptors are made.
 //!
-//! All of them are closed on exec. A child that is forked without exec must not hold them either (rule 23):
-//! whoever keeps the list of descriptors to close in a forked child registers them here, in the functions of
-//! this page, and finds every one of ours: the two listeners, the closed port, what was accepted and what was
-//! dialled.
+//! All of them are closed on exec. A child that is forked without exec must not hold them either (rule 23), so
+//! each leaves this page guarded (see [`crate::fork`]): the two listeners, the closed port, what was accepted
+//! and what was dialled.
 
+use crate::fork::Guarded;
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
@@ -15,36 +15,42 @@ use tokio::net::TcpStream;
 pub(super) const BACKLOG: i32 = 4_096;
 
 /// A TCP listener and a UDP socket on one number.
-pub(super) fn listener_and_datagrams(address: SocketAddr) -> io::Result<(TcpListener, UdpSocket)> {
+pub(super) fn listener_and_datagrams(
+    address: SocketAddr,
+) -> io::Result<(Guarded<TcpListener>, Guarded<UdpSocket>)> {
     let listener = tcp_socket(address)?;
     // A restarted process gets its number back while old connections linger.
     listener.set_reuse_address(true)?;
     listener.bind(&SockAddr::from(address))?;
     let bound = local_address(&listener)?;
-    let datagrams = datagrams(bound)?;
+    let datagrams = Guarded::new(datagrams(bound)?)?;
+    // Guarded before it listens: from then on its kernel would vouch for whoever holds it.
+    let listener = Guarded::new(listener)?;
     listener.listen(BACKLOG)?;
     listener.set_nonblocking(true)?;
-    Ok((listener.into(), datagrams))
+    Ok((listener.convert(|socket| Ok(socket.into()))?, datagrams))
 }
 
 /// A TCP socket that holds a number and never listens on it: connects are refused by the kernel, and nobody
 /// else can start listening there. (So no address reuse.)
-pub(super) fn closed(address: SocketAddr) -> io::Result<(Socket, u16)> {
-    let socket = tcp_socket(address)?;
+pub(super) fn closed(address: SocketAddr) -> io::Result<(Guarded<Socket>, u16)> {
+    let socket = Guarded::new(tcp_socket(address)?)?;
     socket.bind(&SockAddr::from(SocketAddr::new(address.ip(), 0)))?;
     let port = local_address(&socket)?.port();
     Ok((socket, port))
 }
 
 /// What every accepted connection passes.
-pub(super) fn accepted(stream: TcpStream) -> io::Result<TcpStream> {
-    stream.set_nodelay(true)?;
+pub(super) fn accepted(stream: TcpStream) -> io::Result<Guarded<TcpStream>> {
+    let stream = Guarded::new(stream)?;
+    // Fails if the other side has hung up already; then the first read will say so.
+    let _ = stream.set_nodelay(true);
     Ok(stream)
 }
 
 /// A connection to `address`. The caller bounds the time.
-pub(super) async fn dialled(address: SocketAddr) -> io::Result<TcpStream> {
-    let stream = TcpStream::connect(address).await?;
+pub(super) async fn dialled(address: SocketAddr) -> io::Result<Guarded<TcpStream>> {
+    let stream = Guarded::new(TcpStream::connect(address).await?)?;
     stream.set_nodelay(true)?;
     Ok(stream)
 }

@@ -1,0 +1,233 @@
+//! Asking a silent member's kernel, by connecting to its port.
+//!
+//! Every attempt is a non-blocking connect in the health thread's own poll set, closed as soon as it is
+//! answered. `SO_LINGER` of zero turns that close into a reset, so that thousands of questions leave no
+//! `TIME_WAIT` behind and use up no local ports.
+//!
+//! What the operating system says is sorted by *whom it speaks about*. A refusal or an accept speaks about the
+//! member's host. A timeout, "no route" or "filtered" speaks about the path: silence. Running out of local
+//! ports, descriptors or memory speaks about ourselves, and must never be held against the member: that is
+//! [`ConnectOutcome::NotAsked`]. So is an attempt beyond [`ATTEMPTS_MAX`], because a question that waits in a
+//! queue is answered about another moment than the one it was asked for.
+//!
+//! One answer lies: on one host, a connect to a free port of the ephemeral range can meet *itself* (TCP's
+//! simultaneous open) and succeed. An attempt whose two ends are equal is therefore a refusal: nobody else
+//! can have been listening there.
+
+use crate::fork::Guarded;
+use outlast_proto::membership::{ConnectOutcome, ConnectToken};
+use outlast_proto::time::{Duration, Instant};
+use rustix::event::{PollFd, PollFlags};
+use socket2::{Domain, Protocol, SockAddr, Socket, Type};
+use std::io;
+use std::net::SocketAddr;
+
+/// Most connects under way at once. A member asks about few others at a time (rule 22), three connects each.
+pub(super) const ATTEMPTS_MAX: usize = 96;
+
+struct Attempt {
+    token: ConnectToken,
+    deadline: Instant,
+    socket: Guarded<Socket>,
+}
+
+/// The connects that are under way.
+#[derive(Default)]
+pub(super) struct Prober {
+    attempts: Vec<Attempt>,
+}
+
+impl Prober {
+    /// Starts a connect. Returns the outcome if it is known already; otherwise it comes from [`Self::finish`].
+    pub(super) fn start(
+        &mut self,
+        now: Instant,
+        token: ConnectToken,
+        to: SocketAddr,
+        timeout: Duration,
+    ) -> Option<ConnectOutcome> {
+        if self.attempts.len() >= ATTEMPTS_MAX {
+            return Some(ConnectOutcome::NotAsked);
+        }
+        match begin(to) {
+            Ok((socket, true)) => Some(verdict(&socket)),
+            Ok((socket, false)) => {
+                self.attempts.push(Attempt { token, deadline: now + timeout, socket });
+                None
+            }
+            Err(error) => Some(meaning(&error)),
+        }
+    }
+
+    /// What to wait for, in the order that [`Self::finish`] expects.
+    pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
+        self.attempts.iter().map(|attempt| PollFd::new(&*attempt.socket, PollFlags::OUT))
+    }
+
+    /// When the next attempt runs out of time.
+    pub(super) fn deadline(&self) -> Option<Instant> {
+        self.attempts.iter().map(|attempt| attempt.deadline).min()
+    }
+
+    /// Ends the attempts that were answered (`ready`, one flag per attempt) or that ran out of time.
+    pub(super) fn finish(&mut self, now: Instant, ready: &[bool]) -> Vec<(ConnectToken, ConnectOutcome)> {
+        let mut outcomes = Vec::new();
+        let mut index = 0;
+        self.attempts.retain(|attempt| {
+            let answered = ready.get(index).copied().unwrap_or(false);
+            index += 1;
+            if answered {
+                outcomes.push((attempt.token, verdict(&attempt.socket)));
+            } else if attempt.deadline <= now {
+                outcomes.push((attempt.token, ConnectOutcome::Silent));
+            }
+            !answered && attempt.deadline > now
+        });
+        outcomes
+    }
+}
+
+/// Begins a connect; true if it has ended already.
+fn begin(to: SocketAddr) -> io::Result<(Guarded<Socket>, bool)> {
+    let socket = Socket::new(Domain::for_address(to), Type::STREAM.nonblocking(), Some(Protocol::TCP))?;
+    let socket = Guarded::new(socket)?;
+    socket.set_linger(Some(Duration::ZERO))?;
+    match socket.connect(&SockAddr::from(to)) {
+        Ok(()) => Ok((socket, true)),
+        Err(error) if error.raw_os_error() == Some(libc::EINPROGRESS) => Ok((socket, false)),
+        Err(error) => Err(error),
+    }
+}
+
+/// What an answered connect says.
+fn verdict(socket: &Socket) -> ConnectOutcome {
+    let ends = || Ok::<_, io::Error>((socket.local_addr()?, socket.peer_addr()?));
+    match socket.take_error() {
+        Ok(None) => match ends() {
+            Ok((local, peer)) if local == peer => ConnectOutcome::Refused,
+            Ok(_) => ConnectOutcome::Accepted,
+            Err(error) if error.kind() == io::ErrorKind::NotConnected => ConnectOutcome::Accepted,
+            Err(error) => meaning(&error),
+        },
+        Ok(Some(error)) | Err(error) => meaning(&error),
+    }
+}
+
+/// Whom an error speaks about.
+fn meaning(error: &io::Error) -> ConnectOutcome {
+    match error.raw_os_error() {
+        Some(libc::ECONNREFUSED) => ConnectOutcome::Refused,
+        // Established, and then reset before we looked: something listened there.
+        Some(libc::ECONNRESET) => ConnectOutcome::Accepted,
+        Some(
+            libc::ETIMEDOUT
+            | libc::EHOSTUNREACH
+            | libc::ENETUNREACH
+            | libc::EHOSTDOWN
+            | libc::ENETDOWN
+            | libc::EACCES
+            | libc::EPERM
+            | libc::ENOPROTOOPT
+            | libc::EPROTO,
+        ) => ConnectOutcome::Silent,
+        // EADDRNOTAVAIL, EAGAIN (no free port), EMFILE, ENFILE, ENOBUFS, ENOMEM, and whatever we do not know:
+        // nothing that a member could answer for.
+        _ => ConnectOutcome::NotAsked,
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::clock;
+    use rustix::event::{Timespec, poll};
+    use std::net::TcpListener;
+
+    /// Starts one connect and waits for its outcome, at most five seconds.
+    fn ask(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
+        let mut prober = Prober::default();
+        if let Some(outcome) = prober.start(clock::now(), ConnectToken(1), to, timeout) {
+            return outcome;
+        }
+        let give_up = clock::now() + Duration::from_secs(5);
+        while clock::now() < give_up {
+            let mut fds: Vec<_> = prober.poll_fds().collect();
+            let wait = Timespec { tv_sec: 0, tv_nsec: 10_000_000 };
+            poll(&mut fds, Some(&wait)).unwrap();
+            let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
+            if let Some((_, outcome)) = prober.finish(clock::now(), &ready).pop() {
+                assert!(prober.attempts.is_empty());
+                return outcome;
+            }
+        }
+        panic!("no outcome");
+    }
+
+    #[test]
+    fn a_listener_that_never_accepts_is_vouched_for_by_its_kernel() {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let address = listener.local_addr().unwrap();
+        assert_eq!(ask(address, Duration::from_secs(2)), ConnectOutcome::Accepted);
+        drop(listener);
+        assert_eq!(ask(address, Duration::from_secs(2)), ConnectOutcome::Refused);
+    }
+
+    #[test]
+    fn a_bound_port_that_does_not_listen_refuses() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        assert_eq!(ask(address, Duration::from_secs(2)), ConnectOutcome::Refused);
+    }
+
+    #[test]
+    fn a_full_backlog_is_silent_and_not_refused() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        socket.listen(0).unwrap();
+        let address = socket.local_addr().unwrap().as_socket().unwrap();
+        let _fill: Vec<_> = (0..4).map(|_| begin(address).unwrap()).collect();
+        assert_eq!(ask(address, Duration::from_millis(50)), ConnectOutcome::Silent);
+    }
+
+    #[test]
+    fn errors_of_our_own_are_no_evidence() {
+        for errno in [libc::EADDRNOTAVAIL, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
+            assert_eq!(meaning(&io::Error::from_raw_os_error(errno)), ConnectOutcome::NotAsked, "{errno}");
+        }
+        for errno in [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES] {
+            assert_eq!(meaning(&io::Error::from_raw_os_error(errno)), ConnectOutcome::Silent, "{errno}");
+        }
+    }
+
+    #[test]
+    fn a_connect_that_met_itself_proves_that_nobody_listens() {
+        let socket = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        socket.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        let own = socket.local_addr().unwrap();
+        socket.connect(&own).unwrap();
+        assert_eq!(verdict(&socket), ConnectOutcome::Refused);
+    }
+
+    #[test]
+    fn attempts_are_bounded_and_the_excess_is_no_evidence() {
+        let listener = Socket::new(Domain::IPV4, Type::STREAM, Some(Protocol::TCP)).unwrap();
+        listener.bind(&"127.0.0.1:0".parse::<SocketAddr>().unwrap().into()).unwrap();
+        listener.listen(0).unwrap();
+        let address = listener.local_addr().unwrap().as_socket().unwrap();
+        let (mut prober, now) = (Prober::default(), clock::now());
+        let mut token = 0;
+        let refused = (0..2 * ATTEMPTS_MAX)
+            .filter_map(|_| {
+                token += 1;
+                prober.start(now, ConnectToken(token), address, Duration::from_secs(1))
+            })
+            .filter(|outcome| *outcome == ConnectOutcome::NotAsked)
+            .count();
+        assert!(prober.attempts.len() <= ATTEMPTS_MAX);
+        assert!(refused > 0);
+        let late = prober.finish(now + Duration::from_secs(2), &[]);
+        assert!(prober.attempts.is_empty());
+        assert!(late.iter().all(|(_, outcome)| *outcome == ConnectOutcome::Silent));
+    }
+}

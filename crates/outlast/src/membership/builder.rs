@@ -1,0 +1,215 @@
+//! Describes a member before it starts.
+
+use super::address::advertised;
+use super::{Membership, MembershipError};
+use crate::health::{self, Launch};
+use crate::port::Port;
+use crate::security::{self, RunKeys, RunSecret};
+use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::limits::NAME_BYTES_MAX;
+use outlast_proto::membership::{Config, Preset};
+use outlast_proto::wire::membership::MemberInfo;
+use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+/// A member to be started. Every setting has a default except the secret, which comes from the environment if
+/// it is not given.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is started"]
+pub struct MembershipBuilder {
+    listen: SocketAddr,
+    advertise: Option<SocketAddr>,
+    seeds: Vec<String>,
+    config: Config,
+    secret: Option<RunSecret>,
+    run: RunId,
+    id: Option<PeerId>,
+    name: Option<String>,
+    meta: Vec<u8>,
+}
+
+impl MembershipBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            advertise: None,
+            seeds: Vec::new(),
+            config: Config::preset(Preset::Lan),
+            secret: None,
+            run: "default".parse().expect("a valid run id"),
+            id: None,
+            name: None,
+            meta: Vec::new(),
+        }
+    }
+
+    /// Where to listen, TCP and UDP. Port 0 takes a free one. Default: any address, a free port.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = address;
+        self
+    }
+
+    /// The address that others should use, if it differs from the one we listen on. Default: the one we listen
+    /// on, or the one that routes to the seeds.
+    pub fn advertise(mut self, address: SocketAddr) -> Self {
+        self.advertise = Some(address);
+        self
+    }
+
+    /// Members to join through (`host:port`); any one of them is enough, and they may start later. Default:
+    /// none, a new group.
+    pub fn join(mut self, seeds: impl IntoIterator<Item = impl Into<String>>) -> Self {
+        self.seeds.extend(seeds.into_iter().map(Into::into));
+        self
+    }
+
+    /// Times for one kind of network; replaces all of them. Default: `lan`.
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.config = Config::preset(preset);
+        self
+    }
+
+    /// Changes single settings, after [`Self::preset`].
+    pub fn configure(mut self, change: impl FnOnce(&mut Config)) -> Self {
+        change(&mut self.config);
+        self
+    }
+
+    /// How long a stalled process is waited for.
+    pub fn stall_budget(self, budget: Duration) -> Self {
+        self.configure(|config| config.stall_budget = budget)
+    }
+
+    /// How long silence must last to be a death whoever testified.
+    pub fn dead_after(self, silence: Duration) -> Self {
+        self.configure(|config| config.dead_after = silence)
+    }
+
+    /// The run's secret. Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
+    pub fn secret(mut self, secret: RunSecret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// The run; members of different runs never meet. Default: `default`.
+    pub fn run_id(mut self, run: RunId) -> Self {
+        self.run = run;
+        self
+    }
+
+    /// Our id, if we have one already. Default: a fresh one.
+    pub fn id(mut self, id: PeerId) -> Self {
+        self.id = Some(id);
+        self
+    }
+
+    /// A name for people. Default: the host's name and the process id.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// A few bytes that every member sees beside this one.
+    pub fn meta(mut self, meta: impl Into<Vec<u8>>) -> Self {
+        self.meta = meta.into();
+        self
+    }
+
+    /// Starts the member. Joining goes on in the background: its success is the first `Joined` event.
+    pub fn start(self) -> Result<Membership, MembershipError> {
+        check(&self.config)?;
+        let secret = match self.secret {
+            Some(secret) => secret,
+            None => RunSecret::from_environment()?.ok_or(MembershipError::MissingSecret)?,
+        };
+        let seeds = resolve(&self.seeds)?;
+        let port = Port::bind(self.listen)?;
+        let info = MemberInfo {
+            id: self.id.unwrap_or_else(security::fresh_peer_id),
+            address: self.advertise.unwrap_or_else(|| advertised(port.address(), &seeds)),
+            closed_port: port.closed_port(),
+            name: self.name.unwrap_or_else(default_name),
+            meta: self.meta,
+        };
+        info.check()?;
+        let keys = RunKeys::derive(&secret, &self.run);
+        health::start(Launch { config: self.config, info, keys, port, seeds })
+            .map(|(plane, info)| Membership::new(plane, info))
+            .map_err(MembershipError::Start)
+    }
+}
+
+/// Refuses settings that would make a member spin, or never decide.
+fn check(config: &Config) -> Result<(), MembershipError> {
+    let refuse = |setting, value: String, rule| Err(MembershipError::Setting { setting, value, rule });
+    let shortest = Duration::from_millis(1);
+    if config.probe_interval < shortest {
+        return refuse("probe_interval", format!("{:?}", config.probe_interval), "it must be at least 1 ms");
+    }
+    if config.probe_timeout < shortest || config.probe_timeout > config.probe_interval {
+        let rule = "it must be at least 1 ms and at most probe_interval";
+        return refuse("probe_timeout", format!("{:?}", config.probe_timeout), rule);
+    }
+    for (setting, time) in [
+        ("suspicion_min", config.suspicion_min),
+        ("stall_budget", config.stall_budget),
+        ("dead_after", config.dead_after),
+    ] {
+        if time < config.probe_interval {
+            return refuse(setting, format!("{time:?}"), "it must be at least probe_interval");
+        }
+    }
+    if config.connects == 0 {
+        return refuse("connects", "0".to_owned(), "at least one connect must ask a silent member's kernel");
+    }
+    Ok(())
+}
+
+fn resolve(seeds: &[String]) -> Result<Vec<SocketAddr>, MembershipError> {
+    let mut addresses = Vec::new();
+    for seed in seeds {
+        let found =
+            seed.to_socket_addrs().map_err(|cause| MembershipError::Seed { seed: seed.clone(), cause })?;
+        addresses.extend(found);
+    }
+    Ok(addresses)
+}
+
+fn default_name() -> String {
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    let suffix = format!("-{}", std::process::id());
+    let mut name: String = host.split('.').next().unwrap_or_default().to_owned();
+    while name.len() + suffix.len() > NAME_BYTES_MAX {
+        name.pop();
+    }
+    name + &suffix
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn refused(change: impl FnOnce(&mut Config)) -> String {
+        Membership::builder().secret(RunSecret::generate()).configure(change).start().unwrap_err().to_string()
+    }
+
+    #[test]
+    fn settings_that_make_no_sense_are_refused_by_name() {
+        assert!(refused(|config| config.probe_interval = Duration::ZERO).contains("probe_interval"));
+        assert!(refused(|config| config.probe_timeout = Duration::from_secs(9)).contains("probe_timeout"));
+        assert!(refused(|config| config.dead_after = Duration::ZERO).contains("dead_after"));
+        assert!(refused(|config| config.connects = 0).contains("connects"));
+    }
+
+    #[test]
+    fn a_seed_that_is_no_address_is_named() {
+        let builder = Membership::builder().secret(RunSecret::generate()).join(["nowhere"]);
+        assert!(builder.start().unwrap_err().to_string().contains("\"nowhere\""));
+    }
+
+    #[test]
+    fn a_default_name_keeps_within_its_limit() {
+        assert!(default_name().len() <= NAME_BYTES_MAX);
+        assert!(default_name().ends_with(&std::process::id().to_string()));
+    }
+}
