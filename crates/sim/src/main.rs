@@ -4,7 +4,10 @@ use clap::{Parser, Subcommand};
 use outlast_sim::nodes::MembershipNode;
 use outlast_sim::report::Report;
 use outlast_sim::runner;
+use outlast_sim::scale;
 use outlast_sim::scenarios::{self, Scenario};
+use outlast_sim::table::{self, Plan};
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Instant;
@@ -21,7 +24,7 @@ enum Command {
     /// Plays one scenario with one seed.
     Replay {
         /// Which scenario; `list` names them all.
-        #[arg(long, default_value = "wild")]
+        #[arg(long, default_value = "mixed")]
         scenario: String,
         /// The seed.
         #[arg(long, default_value_t = 1)]
@@ -47,6 +50,21 @@ enum Command {
         #[arg(long)]
         scenario: Option<String>,
     },
+    /// Measures ours beside the baseline (with the feature `baseline`) and writes the tables.
+    Table {
+        /// A small part of everything, in seconds.
+        #[arg(long)]
+        quick: bool,
+        /// The page to write into, between its markers; standard output otherwise.
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
+    /// Runs one large group and states its memory and its time.
+    Scale {
+        /// How many members.
+        #[arg(long, default_value_t = 10_000)]
+        members: u32,
+    },
 }
 
 fn main() -> ExitCode {
@@ -59,7 +77,59 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Soak { seeds, from, jobs, scenario } => soak(seeds, from, jobs, scenario.as_deref()),
+        Command::Table { quick, out } => write_tables(quick, out.as_deref()),
+        Command::Scale { members } => {
+            state_scale(members);
+            ExitCode::SUCCESS
+        }
     }
+}
+
+fn write_tables(quick: bool, out: Option<&Path>) -> ExitCode {
+    let plan = if quick { Plan::quick() } else { Plan::full() };
+    let mut text = table::tables(&plan, |line| eprintln!("{line}"));
+    if !quick {
+        text.push_str(&format!("\n{}\n", state_scale(10_000)));
+    }
+    let Some(out) = out else {
+        println!("{text}");
+        return ExitCode::SUCCESS;
+    };
+    let page = std::fs::read_to_string(out).unwrap_or_default();
+    if let Err(error) = std::fs::write(out, table::write_between_markers(&page, &text)) {
+        eprintln!("cannot write {}: {error}; does its folder exist?", out.display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs a large group, and says what it took.
+fn state_scale(members: u32) -> String {
+    let started = Instant::now();
+    let scale = scale::run(members, 1);
+    let memory = peak_memory_mib().map_or_else(|| "unknown".to_owned(), |mib| format!("{mib} MiB"));
+    let known =
+        scale.known_after.map_or_else(|| "never".to_owned(), |after| format!("{:.2} s", after.as_secs_f64()));
+    let text = format!(
+        "A world of {} members: {:.1} s of world time with {} events in {:.0} s; peak memory of the process {memory}; \
+         a killed process known to {} of {} after {known}; {:.1} packets per member and second.",
+        scale.members,
+        scale.simulated.as_secs_f64(),
+        scale.events,
+        started.elapsed().as_secs_f64(),
+        scale.informed,
+        scale.members - 1,
+        scale.packets
+    );
+    println!("{text}");
+    text
+}
+
+/// The most memory this process ever held, as the kernel counts it.
+fn peak_memory_mib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1_024)
 }
 
 fn play(scenario: &Scenario, seed: u64, timeline: bool) -> Report {

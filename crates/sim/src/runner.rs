@@ -61,9 +61,7 @@ fn play<N: Candidate>(
     if timeline {
         world.keep_timeline();
     }
-    for _ in 0..script.members {
-        world.add_host();
-    }
+    world.add_hosts(script.members);
     let mut faults = script.faults.clone();
     faults.sort_by_key(|(at, _)| *at);
     let mut faults = faults.into_iter().peekable();

@@ -25,12 +25,12 @@ pub fn all() -> Vec<Scenario> {
             script: |seed| storm::script(seed, &Intensity::gentle()),
         },
         Scenario {
-            name: "wild",
+            name: "mixed",
             about: "a storm of everything",
             script: |seed| storm::script(seed, &Intensity::wild()),
         },
         Scenario {
-            name: "wild-64",
+            name: "mixed-64",
             about: "a storm of everything over a larger group",
             script: |seed| {
                 let intensity =

@@ -127,6 +127,13 @@ impl<N: Node> World<N> {
         host
     }
 
+    /// Adds several hosts.
+    pub fn add_hosts(&mut self, count: u32) {
+        for _ in 0..count {
+            self.add_host();
+        }
+    }
+
     /// The time, as nobody in the world knows it.
     pub fn now(&self) -> Instant {
         self.now
