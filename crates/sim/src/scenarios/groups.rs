@@ -17,6 +17,28 @@ pub(super) fn all() -> Vec<Scenario> {
             },
         },
         Scenario {
+            name: "kill-64",
+            about: "a killed process is known to all of 64 within a second",
+            script: |_| {
+                Script::quiet(64)
+                    .safety_secs(6)
+                    .fault(2_000, Fault::Kill(HostId(17)))
+                    .fires(&[Effect::Killed, Effect::RefusedForDead])
+                    .dies(17, 2_000, 3_100)
+            },
+        },
+        Scenario {
+            name: "cut-off-64",
+            about: "one of 64 is cut off: dead within three seconds, without a flood",
+            script: |_| {
+                Script::quiet(64)
+                    .safety_secs(9)
+                    .fault(2_000, Fault::CutOff(HostId(17), Direction::Both))
+                    .fires(&[Effect::LostToCut, Effect::ConnectSilent])
+                    .dies(17, 3_000, 5_000)
+            },
+        },
+        Scenario {
             name: "two-alone-kill",
             about: "of two members one is killed: the kernel's refusal is enough",
             script: |_| {
