@@ -134,8 +134,8 @@ impl Case {
         }
     }
 
-    /// Takes down what `accuser` says. True if it is a new accuser or a new accusation.
-    pub(super) fn accuse(&mut self, now: Instant, accuser: PeerId, kind: Silence) -> bool {
+    /// Takes down what `accuser` says, which counts for `life`. True if it is a new accuser or a new accusation.
+    pub(super) fn accuse(&mut self, now: Instant, life: Duration, accuser: PeerId, kind: Silence) -> bool {
         if let Some(known) = self.testimony.iter_mut().find(|known| known.accuser == accuser) {
             let news = known.kind != kind;
             let first = if news { now } else { known.first };
@@ -143,25 +143,36 @@ impl Case {
             return news;
         }
         if self.testimony.len() == ACCUSERS_MAX {
-            let oldest =
-                self.testimony.iter().enumerate().min_by_key(|(_, word)| word.last).map(|(at, _)| at);
-            self.testimony.swap_remove(oldest.unwrap_or(0));
+            // More voices than a decision needs. Only one that has gone quiet makes room: if every new voice
+            // drove out an older one, the earliest would never grow old enough to convict, and every repetition
+            // would be news to be spread again.
+            let Some(quiet) = self.testimony.iter().position(|word| now.since(word.last) > life) else {
+                return false;
+            };
+            self.testimony.swap_remove(quiet);
         }
         self.testimony.push(Testimony { accuser, kind, first: now, last: now });
         true
     }
 
     /// Takes down what our own probe showed.
-    pub(super) fn note_own(&mut self, now: Instant, sent: Instant, me: PeerId, seen: Unanswered) {
+    pub(super) fn note_own(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        life: Duration,
+        me: PeerId,
+        seen: Unanswered,
+    ) {
         self.own = Some((seen, sent));
         match seen {
             Unanswered::Silent => {
                 self.refusals = 0;
-                self.accuse(now, me, Silence::Silent);
+                self.accuse(now, life, me, Silence::Silent);
             }
             Unanswered::Refused => {
                 self.refusals += 1;
-                self.accuse(now, me, Silence::Refused);
+                self.accuse(now, life, me, Silence::Refused);
             }
             Unanswered::Stalled => {
                 self.refusals = 0;
@@ -253,7 +264,7 @@ impl Case {
         if vouched || own == Unanswered::Stalled {
             return due(self.silent_since + config.stall_budget).then_some(DeathReason::StalledTooLong);
         }
-        let fresh = |word: &&Testimony| now.since(word.last) <= config.suspicion_min * TESTIMONY_LIFE;
+        let fresh = |word: &&Testimony| now.since(word.last) <= testimony_life(config);
         let refused = self.testimony.iter().filter(fresh).filter(|word| word.kind == Silence::Refused);
         if refused.clone().count() >= 2 || (bench.alone && self.refusals >= 2) {
             let first = refused.map(|word| word.first).min().unwrap_or(now);
@@ -279,6 +290,11 @@ impl Case {
         }
         None
     }
+}
+
+/// How long an accusation counts if it is not repeated.
+pub(super) fn testimony_life(config: &Config) -> Duration {
+    config.suspicion_min * TESTIMONY_LIFE
 }
 
 /// How long an accepting kernel's word is believed: long enough to reach everybody on packets that travel

@@ -5,7 +5,7 @@
 //! checked. We look for ourselves first, so a group that was cut off cannot spread its own mistaken list
 //! when it comes back.
 
-use super::case::{Case, Declared, vouch_life};
+use super::case::{Case, Declared, testimony_life, vouch_life};
 use super::machine::{Failed, Membership, Timer};
 use super::table::{Entry, KernelTrust};
 use super::{Event, Path, Source};
@@ -201,11 +201,11 @@ impl Membership {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
-        let repeat = self.config.suspicion_min / 2;
+        let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
         let case = self.case(now, member, incarnation, now);
         let stale =
             case.testimony.iter().any(|word| word.accuser == accuser && now.since(word.last) >= repeat);
-        let news = case.accuse(now, accuser, kind);
+        let news = case.accuse(now, life, accuser, kind);
         let unseen = case.own.is_none();
         if news || stale {
             self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind });

@@ -9,7 +9,7 @@
 //! must accept and a port where nobody listens must refuse. Otherwise something between us answers for
 //! others, or refuses for the living.
 
-use super::case::{Case, Shown, Unanswered, vouch_life};
+use super::case::{Case, Shown, Unanswered, testimony_life, vouch_life};
 use super::machine::{Membership, Timer};
 use super::table::KernelTrust;
 use super::{Action, ConnectOutcome, ConnectToken, Event, Path, Source};
@@ -296,7 +296,7 @@ impl Membership {
         }
         let case = self.cases.entry(target).or_insert_with(|| Case::open(now, incarnation, sent));
         let before = case.own.map(|(seen, _)| seen);
-        case.note_own(now, sent, me, seen);
+        case.note_own(now, sent, testimony_life(&self.config), me, seen);
         let again = before == Some(seen);
         let due = |last: Option<Instant>, spacing: Duration| last.is_none_or(|at| now.since(at) >= spacing);
         let record = match seen {

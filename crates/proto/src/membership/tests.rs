@@ -281,6 +281,18 @@ fn silence_needs_three_accusers_and_the_suspicion_time() {
 }
 
 #[test]
+fn more_accusers_than_are_kept_do_not_postpone_the_verdict() {
+    let mut stage = Stage::new(30);
+    stage.script(1, CUT);
+    // Each new voice used to drive out an older one, so that none was ever old enough.
+    for accuser in (2..=30).cycle().take(1_000) {
+        stage.accuse(1, accuser, Silence::Silent);
+        stage.run(ms(4));
+    }
+    assert_eq!(stage.died(1), Some(DeathReason::Silent));
+}
+
+#[test]
 fn uncorroborated_silence_is_a_death_only_after_dead_after() {
     let mut stage = Stage::new(7);
     stage.script(1, CUT);
