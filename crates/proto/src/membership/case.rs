@@ -97,7 +97,7 @@ pub(super) struct Bench<'a> {
     pub(super) needed: usize,
     /// No third member was heard of lately: we are two, or as good as two.
     pub(super) alone: bool,
-    /// More members are silent to us than answer: more likely it is us (rule 21).
+    /// More than half of the group is silent at once: more likely it is us (rule 21).
     pub(super) isolated: bool,
     /// Our own timers were late: we testify nothing until then.
     pub(super) quiet_until: Option<Instant>,
@@ -218,6 +218,11 @@ impl Case {
 
     pub(super) fn kernel_vouches(&self, now: Instant) -> bool {
         self.vouched_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the member and its kernel were silent to somebody, and nobody has seen a sign of life since.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        !self.kernel_vouches(now) && self.testimony.iter().any(|word| word.kind == Silence::Silent)
     }
 
     pub(super) fn accusers(&self) -> Vec<PeerId> {

@@ -414,16 +414,16 @@ impl Membership {
     /// What the judge knows besides a case.
     fn bench(&self, now: Instant, about: PeerId) -> Bench<'_> {
         let window = self.config.suspicion_min.max(self.config.probe_interval * 5);
-        let recent = || self.sightings.iter().filter(move |(_, (at, _))| now.since(*at) <= window);
-        let answered = recent().filter(|(id, (_, answered))| *answered && **id != about).count();
-        let silent = recent().filter(|(_, (_, answered))| !answered).count();
+        let recent = self.sightings.iter().filter(|(_, (at, _))| now.since(*at) <= window);
+        let answered = recent.filter(|(id, (_, answered))| *answered && **id != about).count();
+        let silent = self.cases.values().filter(|case| case.is_silent(now)).count();
         Bench {
             config: &self.config,
             now,
             // Rule 21, with ourselves among the members heard.
             needed: answered.clamp(1, 3),
             alone: answered == 0,
-            isolated: silent > answered + 1,
+            isolated: silent * 2 > self.size(),
             quiet_until: self.health.quiet_until(now),
             patience: self.health.patience(),
         }

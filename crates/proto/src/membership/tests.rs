@@ -328,6 +328,22 @@ fn with_more_silent_than_answering_members_we_suspect_ourselves() {
 }
 
 #[test]
+fn a_majority_that_is_found_silent_slowly_makes_us_suspect_ourselves_too() {
+    // Probes come one at a time, so a second after the first silence most of a silent majority is still
+    // unprobed, and what was found first is no longer recent. Nobody may die of that before dead_after.
+    let mut stage = Stage::new(15);
+    (1..=12).for_each(|number| stage.script(number, CUT));
+    let start = stage.now;
+    for step in 0..40 {
+        stage.run(ms(200));
+        let member = 1 + step % 12;
+        (13..=15).for_each(|accuser| stage.accuse(member, accuser, Silence::Silent));
+    }
+    let dead: Vec<_> = (1..=12).filter_map(|number| stage.death(number)).collect();
+    assert!(dead.iter().all(|(at, _)| at.since(start) >= ms(9_000)), "{dead:?}");
+}
+
+#[test]
 fn an_accepting_kernel_means_stalled_until_the_budget_ends() {
     let mut stage = Stage::new(7);
     stage.script(1, STOPPED);
