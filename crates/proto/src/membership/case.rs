@@ -260,24 +260,31 @@ impl Case {
         };
 
         let vouched = self.kernel_vouches(now);
+        let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
         if let Some(declared) = &self.declared {
-            let contradicted = vouched || own == Unanswered::Stalled;
-            if !contradicted || declared.reason == DeathReason::StalledTooLong {
+            let contradicted = match declared.reason {
+                DeathReason::StalledTooLong | DeathReason::Deaf => false,
+                _ => talks || vouched || own == Unanswered::Stalled,
+            };
+            if !contradicted {
                 return Some(declared.reason);
             }
         }
         if vouched || own == Unanswered::Stalled {
             return due(self.silent_since + config.stall_budget).then_some(DeathReason::StalledTooLong);
         }
+        if talks {
+            // It cannot hear us, or a firewall keeps us out; but it lives, and was heard of late. Testimony has
+            // no date and travels slowly, so what arrives now may be older than what was heard.
+            return due(self.silent_since + config.dead_after).then_some(DeathReason::Deaf);
+        }
         let fresh = |word: &&Testimony| now.since(word.last) <= testimony_life(config);
         let refused = self.testimony.iter().filter(fresh).filter(|word| word.kind == Silence::Refused);
         if refused.clone().count() >= 2 || (bench.alone && self.refusals >= 2) {
             let first = refused.map(|word| word.first).min().unwrap_or(now);
             // A living member says something to somebody in every interval, whatever a firewall does to what
-            // it should hear, and whoever hears it vouches.
-            let spoke = self.heard.map_or(self.silent_since, |heard| heard.max(self.silent_since));
-            let settled = first + config.probe_timeout * bench.patience;
-            if due(settled.max(spoke + config.probe_interval + config.probe_timeout)) {
+            // it should hear, and whoever has heard of the accusation and hears the member vouches.
+            if due(first + config.probe_interval + config.probe_timeout * bench.patience) {
                 return Some(DeathReason::Refused);
             }
         }
@@ -289,11 +296,7 @@ impl Case {
                 return Some(DeathReason::Silent);
             }
         }
-        if due(self.silent_since + config.dead_after) {
-            let talks = self.heard.is_some_and(|heard| now.since(heard) < config.dead_after / 2);
-            return Some(if talks { DeathReason::Deaf } else { DeathReason::SilentTooLong });
-        }
-        None
+        due(self.silent_since + config.dead_after).then_some(DeathReason::SilentTooLong)
     }
 }
 
