@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// On hearing an accusation, about this many members in the whole group look for themselves.
 const CORROBORATORS: f64 = 10.0;
+/// And this many if its kernel is said to refuse: a death by refusal is due within a second, everybody must see
+/// it for himself before he believes it, and a refusal costs one packet each way.
+const REFUSAL_WITNESSES: f64 = 100.0;
 
 impl Membership {
     /// An authenticated packet arrived.
@@ -207,11 +210,12 @@ impl Membership {
             case.testimony.iter().any(|word| word.accuser == accuser && now.since(word.last) >= repeat);
         let news = case.accuse(now, life, accuser, kind);
         let unseen = case.own.is_none();
+        let lookers = if kind == Silence::Refused { REFUSAL_WITNESSES } else { CORROBORATORS };
         if news || stale {
             self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind });
             self.push_wanted |= news;
         }
-        if news && unseen && self.rng.chance(CORROBORATORS / self.size() as f64) {
+        if news && unseen && self.rng.chance(lookers / self.size() as f64) {
             self.look(now, member);
         }
         self.review(now, member);
