@@ -168,9 +168,7 @@ impl Membership {
         if due > now {
             return;
         }
-        if self.health.observe_timer(now, due, self.config.probe_timeout, self.config.probe_interval) {
-            self.doubt_ourselves(now);
-        }
+        self.guard(now);
         while let Some(&(due, timer)) = self.timers.first().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(due, timer));
             self.fire(now, timer);
@@ -195,6 +193,16 @@ impl Membership {
             Timer::Join => self.try_seeds(now),
             Timer::SendTable => self.send_table_part(now),
             Timer::Push => self.push_wanted = true,
+        }
+    }
+
+    /// First of all in every `handle_*`: were we running? What lay in the socket is handed in before the timers
+    /// run, and it must not be judged with a clock that leapt while we stood still.
+    pub(super) fn guard(&mut self, now: Instant) {
+        if let Some(&(due, _)) = self.timers.first()
+            && self.health.observe_timer(now, due, self.config.probe_timeout, self.config.probe_interval)
+        {
+            self.doubt_ourselves(now);
         }
     }
 

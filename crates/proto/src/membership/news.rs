@@ -27,6 +27,7 @@ impl Membership {
         if self.left || source.id == self.me.id {
             return;
         }
+        self.guard(now);
         for record in packet.records {
             self.handle_record(now, source, record);
         }

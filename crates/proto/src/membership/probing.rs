@@ -229,6 +229,7 @@ impl Membership {
 
     /// A connect attempt ended.
     pub fn handle_connect(&mut self, now: Instant, token: ConnectToken, outcome: ConnectOutcome) {
+        self.guard(now);
         match self.connects.remove(&token.0) {
             Some(Purpose::Knock(id)) => match outcome {
                 ConnectOutcome::Accepted => self.kernel_said(now, id, Unanswered::Stalled),

@@ -451,6 +451,17 @@ fn a_stall_of_our_own_restarts_the_waits_against_others() {
 }
 
 #[test]
+fn what_lay_in_the_socket_while_we_stood_still_is_not_judged_by_the_leapt_clock() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(9_000));
+    stage.freeze(ms(6_000));
+    // The driver hands in what arrived before it runs the late timers.
+    stage.accuse(1, 2, Silence::Silent);
+    assert_eq!(stage.died(1), None, "we were away for most of dead_after");
+}
+
+#[test]
 fn an_untried_kernel_proves_nothing() {
     // A newcomer whose closed port accepts: something between us answers for others (rule 22).
     let mut stage = Stage::new(3);
