@@ -296,7 +296,9 @@ impl Case {
                 return Some(DeathReason::Silent);
             }
         }
-        due(self.silent_since + config.dead_after).then_some(DeathReason::SilentTooLong)
+        // While its kernel answered it was stalled, not silent; a stall may last longer than `dead_after`.
+        let silent_since = self.vouched_until.map_or(self.silent_since, |until| until.max(self.silent_since));
+        due(silent_since + config.dead_after).then_some(DeathReason::SilentTooLong)
     }
 }
 

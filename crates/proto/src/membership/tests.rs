@@ -360,6 +360,18 @@ fn an_accepting_kernel_means_stalled_until_the_budget_ends() {
 }
 
 #[test]
+fn silence_after_a_long_stall_is_counted_from_the_kernels_last_word() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(12_000));
+    assert_eq!(stage.health(1), "stalled");
+    // Now its kernel is silent, too, and nobody else has anything to say.
+    stage.script(1, CUT);
+    stage.run(ms(4_000));
+    assert_eq!(stage.died(1), None, "silent for four seconds, not for dead_after: {:?}", stage.events);
+}
+
+#[test]
 fn a_stopped_member_recovers_when_it_answers() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
