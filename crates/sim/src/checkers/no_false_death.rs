@@ -11,6 +11,7 @@
 //! - nothing could leave its host, or the host stood still, for the suspicion time (20e);
 //! - nothing could reach it for `dead_after`, whether it talked or not (20e);
 //! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b);
+//! - a firewall refused for it while whoever declares it could not hear: it had nothing else to go by (20b);
 //! - there was a partition for the suspicion time, or somebody else was cut off for `dead_after`: from the
 //!   other side it is everybody else who fell silent, and its list spreads when the cut heals (21).
 //!
@@ -40,7 +41,13 @@ impl NoFalseDeath {
     }
 
     /// Why a death declared at `at` is not a false one; `None` if it is.
-    pub fn excuse(&self, chronicle: &Chronicle, subject: Identity, at: Instant) -> Option<&'static str> {
+    pub fn excuse(
+        &self,
+        chronicle: &Chronicle,
+        observer: HostId,
+        subject: Identity,
+        at: Instant,
+    ) -> Option<&'static str> {
         if let Some(ended) = chronicle.ended(subject).filter(|ended| *ended <= at) {
             let restarted = chronicle.started(subject).filter(|start| *start > ended);
             let echo = self.config.dead_after + self.aftermath();
@@ -51,6 +58,11 @@ impl NoFalseDeath {
         let own = chronicle.spells(subject.host);
         let recent = |spell: &&Spell| spell.from <= at && spell.touches(at - self.aftermath(), at);
         let own: Vec<Spell> = own.iter().filter(recent).copied().collect();
+        if own.iter().any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting))
+            && chronicle.spells(observer).iter().any(|spell| recent(&spell))
+        {
+            return Some("behind a firewall, and declared by somebody who could not hear");
+        }
         self.own_excuse(&own, at).or_else(|| self.others_excuse(chronicle, subject.host, at))
     }
 
@@ -115,7 +127,7 @@ impl<N: HealthNode> Checker<N> for NoFalseDeath {
         notice: HealthNotice,
     ) -> Result<(), String> {
         let What::Died(reason) = notice.what else { return Ok(()) };
-        match self.excuse(world.chronicle(), notice.subject, at) {
+        match self.excuse(world.chronicle(), observer, notice.subject, at) {
             Some(_) => Ok(()),
             None => Err(format!("{observer} declared {} dead ({reason:?}), who lives", notice.subject)),
         }
