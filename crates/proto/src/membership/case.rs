@@ -64,6 +64,8 @@ pub(super) struct Case {
     pub(super) incarnation: u32,
     /// Since when nobody is known to have had an answer.
     pub(super) silent_since: Instant,
+    /// Since when its kernel answers and the process does not, by the earliest voucher.
+    stalled_since: Option<Instant>,
     pub(super) testimony: Vec<Testimony>,
     /// Our own last probe: what it showed, and when it was sent.
     pub(super) own: Option<(Unanswered, Instant)>,
@@ -118,6 +120,7 @@ impl Case {
         Self {
             incarnation,
             silent_since,
+            stalled_since: None,
             testimony: Vec::new(),
             own: None,
             refusals: 0,
@@ -181,14 +184,23 @@ impl Case {
         }
     }
 
-    /// Its kernel accepted a connect at `seen`; that counts until `until`. True if that is news.
-    pub(super) fn vouch_kernel(&mut self, until: Instant, silent_since: Instant) -> bool {
-        self.silent_since = self.silent_since.min(silent_since);
+    /// Its kernel accepted a connect at `seen`, which counts until `until`, and the process has not answered
+    /// since `stalled_since`. True if that is news. What was testified before says nothing any more.
+    pub(super) fn vouch_kernel(&mut self, seen: Instant, until: Instant, stalled_since: Instant) -> bool {
+        self.stalled_since = Some(self.stalled_since.map_or(stalled_since, |known| known.min(stalled_since)));
+        self.testimony.retain(|word| word.last > seen);
+        self.testimony.iter_mut().for_each(|word| word.first = word.first.max(seen));
         let news = self.vouched_until.is_none_or(|known| until > known);
         if news {
             self.vouched_until = Some(until);
         }
         news
+    }
+
+    /// Since when the process is stalled. A member that was cut off itself may have opened the case long before
+    /// the stall began; that is silence, and must not use up the stall's budget for everybody.
+    pub(super) fn stalled_since(&self) -> Instant {
+        self.stalled_since.unwrap_or(self.silent_since)
     }
 
     /// A message of its own reached somebody at `when`. What was testified before says nothing any more.
@@ -205,6 +217,7 @@ impl Case {
     /// We were not running ourselves until `now`: what we measured means nothing, and every wait restarts.
     pub(super) fn restart(&mut self, now: Instant, me: PeerId) {
         self.silent_since = now;
+        self.stalled_since = None;
         self.own = None;
         self.refusals = 0;
         self.testimony.retain(|word| word.accuser != me);
@@ -271,7 +284,7 @@ impl Case {
             }
         }
         if vouched || own == Unanswered::Stalled {
-            return due(self.silent_since + config.stall_budget).then_some(DeathReason::StalledTooLong);
+            return due(self.stalled_since() + config.stall_budget).then_some(DeathReason::StalledTooLong);
         }
         if talks {
             // It cannot hear us, or a firewall keeps us out; but it lives, and was heard of late. Testimony has

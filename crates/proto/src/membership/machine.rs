@@ -84,7 +84,7 @@ pub struct Membership {
     pub(super) serial: u64,
     pub(super) ticks: u64,
     pub(super) push_wanted: bool,
-    pub(super) last_push: Instant,
+    pub(super) last_push: Option<Instant>,
     /// Where background records of the failed list go on.
     pub(super) failed_cursor: Option<PeerId>,
     timers: BTreeSet<(Instant, Timer)>,
@@ -121,7 +121,7 @@ impl Membership {
             serial: 0,
             ticks: 0,
             push_wanted: false,
-            last_push: now,
+            last_push: None,
             failed_cursor: None,
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
@@ -318,7 +318,7 @@ impl Membership {
     fn member_of(&self, now: Instant, entry: &Entry) -> Member {
         let health = match self.cases.get(&entry.id()).map(|case| (case, case.shown)) {
             None | Some((_, Shown::Alive)) => Health::Alive,
-            Some((case, Shown::Stalled)) => Health::Stalled { since: case.silent_since },
+            Some((case, Shown::Stalled)) => Health::Stalled { since: case.stalled_since() },
             Some((case, Shown::Suspect)) => {
                 Health::Suspect { since: case.shown_since, accusers: case.testimony.len() }
             }
@@ -400,13 +400,13 @@ impl Membership {
             return;
         }
         let spacing = self.config.probe_interval / 10;
-        if now.since(self.last_push) < spacing && now != self.last_push {
+        if let Some(next) = self.last_push.map(|last| last + spacing).filter(|next| now < *next) {
             self.push_wanted = false;
-            self.schedule(self.last_push + spacing, Timer::Push);
+            self.schedule(next, Timer::Push);
             return;
         }
         self.push_wanted = false;
-        self.last_push = now;
+        self.last_push = Some(now);
         let cases = &self.cases;
         let listeners =
             self.table.sample(self.config.fanout, &mut self.rng, |entry| !cases.contains_key(&entry.id()));

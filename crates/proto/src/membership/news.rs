@@ -253,7 +253,7 @@ impl Membership {
                 }
                 let silent_since = seen - Duration::from_millis(u64::from(silent_ms));
                 let case = self.case(now, member, incarnation, silent_since);
-                (life / 3, case.vouch_kernel(seen + life, silent_since))
+                (life / 3, case.vouch_kernel(seen, seen + life, silent_since))
             }
         };
         if let Some(case) = self.cases.get_mut(&member).filter(|_| news)

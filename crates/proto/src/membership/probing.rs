@@ -158,7 +158,7 @@ impl Membership {
                 voucher: self.me.id,
                 kind: SignOfLife::Kernel,
                 age_ms: 0,
-                silent_ms: millis(now.since(case.silent_since)),
+                silent_ms: millis(now.since(case.stalled_since())),
             },
         })
     }
@@ -302,7 +302,7 @@ impl Membership {
         let due = |last: Option<Instant>, spacing: Duration| last.is_none_or(|at| now.since(at) >= spacing);
         let record = match seen {
             Unanswered::Stalled => {
-                case.vouch_kernel(now + life, sent);
+                case.vouch_kernel(now, now + life, sent);
                 due(case.vouched_at, life / 3).then(|| {
                     case.vouched_at = Some(now);
                     Record::Vouch {
@@ -311,7 +311,7 @@ impl Membership {
                         voucher: me,
                         kind: SignOfLife::Kernel,
                         age_ms: 0,
-                        silent_ms: millis(now.since(case.silent_since)),
+                        silent_ms: millis(now.since(case.stalled_since())),
                     }
                 })
             }
@@ -402,14 +402,7 @@ impl Membership {
         };
         let others_doubt = case.shown != Shown::Alive || !case.testimony.is_empty();
         let incarnation = case.incarnation;
-        let refused = matches!(case.own, Some((Unanswered::Refused, _)));
         self.close_case(now, member);
-        if refused {
-            // Its kernel refused for the living: try it again before believing it again.
-            if let Some(entry) = self.table.get_mut(member) {
-                entry.kernel = KernelTrust::Untried(0);
-            }
-        }
         if others_doubt {
             let (voucher, kind) = (self.me.id, SignOfLife::Acked);
             self.dissemination
@@ -420,9 +413,14 @@ impl Membership {
 
     /// Ends a case with the member alive.
     pub(super) fn close_case(&mut self, _now: Instant, member: PeerId) {
-        let shown = self.cases.get(&member).map(|case| case.shown);
+        let Some(case) = self.cases.get(&member) else { return };
+        let (shown, refused) = (case.shown, matches!(case.own, Some((Unanswered::Refused, _))));
+        if let Some(entry) = self.table.get_mut(member).filter(|_| refused) {
+            // Its kernel refused for the living: try it again before believing it again (rule 22).
+            entry.kernel = KernelTrust::Untried(0);
+        }
         self.forget_doubts(member);
-        if shown.is_some_and(|shown| shown != Shown::Alive)
+        if shown != Shown::Alive
             && let Some(info) = self.table.get(member).map(|entry| Arc::clone(&entry.info))
         {
             self.notify(Event::Recovered(info));

@@ -372,6 +372,59 @@ fn silence_after_a_long_stall_is_counted_from_the_kernels_last_word() {
 }
 
 #[test]
+fn silence_before_a_stall_does_not_use_up_its_budget() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(8_000));
+    stage.script(1, STOPPED);
+    stage.run(ms(10_000));
+    assert_eq!(stage.died(1), None, "stalled for ten seconds of fifteen: {:?}", stage.events);
+    assert_eq!(stage.health(1), "stalled");
+    stage.run(ms(7_000));
+    assert_eq!(stage.died(1), Some(DeathReason::StalledTooLong));
+}
+
+#[test]
+fn an_accepting_kernel_cancels_what_was_testified_before() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(2_000));
+    stage.accuse(1, 2, Silence::Silent);
+    stage.accuse(1, 3, Silence::Silent);
+    stage.run(ms(1_500));
+    assert_eq!(stage.health(1), "stalled");
+    stage.script(1, CUT);
+    stage.run(ms(3_000));
+    assert_eq!(stage.died(1), None, "two of three accusers spoke before the kernel did: {:?}", stage.events);
+}
+
+#[test]
+fn a_refusal_that_an_ack_to_somebody_else_refutes_is_not_believed_again() {
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(1), "suspect");
+    let (member, voucher, kind) = (peer(1), peer(2), SignOfLife::Acked);
+    let record = Record::Vouch { member, incarnation: 0, voucher, kind, age_ms: 0, silent_ms: 0 };
+    stage.run(ms(50));
+    stage.say(2, None, vec![record]);
+    let found = stage.machine.active(stage.now).into_iter().find(|found| found.info.id == member);
+    assert_eq!(found.expect("still a member").kernel_trusted, None, "to be tried again first");
+}
+
+#[test]
+fn a_socket_full_of_news_is_not_pushed_on_packet_by_packet() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(1_000));
+    stage.sent.clear();
+    for number in 100..150 {
+        stage.say(2, None, vec![Record::Alive { info: info(number), incarnation: 0 }]);
+    }
+    let pushed = stage.sent.len();
+    assert!(pushed <= stage.machine.config().fanout, "{pushed} packets at one moment");
+}
+
+#[test]
 fn a_stopped_member_recovers_when_it_answers() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
