@@ -11,7 +11,8 @@
 //! - nothing could leave its host, or the host stood still, for the suspicion time (20e);
 //! - nothing could reach it for `dead_after`, whether it talked or not (20e);
 //! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b);
-//! - a firewall refused for it while whoever declares it could not hear: it had nothing else to go by (20b);
+//! - whoever declares it could itself not hear or not be heard for the suspicion time: its list is its own
+//!   affair, because the others look for themselves. A stop or a freeze of its own is no such excuse;
 //! - there was a partition for the suspicion time, or somebody else was cut off for `dead_after`: from the
 //!   other side it is everybody else who fell silent, and its list spreads when the cut heals (21).
 //!
@@ -58,12 +59,22 @@ impl NoFalseDeath {
         let own = chronicle.spells(subject.host);
         let recent = |spell: &&Spell| spell.from <= at && spell.touches(at - self.aftermath(), at);
         let own: Vec<Spell> = own.iter().filter(recent).copied().collect();
-        if own.iter().any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting))
-            && chronicle.spells(observer).iter().any(|spell| recent(&spell))
-        {
-            return Some("behind a firewall, and declared by somebody who could not hear");
+        if self.cannot_tell(chronicle.spells(observer), at) {
+            return Some("declared by somebody who could not hear or not be heard");
         }
         self.own_excuse(&own, at).or_else(|| self.others_excuse(chronicle, subject.host, at))
+    }
+
+    /// Whether an observer's own troubles kept it from knowing better.
+    fn cannot_tell(&self, spells: &[Spell], at: Instant) -> bool {
+        spells.iter().any(|spell| {
+            let unreachable = matches!(
+                spell.ailment,
+                Ailment::CutOff | Ailment::Deaf | Ailment::Mute | Ailment::Rejecting | Ailment::Lossy
+            );
+            let recent = spell.from <= at && spell.touches(at - self.config.suspicion_min, at);
+            unreachable && recent && spell.lasted(at) > self.config.suspicion_min.mul_f64(0.8)
+        })
     }
 
     fn own_excuse(&self, own: &[Spell], at: Instant) -> Option<&'static str> {
