@@ -263,7 +263,7 @@ impl Case {
     /// The death that the evidence amounts to, if any; lowers `next` to the moment when it might.
     fn death(&self, bench: &Bench<'_>, next: &mut Instant) -> Option<DeathReason> {
         let (now, config) = (bench.now, bench.config);
-        let (own, _) = self.own?;
+        let (own, own_sent) = self.own?;
         let mut due = |at: Instant| {
             if now >= at {
                 return true;
@@ -276,7 +276,9 @@ impl Case {
         let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
         if let Some(declared) = &self.declared {
             let contradicted = match declared.reason {
-                DeathReason::StalledTooLong | DeathReason::Deaf => false,
+                // Whoever was deaf for a while saw a stall before there was one.
+                DeathReason::StalledTooLong => !due(self.stalled_since() + config.stall_budget),
+                DeathReason::Deaf => false,
                 _ => talks || vouched || own == Unanswered::Stalled,
             };
             if !contradicted {
@@ -305,7 +307,9 @@ impl Case {
         let accusers = self.testimony.iter().filter(fresh);
         if !patient && accusers.clone().count() >= bench.needed {
             let first = accusers.map(|word| word.first).min().unwrap_or(now);
-            if due(first + config.suspicion_min * bench.patience) {
+            // Our own last look must be one of this time: a cut that was short is over by now.
+            let confirmed = own_sent >= first + config.suspicion_min / 3;
+            if due(first + config.suspicion_min * bench.patience) && confirmed {
                 return Some(DeathReason::Silent);
             }
         }

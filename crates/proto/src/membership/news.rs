@@ -251,7 +251,9 @@ impl Membership {
                 if seen + life <= now || acked.is_some_and(|acked| acked >= seen) {
                     return;
                 }
-                let silent_since = seen - Duration::from_millis(u64::from(silent_ms));
+                // The voucher may have been deaf, and found stalled what answered us.
+                let claimed = seen - Duration::from_millis(u64::from(silent_ms));
+                let silent_since = acked.map_or(claimed, |acked| claimed.max(acked));
                 let case = self.case(now, member, incarnation, silent_since);
                 (life / 3, case.vouch_kernel(seen, seen + life, silent_since))
             }

@@ -129,8 +129,9 @@ impl Membership {
             },
         );
         let packet = self.ping(now, id, member);
-        if path == Path::Stream && self.ticks.is_multiple_of(8) {
-            // Perhaps UDP passes again: an ack on that way brings the member back to it.
+        if path == Path::Stream && (self.cases.contains_key(&member) || self.ticks.is_multiple_of(8)) {
+            // Perhaps UDP passes again: an ack on that way brings the member back to it. And a stream dies of a
+            // cut in either direction, so who is in doubt is spoken to by datagram, too: it may be us who is deaf.
             self.send_at(address, Some(member), Path::Datagram, packet.clone());
         }
         self.send_at(address, Some(member), path, packet);
