@@ -10,7 +10,9 @@
 //! - its process was stopped for longer than `stall_budget` (20d);
 //! - nothing could leave its host, or the host stood still, for the suspicion time (20e);
 //! - nothing could reach it for `dead_after`, whether it talked or not (20e);
-//! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b);
+//! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b); or a
+//!   while before it was stopped: then its kernel is not believed (22);
+//! - a firewall refused for it while whoever declares it was away himself: it had nothing else to go by (20b);
 //! - whoever declares it could itself not hear or not be heard for the suspicion time: its list is its own
 //!   affair, because the others look for themselves. A stop or a freeze of its own is no such excuse;
 //! - there was a partition for the suspicion time, or somebody else was cut off for `dead_after`: from the
@@ -24,6 +26,10 @@ use super::Checker;
 use crate::world::{Ailment, Chronicle, HealthNode, HealthNotice, HostId, Identity, Spell, What, World};
 use outlast_proto::membership::Config;
 use outlast_proto::time::{Duration, Instant};
+
+/// For how long after a firewall refused for the living its host's kernel may go unbelieved (rule 22), so that a
+/// stop looks like silence.
+const KERNEL_DISTRUSTED: Duration = Duration::from_secs(60);
 
 /// No live member is declared dead.
 pub struct NoFalseDeath {
@@ -59,10 +65,22 @@ impl NoFalseDeath {
         let own = chronicle.spells(subject.host);
         let recent = |spell: &&Spell| spell.from <= at && spell.touches(at - self.aftermath(), at);
         let own: Vec<Spell> = own.iter().filter(recent).copied().collect();
-        if self.cannot_tell(chronicle.spells(observer), at) {
+        let observer = chronicle.spells(observer);
+        if own.iter().any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting))
+            && observer.iter().any(|spell| recent(&spell))
+        {
+            return Some("behind a firewall, and declared by somebody who was away");
+        }
+        if self.cannot_tell(observer, at) {
             return Some("declared by somebody who could not hear or not be heard");
         }
-        self.own_excuse(&own, at).or_else(|| self.others_excuse(chronicle, subject.host, at))
+        let lately = |spell: &&Spell| spell.from <= at && spell.touches(at - KERNEL_DISTRUSTED, at);
+        let firewalled = chronicle
+            .spells(subject.host)
+            .iter()
+            .filter(lately)
+            .any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting));
+        self.own_excuse(&own, firewalled, at).or_else(|| self.others_excuse(chronicle, subject.host, at))
     }
 
     /// Whether an observer's own troubles kept it from knowing better.
@@ -77,7 +95,7 @@ impl NoFalseDeath {
         })
     }
 
-    fn own_excuse(&self, own: &[Spell], at: Instant) -> Option<&'static str> {
+    fn own_excuse(&self, own: &[Spell], firewalled: bool, at: Instant) -> Option<&'static str> {
         // A setting is met a little early by clocks that are read a little apart.
         let nearly = |time: Duration| time.mul_f64(0.8);
         for spell in own {
@@ -87,6 +105,9 @@ impl NoFalseDeath {
             match spell.ailment {
                 Ailment::Stalled if lasted > nearly(self.config.stall_budget) => {
                     return Some("stopped for longer than the stall budget");
+                }
+                Ailment::Stalled if firewalled => {
+                    return Some("stopped while its kernel's word was not believed because of a firewall");
                 }
                 Ailment::Frozen | Ailment::CutOff | Ailment::Mute | Ailment::Parted | Ailment::Lossy => {
                     let together =
