@@ -39,7 +39,9 @@ impl Membership {
             Some(Body::Ping { probe, wants_table }) => self.handle_ping(now, source, probe, wants_table),
             Some(Body::Ack { probe }) => self.handle_ack(now, source, probe),
             Some(Body::PingReq { probe, target }) => self.relay(now, source, probe, target),
-            Some(Body::IndirectAck { probe, answered }) => self.handle_indirect_ack(now, probe, answered),
+            Some(Body::IndirectAck { probe, answered }) => {
+                self.handle_indirect_ack(now, source, probe, answered)
+            }
             None => {}
         }
         self.flush_push(now);

@@ -37,8 +37,8 @@ const SECOND_LOOKS: usize = 2;
 pub(super) struct Probe {
     pub(super) target: PeerId,
     sent: Instant,
-    relays_asked: u32,
-    nacks: u32,
+    /// Relays that have not said anything yet.
+    relays: Vec<PeerId>,
     knocks_left: u32,
     /// What its kernel said, or what its silence amounted to.
     kernel: Option<Unanswered>,
@@ -120,8 +120,7 @@ impl Membership {
             Probe {
                 target: member,
                 sent: now,
-                relays_asked: 0,
-                nacks: 0,
+                relays: Vec::new(),
                 knocks_left: self.config.connects,
                 kernel: None,
                 hindered: false,
@@ -190,7 +189,7 @@ impl Membership {
             .table
             .sample(count, &mut self.rng, |entry| entry.id() != target && !cases.contains_key(&entry.id()));
         if let Some(probe) = self.probes.get_mut(&id) {
-            probe.relays_asked = relays.len() as u32;
+            probe.relays.clone_from(&relays);
         }
         for relay in relays {
             let packet = self.packet(now, Some(Body::PingReq { probe: id, target }), Vec::new());
@@ -276,7 +275,7 @@ impl Membership {
     /// The probe is over and nobody had an answer.
     pub(super) fn conclude(&mut self, now: Instant, id: u64) {
         let Some(probe) = self.probes.remove(&id) else { return };
-        if probe.relays_asked > probe.nacks {
+        if !probe.relays.is_empty() {
             // Relays that did not even say "no" hint that the trouble is on our side.
             self.health.worse();
         }
@@ -383,14 +382,15 @@ impl Membership {
         self.try_kernel(source.id);
     }
 
-    /// A relay answers for a member.
-    pub(super) fn handle_indirect_ack(&mut self, now: Instant, id: u64, answered: bool) {
+    /// A relay answers for a member. Only who was asked is believed: a datagram does not name its receiver,
+    /// so an answer to somebody else's question could be played to us.
+    pub(super) fn handle_indirect_ack(&mut self, now: Instant, source: Source, id: u64, answered: bool) {
         let Some(probe) = self.probes.get_mut(&id) else { return };
+        let Some(place) = probe.relays.iter().position(|relay| *relay == source.id) else { return };
+        probe.relays.swap_remove(place);
         let target = probe.target;
         if answered {
             self.answered(now, target);
-        } else {
-            probe.nacks += 1;
         }
     }
 

@@ -455,6 +455,21 @@ fn a_relay_that_hears_the_member_ends_the_doubt() {
 }
 
 #[test]
+fn an_answer_counts_only_from_the_relay_that_was_asked() {
+    // Answers to somebody else's questions, played to us: every number that we might have used.
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    (2..=7).for_each(|number| stage.script(number, Script { answers_relays: false, ..LIVE }));
+    for _ in 0..70 {
+        stage.run(ms(200));
+        for probe in 0..400 {
+            stage.say(1, Some(Body::IndirectAck { probe, answered: true }), vec![]);
+        }
+    }
+    assert!(stage.died(1).is_some(), "{:?}", stage.events);
+}
+
+#[test]
 fn where_udp_is_blocked_a_stream_answers_and_pings_follow_it() {
     let mut stage = Stage::new(7);
     stage.script(1, UDP_BLOCKED);
