@@ -1,4 +1,4 @@
 //! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.
 
-pub(crate) mod secret;
 pub(crate) mod lab;
+pub(crate) mod secret;
