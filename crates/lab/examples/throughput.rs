@@ -1,4 +1,5 @@
-//! How much the wire carries on this machine: one TCP connection between two hosts, for several rules.
+//! How much the wire carries on this machine: one TCP connection between two hosts for several rules, then
+//! a ring of four hosts in which each sends to the next.
 //!
 //! `sudo cargo run --release -p outlast-lab --example throughput`
 
@@ -34,18 +35,32 @@ fn measure_all() -> Result<(), LabError> {
         for (name, rule) in cases {
             lab.set_all(rule)?;
             let before = cpu_seconds();
-            let (bytes, seconds) = measure(&lab)?;
+            let (bytes, seconds) = measure(&lab, "a", "b")?;
             let cpu = (cpu_seconds() - before) / (bytes as f64 / 1e9);
             println!("{name:<16} {mtu:>6} {:>7.2} Gbit/s {cpu:>8.2}", bytes as f64 * 8.0 / seconds / 1e9);
         }
     }
-    Ok(())
+    ring(perfect.rate(Rate::mbit(1_000)).delay(ms(1)))
 }
 
-/// Bytes that arrived at b from a, and the seconds they took. The first tenth is not counted: TCP starts slowly.
-fn measure(lab: &Lab) -> Result<(u64, f64), LabError> {
+/// Four hosts, four connections at once, every link by the same rule.
+fn ring(rule: Rule) -> Result<(), LabError> {
+    let lab = Lab::builder("throughput").hosts(["a", "b", "c", "d"]).rule(rule).start()?;
+    let pairs = [("a", "b"), ("b", "c"), ("c", "d"), ("d", "a")];
+    std::thread::scope(|scope| {
+        let flows = pairs.map(|(from, to)| (from, to, scope.spawn(|| measure(&lab, from, to))));
+        for (from, to, flow) in flows {
+            let (bytes, seconds) = flow.join().unwrap_or_else(|panic| std::panic::resume_unwind(panic))?;
+            println!("ring {from} -> {to}: {rule} {:>9.2} Gbit/s", bytes as f64 * 8.0 / seconds / 1e9);
+        }
+        Ok(())
+    })
+}
+
+/// Bytes that arrived, and the seconds they took. The first tenth is not counted: TCP starts slowly.
+fn measure(lab: &Lab, from: &str, to: &str) -> Result<(u64, f64), LabError> {
     let broken = |cause| LabError::System { action: "measure".to_owned(), cause };
-    let (a, b) = (lab.host("a")?, lab.host("b")?);
+    let (a, b) = (lab.host(from)?, lab.host(to)?);
     let address = b.address();
     let listener = b.enter(|| TcpListener::bind((address, 0)))?.map_err(broken)?;
     let target = listener.local_addr().map_err(broken)?;
