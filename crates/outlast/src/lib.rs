@@ -4,8 +4,10 @@
 //! [`security`] first.
 
 pub mod clock;
+pub mod executor;
 pub mod fork;
 mod health;
+pub mod link;
 pub mod membership;
 pub mod port;
 mod runtime;

@@ -47,3 +47,17 @@ pub const UNCLAIMED_MAX: usize = 256;
 pub const TEXT_BYTES_MAX: usize = 2_048;
 /// Verdicts per tag that a peer remembers for a coordinator that has forgotten them.
 pub const LEARNED_MAX: usize = 8;
+
+/// Largest block of a ring, and so the largest payload of a data frame. Blocks of this size stay in a core's
+/// second-level cache on their way from the wire through the sum to the next wire.
+pub const BLOCK_BYTES_MAX: usize = 128 << 10;
+/// Bytes of one collective that may be sent over a link before the receiver has made its own call (rule 14).
+pub const EAGER_BYTES_MAX: usize = 64 << 10;
+/// Eager bytes of all collectives together on one link (rule 14).
+pub const EAGER_LINK_BYTES_MAX: usize = 4 << 20;
+/// Eager frames of all collectives together on one link; empty frames cost memory too.
+pub const EAGER_LINK_FRAMES_MAX: usize = 1_024;
+/// Calls that a receiver may announce on one link before the sender has made its own.
+pub const EARLY_CREDITS_MAX: usize = 4_096;
+/// Bytes that one collective reduces. More than any machine holds; it keeps the arithmetic of plans in range.
+pub const OPERATION_BYTES_MAX: u64 = 1 << 44;

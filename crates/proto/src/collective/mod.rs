@@ -4,6 +4,9 @@
 //! two calls are the same call if their [`Fingerprint`]s are equal. Plans (who sends which bytes to whom, in
 //! which order) are data; the executor in the runtime joins plan, bytes and arithmetic.
 
+pub mod frame;
+pub mod ring;
+
 use crate::id::PeerId;
 use crate::limits::{SCOPE_MEMBERS_MAX, TENSORS_MAX};
 use crate::wire::{InvalidMessage, within};

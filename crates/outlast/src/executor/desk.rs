@@ -1,0 +1,153 @@
+//! The operations under way, and what the frames of others are to them.
+
+use super::operation::Operation;
+use super::slots::Slots;
+use super::{ConnId, Stopped};
+use outlast_proto::collective::frame::OpName;
+use outlast_proto::collective::{Group, GroupEpoch, Seq, Tag};
+use std::collections::BTreeMap;
+
+/// Names whose last number is remembered per group; the least recently ended is forgotten first.
+const ENDED_MAX: usize = 4_096;
+
+/// One operation on the desk. The serial makes a reused place tell its tenants apart.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct OpId {
+    index: usize,
+    serial: u64,
+}
+
+/// What the last epoch of a group left behind: frames of it or of earlier ones have no effect (rule 15).
+#[derive(Debug, Default)]
+struct GroupState {
+    epoch: GroupEpoch,
+    /// The highest number that ended here under each name, and when (by a count of endings).
+    ended: BTreeMap<(u64, Tag), (Seq, u64)>,
+    endings: u64,
+}
+
+/// Operations by id and by name.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    operations: Vec<Option<(u64, Box<Operation>)>>,
+    serial: u64,
+    groups: BTreeMap<Group, GroupState>,
+    pub(super) slots: Slots,
+}
+
+impl Desk {
+    pub(super) fn add(&mut self, operation: Box<Operation>) -> OpId {
+        self.serial += 1;
+        let serial = self.serial;
+        let index = self.operations.iter().position(Option::is_none).unwrap_or_else(|| {
+            self.operations.push(None);
+            self.operations.len() - 1
+        });
+        self.operations[index] = Some((serial, operation));
+        OpId { index, serial }
+    }
+
+    pub(super) fn remove(&mut self, id: OpId) -> Option<Box<Operation>> {
+        let place = self.operations.get_mut(id.index)?;
+        place.take_if(|(serial, _)| *serial == id.serial).map(|(_, operation)| operation)
+    }
+
+    pub(super) fn get_mut(&mut self, id: OpId) -> Option<&mut Operation> {
+        self.parts_mut(id).map(|(operation, _)| operation)
+    }
+
+    /// The operation, and the scratch it takes from.
+    pub(super) fn parts_mut(&mut self, id: OpId) -> Option<(&mut Operation, &mut Slots)> {
+        match self.operations.get_mut(id.index)? {
+            Some((serial, operation)) if *serial == id.serial => Some((operation, &mut self.slots)),
+            _ => None,
+        }
+    }
+
+    /// The operation of this name.
+    pub(super) fn find(&self, name: &OpName) -> Option<OpId> {
+        self.iter().find(|(_, operation)| operation.parts.name == *name).map(|(id, _)| id)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (OpId, &Operation)> {
+        self.operations.iter().enumerate().filter_map(|(index, place)| {
+            let (serial, operation) = place.as_ref()?;
+            Some((OpId { index, serial: *serial }, &**operation))
+        })
+    }
+
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (OpId, &mut Operation)> {
+        self.operations.iter_mut().enumerate().filter_map(|(index, place)| {
+            let (serial, operation) = place.as_mut()?;
+            Some((OpId { index, serial: *serial }, &mut **operation))
+        })
+    }
+
+    /// The operation after `last`, in a circle, that `wanted` agrees to: fairness among tags.
+    pub(super) fn next_after(&self, last: Option<OpId>, wanted: impl Fn(&Operation) -> bool) -> Option<OpId> {
+        let start = last.map_or(0, |id| id.index + 1);
+        let places = self.operations.len();
+        (0..places).map(|step| (start + step) % places).find_map(|index| {
+            let (serial, operation) = self.operations[index].as_ref()?;
+            wanted(operation).then_some(OpId { index, serial: *serial })
+        })
+    }
+
+    /// Ends an operation, unless it has ended already.
+    pub(super) fn stop(&mut self, id: OpId, why: Stopped) {
+        if let Some(operation) = self.get_mut(id)
+            && operation.ending.is_none()
+        {
+            operation.ending = Some(Err(why));
+        }
+    }
+
+    /// Whether any operation that uses `conn` for receiving waits for blocks.
+    pub(super) fn awaits_blocks(&self, conn: ConnId) -> bool {
+        self.iter().any(|(_, op)| op.incoming == Some(conn) && op.awaits_blocks())
+    }
+
+    /// Whether any operation that uses `conn` for sending waits for credit.
+    pub(super) fn awaits_credit(&self, conn: ConnId) -> bool {
+        self.iter().any(|(_, op)| op.outgoing == Some(conn) && op.awaits_credit())
+    }
+
+    /// Whether a frame of this name can have no effect any more.
+    pub(super) fn is_stale(&self, name: &OpName) -> bool {
+        let Some(group) = self.groups.get(&name.group) else { return false };
+        if name.epoch != group.epoch {
+            return name.epoch < group.epoch;
+        }
+        group.ended.get(&(name.scope, name.tag)).is_some_and(|(seq, _)| name.seq <= *seq)
+    }
+
+    /// The number of this name is used up.
+    pub(super) fn note_end(&mut self, name: &OpName) {
+        let group = self.groups.entry(name.group).or_default();
+        if group.epoch != name.epoch {
+            return;
+        }
+        group.endings += 1;
+        let endings = group.endings;
+        let entry = group.ended.entry((name.scope, name.tag)).or_insert((name.seq, endings));
+        *entry = (entry.0.max(name.seq), endings);
+        if group.ended.len() > ENDED_MAX
+            && let Some(oldest) = group.ended.iter().min_by_key(|(_, (_, when))| *when).map(|(key, _)| *key)
+        {
+            group.ended.remove(&oldest);
+        }
+    }
+
+    /// A group's frames count from `epoch` on.
+    pub(super) fn open_epoch(&mut self, group: Group, epoch: GroupEpoch) {
+        let state = self.groups.entry(group).or_default();
+        if epoch > state.epoch {
+            *state = GroupState { epoch, ..GroupState::default() };
+        }
+    }
+
+    /// Ids of operations for which `wanted` holds.
+    pub(super) fn ids(&self, wanted: impl Fn(&Operation) -> bool) -> Vec<OpId> {
+        self.iter().filter(|(_, operation)| wanted(operation)).map(|(id, _)| id).collect()
+    }
+}

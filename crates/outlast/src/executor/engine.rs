@@ -1,0 +1,517 @@
+//! Everything that one data plane holds, driven by one thread at a time.
+//!
+//! The engine is a value, not a thread: connections, operations and open epochs. Whoever owns it makes it
+//! [`pump`](Engine::pump), and waits with it. It never blocks elsewhere, so all it needs from the outside comes
+//! as [`Command`]s and all it wants from the outside leaves as [`Output`]s.
+//!
+//! Links report and never condemn: a broken connection ends the attempts that had bytes on it and is told to
+//! the caller's listener, nothing more. An attempt that had none simply gets a new connection.
+
+use super::conn::{Broken, Conn, Role};
+use super::desk::{Desk, OpId};
+use super::operation::Operation;
+use super::routing::check_credit;
+use super::seat::Seat;
+use super::wakeup::Wakeup;
+use super::{ConnId, Direction, LinkEvent, Stopped};
+use crate::link::Wire;
+use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::id::PeerId;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use std::collections::BTreeMap;
+use std::io;
+use std::net::SocketAddr;
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+/// The longest single wait; deadlines are nearer as a rule.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// What the outside tells the engine.
+pub(super) enum Command {
+    Join(Box<Operation>),
+    OpenEpoch { group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)> },
+    CloseEpoch { group: Group, epoch: GroupEpoch },
+    Accepted { peer: PeerId, wire: Box<dyn Wire> },
+    Dialled { peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>> },
+    Shutdown,
+}
+
+/// What the engine wants from the outside.
+#[derive(Debug)]
+pub(super) enum Output {
+    Event(LinkEvent),
+    Dial { peer: PeerId, address: SocketAddr, serial: u64 },
+}
+
+/// One group's present roster.
+#[derive(Debug)]
+struct OpenEpoch {
+    epoch: GroupEpoch,
+    addresses: BTreeMap<PeerId, SocketAddr>,
+    successor: Option<PeerId>,
+    predecessor: Option<PeerId>,
+}
+
+/// See the module's essay.
+pub(super) struct Engine {
+    me: PeerId,
+    desk: Desk,
+    conns: BTreeMap<ConnId, Conn>,
+    outgoing: BTreeMap<PeerId, ConnId>,
+    incoming: BTreeMap<PeerId, ConnId>,
+    dialling: BTreeMap<PeerId, u64>,
+    epochs: BTreeMap<Group, OpenEpoch>,
+    next_id: u64,
+    outputs: Vec<Output>,
+    closed: bool,
+}
+
+impl std::fmt::Debug for Engine {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Engine").field("me", &self.me).field("desk", &self.desk).finish_non_exhaustive()
+    }
+}
+
+impl Engine {
+    pub(super) fn new(me: PeerId) -> Self {
+        Self {
+            me,
+            desk: Desk::default(),
+            conns: BTreeMap::new(),
+            outgoing: BTreeMap::new(),
+            incoming: BTreeMap::new(),
+            dialling: BTreeMap::new(),
+            epochs: BTreeMap::new(),
+            next_id: 0,
+            outputs: Vec::new(),
+            closed: false,
+        }
+    }
+
+    pub(super) fn take_outputs(&mut self) -> Vec<Output> {
+        std::mem::take(&mut self.outputs)
+    }
+
+    pub(super) fn has_outputs(&self) -> bool {
+        !self.outputs.is_empty()
+    }
+
+    /// The seat of an operation that is still under way: who could drive next.
+    pub(super) fn somebody(&self) -> Option<Arc<Seat>> {
+        self.desk.iter().next().map(|(_, operation)| Arc::clone(&operation.parts.seat))
+    }
+
+    pub(super) fn apply(&mut self, command: Command) {
+        match command {
+            Command::Join(operation) => self.join(operation),
+            Command::OpenEpoch { group, epoch, ring } => self.open_epoch(group, epoch, ring),
+            Command::CloseEpoch { group, epoch } => self.close_epoch(group, epoch),
+            Command::Accepted { peer, wire } => self.accepted(peer, wire),
+            Command::Dialled { peer, serial, result } => self.dialled(peer, serial, result),
+            Command::Shutdown => self.shut_down(),
+        }
+    }
+
+    // ---- operations ----
+
+    fn join(&mut self, operation: Box<Operation>) {
+        let name = operation.parts.name;
+        let (successor, predecessor) = (operation.parts.successor, operation.parts.predecessor);
+        let id = self.desk.add(operation);
+        let is_open = self.epochs.get(&name.group).is_some_and(|open| open.epoch == name.epoch);
+        if self.closed || !is_open || self.desk.is_stale(&name) {
+            return self.desk.stop(id, if self.closed { Stopped::Closed } else { Stopped::Stale });
+        }
+        match self.outgoing.get(&successor) {
+            Some(conn) => self.bind_outgoing(*conn, id),
+            None => self.dial(successor),
+        }
+        if let Some(conn) = self.incoming.get(&predecessor) {
+            self.bind_incoming(*conn, id);
+        }
+    }
+
+    fn bind_outgoing(&mut self, conn: ConnId, id: OpId) {
+        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else { return };
+        operation.outgoing = Some(conn.id);
+        let name = operation.parts.name;
+        // Earlier numbers under this name are settled, here as there.
+        if let Some(credit) = conn.parking.take_credit(&name) {
+            match check_credit(&mut self.desk, id, conn.peer, &credit) {
+                Ok(true) => {
+                    if let Some(operation) = self.desk.get_mut(id) {
+                        operation.grant(credit.round);
+                    }
+                    conn.eager.release(&name);
+                }
+                Ok(false) => {}
+                Err(broken) => {
+                    let conn = conn.id;
+                    self.lost(conn, &broken);
+                }
+            }
+        }
+    }
+
+    fn bind_incoming(&mut self, conn: ConnId, id: OpId) {
+        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else { return };
+        operation.incoming = Some(conn.id);
+        if operation.needs_credit() {
+            let credit = operation.credit();
+            conn.queue_credit(&credit);
+        }
+        let name = operation.parts.name;
+        if let Err(broken) = conn.deliver_parked(&mut self.desk, &name) {
+            let conn = conn.id;
+            self.lost(conn, &broken);
+        }
+    }
+
+    /// Ends what was aborted from outside.
+    pub(super) fn check_aborts(&mut self) {
+        for (_, operation) in self.desk.iter_mut() {
+            if operation.parts.abort.is_triggered() && operation.ending.is_none() {
+                operation.ending = Some(Err(Stopped::Aborted));
+            }
+        }
+    }
+
+    fn check_deadlines(&mut self, now: Instant) {
+        for (_, operation) in self.desk.iter_mut() {
+            if operation.parts.deadline <= now && operation.ending.is_none() {
+                operation.ending = Some(Err(Stopped::Deadline));
+            }
+        }
+    }
+
+    /// Sends and receives what can be sent and received now. `true` if anything moved.
+    pub(super) fn pump(&mut self, now: Instant) -> bool {
+        self.check_deadlines(now);
+        let mut progress = false;
+        let mut lost = None;
+        for (id, conn) in &mut self.conns {
+            let mut work = || -> Result<bool, Broken> {
+                let mut moved = false;
+                if conn.has_work(&self.desk) {
+                    moved |= conn.send(&mut self.desk)?;
+                }
+                let wanted = match conn.role {
+                    Role::Incoming => self.desk.awaits_blocks(*id),
+                    Role::Outgoing => self.desk.awaits_credit(*id),
+                };
+                if wanted || conn.maybe_readable {
+                    moved |= conn.receive(&mut self.desk)?;
+                }
+                Ok(moved)
+            };
+            match work() {
+                Ok(moved) => progress |= moved,
+                Err(broken) => lost = Some((*id, broken)),
+            }
+        }
+        if let Some((id, broken)) = lost {
+            self.lost(id, &broken);
+            progress = true;
+        }
+        progress
+    }
+
+    /// Hands ended operations back to their callers.
+    pub(super) fn settle(&mut self) {
+        while let Some(id) = self.next_ended() {
+            for conn in self.conns.values_mut() {
+                conn.detach(&mut self.desk, id);
+            }
+            let Some(mut operation) = self.desk.remove(id) else { return };
+            operation.clear(&mut self.desk.slots);
+            let name = operation.parts.name;
+            self.desk.note_end(&name);
+            let ending = operation.ending.take().unwrap_or(Err(Stopped::Aborted));
+            for conn in self.conns.values_mut() {
+                conn.parking.forget(&name);
+                // Who completed got every member's contribution: the receiver has made its call.
+                if ending.is_ok() {
+                    conn.eager.release(&name);
+                }
+            }
+            let seat = Arc::clone(&operation.parts.seat);
+            seat.hand_back(operation, ending);
+        }
+    }
+
+    fn next_ended(&self) -> Option<OpId> {
+        let in_kernel = |conn: Option<ConnId>| {
+            conn.and_then(|conn| self.conns.get(&conn)).is_none_or(Conn::is_flushed)
+        };
+        let ended = |operation: &Operation| match operation.ending {
+            None => false,
+            Some(Ok(())) => in_kernel(operation.outgoing),
+            Some(Err(_)) => true,
+        };
+        self.desk.iter().find(|(_, operation)| ended(operation)).map(|(id, _)| id)
+    }
+
+    /// Waits until something can move, the bell rings, or the next deadline.
+    pub(super) fn wait(&mut self, wakeup: &Wakeup) {
+        let deadline = self.desk.iter().map(|(_, operation)| operation.parts.deadline).min();
+        let now = Instant::now();
+        let left = deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        let mut polled = Vec::with_capacity(1 + self.conns.len());
+        let bell = wakeup.descriptor();
+        polled.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
+        for conn in self.conns.values() {
+            let room = if conn.write_blocked { PollFlags::OUT } else { PollFlags::empty() };
+            polled.push(PollFd::from_borrowed_fd(conn.descriptor(), PollFlags::IN | room));
+        }
+        // An interrupted or failed wait is a short wait: the next turn finds out what is the matter.
+        let _ = poll(&mut polled, Some(&timeout));
+        let ready: Vec<PollFlags> = polled[1..].iter().map(PollFd::revents).collect();
+        for (conn, ready) in self.conns.values_mut().zip(ready) {
+            if ready.intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP) {
+                conn.write_blocked = false;
+            }
+            if ready.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP) {
+                conn.maybe_readable = true;
+            }
+        }
+    }
+
+    // ---- links ----
+
+    fn add_conn(&mut self, peer: PeerId, role: Role, wire: Box<dyn Wire>) -> ConnId {
+        self.next_id += 1;
+        let id = ConnId(self.next_id);
+        self.conns.insert(id, Conn::new(id, peer, role, wire));
+        let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
+        if let Some(old) = links.insert(peer, id) {
+            self.lost(old, &Broken::Misbehaved("replaced by a newer connection".to_owned()));
+        }
+        self.report(peer, role, None);
+        id
+    }
+
+    fn accepted(&mut self, peer: PeerId, wire: Box<dyn Wire>) {
+        if self.closed {
+            return;
+        }
+        let conn = self.add_conn(peer, Role::Incoming, wire);
+        for id in self.desk.ids(|op| op.parts.predecessor == peer && op.incoming.is_none() && op.ending.is_none()) {
+            self.bind_incoming(conn, id);
+        }
+    }
+
+    fn dial(&mut self, peer: PeerId) {
+        if self.dialling.contains_key(&peer) {
+            return;
+        }
+        let address = self.epochs.values().find_map(|open| open.addresses.get(&peer).copied());
+        let Some(address) = address else {
+            return self.unreachable(peer, "it has no address in any open epoch");
+        };
+        self.next_id += 1;
+        self.dialling.insert(peer, self.next_id);
+        self.outputs.push(Output::Dial { peer, address, serial: self.next_id });
+    }
+
+    fn dialled(&mut self, peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>>) {
+        if self.dialling.get(&peer) != Some(&serial) || self.closed {
+            return;
+        }
+        self.dialling.remove(&peer);
+        match result {
+            Ok(wire) => {
+                let conn = self.add_conn(peer, Role::Outgoing, wire);
+                for id in self.waiting_for_link_to(peer) {
+                    self.bind_outgoing(conn, id);
+                }
+            }
+            Err(error) => {
+                let error = format!("cannot connect: {error}");
+                self.report(peer, Role::Outgoing, Some(&error));
+                self.unreachable(peer, &error);
+            }
+        }
+    }
+
+    fn waiting_for_link_to(&self, peer: PeerId) -> Vec<OpId> {
+        self.desk.ids(|op| op.parts.successor == peer && op.outgoing.is_none() && op.ending.is_none())
+    }
+
+    fn unreachable(&mut self, peer: PeerId, error: &str) {
+        for id in self.waiting_for_link_to(peer) {
+            self.desk.stop(id, Stopped::LinkBroken { peer, towards: true, error: error.to_owned() });
+        }
+    }
+
+    /// A connection is gone: attempts with bytes on it end, others get another one.
+    fn lost(&mut self, id: ConnId, broken: &Broken) {
+        let Some(mut conn) = self.conns.remove(&id) else { return };
+        let (peer, role, error) = (conn.peer, conn.role, broken.to_string());
+        tracing::debug!(?peer, ?role, error, "a data link broke");
+        let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
+        let replaced = links.get(&peer) != Some(&id);
+        if !replaced {
+            links.remove(&peer);
+            self.report(peer, role, Some(&error));
+        }
+        let towards = role == Role::Outgoing;
+        for op in self.desk.ids(|op| if towards { op.outgoing } else { op.incoming } == Some(id)) {
+            let begun = conn.has_touched(op);
+            conn.detach(&mut self.desk, op);
+            let Some(operation) = self.desk.get_mut(op) else { continue };
+            let moved = if towards { operation.frames_sent } else { operation.frames_received };
+            if towards {
+                operation.outgoing = None;
+            } else {
+                operation.incoming = None;
+            }
+            if begun || moved > 0 || operation.redials_left == 0 {
+                self.desk.stop(op, Stopped::LinkBroken { peer, towards, error: error.clone() });
+                continue;
+            }
+            operation.redials_left -= 1;
+            let present = if towards { &self.outgoing } else { &self.incoming }.get(&peer).copied();
+            match (present, towards) {
+                (Some(conn), true) => self.bind_outgoing(conn, op),
+                (Some(conn), false) => self.bind_incoming(conn, op),
+                (None, true) => self.dial(peer),
+                // The predecessor dials again when it notices.
+                (None, false) => {}
+            }
+        }
+    }
+
+    /// Tells the listener about a link of every epoch whose ring it belongs to.
+    fn report(&mut self, peer: PeerId, role: Role, error: Option<&str>) {
+        for (group, open) in &self.epochs {
+            let (neighbour, direction) = match role {
+                Role::Outgoing => (open.successor, Direction::Towards),
+                Role::Incoming => (open.predecessor, Direction::From),
+            };
+            if neighbour == Some(peer) {
+                self.outputs.push(Output::Event(link_event(*group, open.epoch, peer, direction, error)));
+            }
+        }
+    }
+
+    // ---- epochs ----
+
+    fn open_epoch(&mut self, group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)>) {
+        if self.closed || self.epochs.get(&group).is_some_and(|open| open.epoch >= epoch) {
+            return;
+        }
+        let neighbour = |offset: usize| {
+            let place = ring.iter().position(|(peer, _)| *peer == self.me)?;
+            (ring.len() > 1).then(|| ring[(place + offset) % ring.len()].0)
+        };
+        let open = OpenEpoch {
+            epoch,
+            successor: neighbour(1),
+            predecessor: neighbour(ring.len().saturating_sub(1)),
+            addresses: ring.into_iter().collect(),
+        };
+        let (successor, predecessor) = (open.successor, open.predecessor);
+        let before = self.epochs.insert(group, open);
+        self.leave_epochs_before(group, epoch);
+        let gone = before.into_iter().flat_map(|before| before.addresses.into_keys());
+        self.drop_strangers(gone.collect());
+        if let Some(peer) = successor {
+            self.probe(self.outgoing.get(&peer).copied());
+            if self.outgoing.contains_key(&peer) {
+                self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::Towards, None)));
+            } else {
+                self.dial(peer);
+            }
+        }
+        if let Some(peer) = predecessor {
+            self.probe(self.incoming.get(&peer).copied());
+            if self.incoming.contains_key(&peer) {
+                self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::From, None)));
+            }
+        }
+    }
+
+    /// Finds out whether a connection that rested is still there.
+    fn probe(&mut self, conn: Option<ConnId>) {
+        let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) else { return };
+        if let Err(broken) = conn.receive(&mut self.desk) {
+            let id = conn.id;
+            self.lost(id, &broken);
+        }
+    }
+
+    fn close_epoch(&mut self, group: Group, epoch: GroupEpoch) {
+        if self.epochs.get(&group).is_none_or(|open| open.epoch != epoch) {
+            return;
+        }
+        let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
+        self.leave_epochs_before(group, epoch + 1);
+        self.drop_strangers(gone.unwrap_or_default());
+    }
+
+    /// Nothing of a group's earlier epochs has an effect from here on (rule 15).
+    fn leave_epochs_before(&mut self, group: Group, epoch: GroupEpoch) {
+        self.desk.open_epoch(group, epoch);
+        for id in self.desk.ids(|op| op.parts.name.group == group && op.parts.name.epoch < epoch) {
+            self.desk.stop(id, Stopped::Aborted);
+        }
+        for conn in self.conns.values_mut() {
+            conn.parking.forget_before(group, epoch);
+            conn.eager.forget_before(group, epoch);
+        }
+    }
+
+    /// Closes the links to those of `peers` that are in no roster any more.
+    fn drop_strangers(&mut self, peers: Vec<PeerId>) {
+        for peer in peers {
+            if self.epochs.values().any(|open| open.addresses.contains_key(&peer)) {
+                continue;
+            }
+            self.dialling.remove(&peer);
+            let conns = [self.outgoing.remove(&peer), self.incoming.remove(&peer)];
+            for conn in conns.into_iter().flatten() {
+                self.lost(conn, &Broken::Misbehaved("the peer is in no roster any more".to_owned()));
+            }
+        }
+    }
+
+    fn shut_down(&mut self) {
+        self.closed = true;
+        for id in self.desk.ids(|_| true) {
+            self.desk.stop(id, Stopped::Closed);
+        }
+        self.settle();
+        self.conns.clear();
+        self.outgoing.clear();
+        self.incoming.clear();
+        self.dialling.clear();
+        self.epochs.clear();
+    }
+}
+
+impl Drop for Engine {
+    /// No caller is left waiting for an operation that nobody drives.
+    fn drop(&mut self) {
+        for id in self.desk.ids(|_| true) {
+            if let Some(operation) = self.desk.remove(id) {
+                let seat = Arc::clone(&operation.parts.seat);
+                seat.hand_back(operation, Err(Stopped::Closed));
+            }
+        }
+    }
+}
+
+fn link_event(
+    group: Group,
+    epoch: GroupEpoch,
+    peer: PeerId,
+    direction: Direction,
+    error: Option<&str>,
+) -> LinkEvent {
+    match error {
+        None => LinkEvent::Up { group, epoch, peer, direction },
+        Some(error) => LinkEvent::Down { group, epoch, peer, direction, error: error.to_owned() },
+    }
+}

@@ -1,0 +1,118 @@
+//! The executor: runs a plan over links, with kernels, abortable at every wait.
+//!
+//! A [`DataPlane`] holds one process's data links and performs the bytes of its collectives. It decides nothing:
+//! whether an attempt counts is for the decider to say, and until then the caller's memory can be put back
+//! ([`Performed`]). It has no threads of its own but for short ones that dial: the thread that makes a call
+//! drives the sockets, for itself and for every call that joins meanwhile (see `seat`). So a lone call pays
+//! for no hand-over, and calls under many tags share one driver and never wait for each other's bytes.
+//!
+//! ```text
+//! perform --> Operation --> Engine { Desk { Operations }, Conns { Wire } } --> handed back --> Performed
+//!             plan, memory     owned by one driving thread at a time           nobody else holds it
+//! ```
+//!
+//! The invariants: a call returns only with its operation, and so its memory, in its own hands (rule 15);
+//! nothing is buffered beyond the eager limit and the windows (rule 14); every wait ends at a deadline or
+//! an abort.
+
+mod conn;
+mod desk;
+mod engine;
+mod memory;
+mod operation;
+mod parking;
+mod plane;
+mod routing;
+mod seat;
+mod slots;
+mod undo;
+mod wakeup;
+
+pub use memory::Buffers;
+pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
+pub use wakeup::Abort;
+
+use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::id::PeerId;
+
+/// One connection's number; never used again.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct ConnId(u64);
+
+/// Why an attempt ended without a result. The caller's memory is as it was before the call.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Stopped {
+    /// Its [`Abort`] was triggered, or its epoch was left.
+    #[error("aborted")]
+    Aborted,
+    /// A link broke with bytes of this attempt on it, or could not be made. A report, not a verdict on the peer.
+    #[error("the link {} {peer} broke: {error}", if *.towards { "to" } else { "from" })]
+    LinkBroken {
+        /// The other end.
+        peer: PeerId,
+        /// Whether this peer was the sending end.
+        towards: bool,
+        /// What happened.
+        error: String,
+    },
+    /// A neighbour makes another call under the same name (rule 7). None of its bytes were used.
+    #[error("{peer} makes a different call (fingerprint {theirs:016x})")]
+    Mismatch {
+        /// The neighbour.
+        peer: PeerId,
+        /// The digest of its fingerprint.
+        theirs: u64,
+    },
+    /// The deadline passed.
+    #[error("the deadline passed")]
+    Deadline,
+    /// Its epoch is not open here, or its number was used up.
+    #[error("not the present epoch, or a number that is used up")]
+    Stale,
+    /// There is no memory for the undo copy.
+    #[error("no memory for the undo copy: {0}")]
+    NoMemory(String),
+    /// The data plane was shut down.
+    #[error("the data plane is shut down")]
+    Closed,
+}
+
+/// Which way blocks go on a link.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Direction {
+    /// To the ring's next member.
+    Towards,
+    /// From the ring's previous member.
+    From,
+}
+
+/// What happened to a link of an open epoch's ring.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum LinkEvent {
+    /// It can be used.
+    Up {
+        /// The group.
+        group: Group,
+        /// Its epoch.
+        epoch: GroupEpoch,
+        /// The other end.
+        peer: PeerId,
+        /// Which of the two links.
+        direction: Direction,
+    },
+    /// It broke or could not be made. Nobody is condemned by this; a call that needs it dials again.
+    Down {
+        /// The group.
+        group: Group,
+        /// Its epoch.
+        epoch: GroupEpoch,
+        /// The other end.
+        peer: PeerId,
+        /// Which of the two links.
+        direction: Direction,
+        /// What happened.
+        error: String,
+    },
+}

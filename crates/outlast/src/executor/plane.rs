@@ -1,0 +1,403 @@
+//! What the communicator holds: performing calls, opening epochs, taking connections.
+
+use super::engine::{Command, Engine, Output};
+use super::memory::Buffers;
+use super::operation::{Operation, Parts};
+use super::seat::{Seat, Told};
+use super::undo::{Settlement, UndoLog, UndoPool};
+use super::wakeup::{Abort, Wakeup};
+use super::{LinkEvent, Stopped};
+use crate::link::{Dial, Wire};
+use outlast_kernels::Element;
+use outlast_proto::collective::frame::OpName;
+use outlast_proto::collective::ring::RingPlan;
+use outlast_proto::collective::{DataType, Fingerprint, Group, GroupEpoch, OpKey, ReduceOp};
+use outlast_proto::id::PeerId;
+use std::fmt;
+use std::io;
+use std::marker::PhantomData;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+/// What can be set about a data plane.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct DataSettings {
+    /// Bytes of one operation that may be under way on a link. Small windows keep blocks in the caches; a
+    /// link needs at least its bandwidth times its round trip.
+    pub window_bytes: usize,
+    /// How long opening a connection may take.
+    pub dial_timeout: Duration,
+    /// Undo copies that are kept for the next operation, in bytes.
+    pub undo_bytes_max: usize,
+}
+
+impl Default for DataSettings {
+    fn default() -> Self {
+        Self { window_bytes: 1 << 20, dial_timeout: Duration::from_secs(5), undo_bytes_max: 2 << 30 }
+    }
+}
+
+/// One attempt at one collective.
+#[derive(Clone, Debug)]
+pub struct OpSpec {
+    /// Its name.
+    pub key: OpKey,
+    /// What must be equal on all members; also says what to do.
+    pub fingerprint: Fingerprint,
+    /// Its members in ring order. All members have the same list.
+    pub ring: Arc<[PeerId]>,
+    /// When to stop at the latest.
+    pub deadline: Instant,
+}
+
+/// One process's data links, and the calls that use them. Cheap to share; all methods take `&self`.
+pub struct DataPlane {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    me: PeerId,
+    settings: DataSettings,
+    dialer: Arc<dyn Dial>,
+    events: Box<dyn Fn(LinkEvent) + Send + Sync>,
+    wakeup: Arc<Wakeup>,
+    undo: Arc<UndoPool>,
+    home: Mutex<Home>,
+}
+
+/// Where the engine rests while nobody drives, and where commands wait while somebody does.
+struct Home {
+    engine: Option<Box<Engine>>,
+    inbox: Vec<Command>,
+    /// A driver panicked and took the engine with it.
+    dead: bool,
+}
+
+impl DataPlane {
+    /// A data plane without links. `events` is told about links of open epochs; it is called on whichever
+    /// thread drives, so it must not wait.
+    pub fn new(
+        me: PeerId,
+        settings: DataSettings,
+        dialer: Arc<dyn Dial>,
+        events: impl Fn(LinkEvent) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let home = Home { engine: Some(Box::new(Engine::new(me))), inbox: Vec::new(), dead: false };
+        let shared = Shared {
+            me,
+            settings,
+            dialer,
+            events: Box::new(events),
+            wakeup: Arc::new(Wakeup::new()?),
+            undo: Arc::new(UndoPool::new(settings.undo_bytes_max)),
+            home: Mutex::new(home),
+        };
+        Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// A new epoch of a group: its members in ring order with their data addresses. Dials the next member
+    /// unless there is a link, and reports both links of the ring as they come up. Does not wait. What is
+    /// under way in earlier epochs of the group is aborted.
+    pub fn open_epoch(&self, group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)>) {
+        self.shared.post(Command::OpenEpoch { group, epoch, ring });
+    }
+
+    /// The group has no roster any more; its operations are aborted and links that nobody else needs closed.
+    pub fn close_epoch(&self, group: Group, epoch: GroupEpoch) {
+        self.shared.post(Command::CloseEpoch { group, epoch });
+    }
+
+    /// Takes over a connection that `peer`, whose identity is proved, has opened to us.
+    pub fn accept(&self, peer: PeerId, wire: Box<dyn Wire>) {
+        self.shared.post(Command::Accepted { peer, wire });
+    }
+
+    /// Maps and touches memory for the undo copy of operations of up to `bytes`, so that the first one does
+    /// not pay for it.
+    pub fn reserve(&self, bytes: usize) -> io::Result<()> {
+        self.shared.undo.reserve(bytes)
+    }
+
+    /// Ends every operation with [`Stopped::Closed`] and closes every link, for good.
+    pub fn shutdown(&self) {
+        self.shared.post(Command::Shutdown);
+    }
+
+    /// Runs one attempt. Returns when this member's result is complete and everything that others need from
+    /// it is in the kernel's hands, or when it stopped; then the memory is as it was. In both cases nobody
+    /// else holds the memory any more.
+    ///
+    /// # Panics
+    /// If the buffers do not have the sizes that the fingerprint says, or this peer is not in the ring.
+    pub fn perform<'a>(
+        &self,
+        spec: &OpSpec,
+        buffers: Buffers<'a>,
+        abort: &Abort,
+    ) -> Result<Performed<'a>, Stopped> {
+        let shared = &self.shared;
+        let started = Instant::now();
+        let Fingerprint { data_type, op, ref counts, .. } = spec.fingerprint;
+        let sizes = counts.iter().map(|count| count.saturating_mul(data_type.size() as u64));
+        assert!(buffers.lengths().map(|bytes| bytes as u64).eq(sizes), "buffers as the fingerprint says");
+        let world = spec.ring.len();
+        let position = spec.ring.iter().position(|peer| *peer == shared.me);
+        let position = position.expect("a peer performs only what involves it");
+        let elements = counts.iter().sum();
+        let plan = RingPlan::new(world as u32, position as u32, elements, data_type.size())
+            .map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        let block_bytes = if world == 1 { WORLD_OF_ONE_BLOCK } else { plan.block_bytes() };
+        let undo = UndoLog::new(buffers.into_region(), block_bytes, &shared.undo)
+            .map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        if abort.is_triggered() {
+            return Err(Stopped::Aborted);
+        }
+        if plan.rounds() == 0 {
+            return Ok(perform_alone(undo, started));
+        }
+        let seat = Arc::new(Seat::default());
+        let parts = Parts {
+            name: OpName::from(&spec.key),
+            fingerprint: spec.fingerprint.digest(),
+            plan,
+            element: match data_type {
+                DataType::I64 => Element::I64,
+                // `DataType` grows together with the kernels; the fingerprint's sizes were just checked.
+                _ => Element::F32,
+            },
+            divisor: (op == ReduceOp::Avg).then_some(world as u32),
+            successor: spec.ring[(position + 1) % world],
+            predecessor: spec.ring[(position + world - 1) % world],
+            deadline: spec.deadline,
+            abort: abort.clone(),
+            seat: Arc::clone(&seat),
+            window_bytes: shared.settings.window_bytes,
+        };
+        let _listening = abort.listen(&shared.wakeup);
+        let operation = Box::new(Operation::new(parts, undo));
+        let (operation, ending) = shared.run(operation, &seat);
+        let Operation { undo, bytes_sent, bytes_received, .. } = *operation;
+        ending?;
+        Ok(Performed {
+            bytes_sent,
+            bytes_received,
+            elapsed: started.elapsed(),
+            settlement: Some(Settlement::Undo(undo)),
+            borrowed: PhantomData,
+        })
+    }
+}
+
+impl Drop for DataPlane {
+    fn drop(&mut self) {
+        self.shutdown();
+    }
+}
+
+impl fmt::Debug for DataPlane {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DataPlane").field("me", &self.shared.me).finish_non_exhaustive()
+    }
+}
+
+/// The unit in which a world of one saves what it overwrites.
+const WORLD_OF_ONE_BLOCK: usize = 1 << 20;
+
+/// A world of one, or nothing to reduce: the result is the contribution.
+fn perform_alone<'a>(mut undo: UndoLog, started: Instant) -> Performed<'a> {
+    undo.save_all();
+    undo.region.pass_through();
+    Performed {
+        bytes_sent: 0,
+        bytes_received: 0,
+        elapsed: started.elapsed(),
+        settlement: Some(Settlement::Undo(undo)),
+        borrowed: PhantomData,
+    }
+}
+
+/// An attempt that moved all its bytes and waits for its verdict. Dropping it undoes it.
+#[must_use = "dropping it restores the caller's buffer"]
+#[derive(Debug)]
+pub struct Performed<'a> {
+    /// Payload bytes that this peer sent.
+    pub bytes_sent: u64,
+    /// Payload bytes that this peer received.
+    pub bytes_received: u64,
+    /// From the call to the last byte.
+    pub elapsed: Duration,
+    settlement: Option<Settlement>,
+    borrowed: PhantomData<&'a mut [u8]>,
+}
+
+impl Performed<'_> {
+    /// The verdict is commit: the result stays.
+    pub fn commit(mut self) {
+        if let Some(settlement) = self.settlement.take() {
+            settlement.commit();
+        }
+    }
+
+    /// The verdict is abort: the memory is as it was before the call, bit for bit.
+    pub fn undo(mut self) {
+        if let Some(settlement) = self.settlement.take() {
+            settlement.abort();
+        }
+    }
+}
+
+impl Shared {
+    fn home(&self) -> MutexGuard<'_, Home> {
+        self.home.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive.
+    fn run(self: &Arc<Self>, operation: Box<Operation>, seat: &Seat) -> (Box<Operation>, Result<(), Stopped>) {
+        let mut home = self.home();
+        if home.dead {
+            return (operation, Err(Stopped::Closed));
+        }
+        let mut told = if let Some(mut engine) = home.engine.take() {
+            drop(home);
+            engine.apply(Command::Join(operation));
+            Told::Drive(engine)
+        } else {
+            home.inbox.push(Command::Join(operation));
+            drop(home);
+            self.wakeup.ring();
+            seat.wait()
+        };
+        loop {
+            match told {
+                Told::Over(operation, ending) => return (operation, ending),
+                Told::Drive(engine) => self.drive(engine, seat),
+            }
+            told = seat.wait();
+        }
+    }
+
+    fn drive(self: &Arc<Self>, engine: Box<Engine>, seat: &Seat) {
+        let mut driving = Driving { shared: self, engine: Some(engine) };
+        // An abort may have come before anybody listened for it.
+        driving.engine().check_aborts();
+        while !seat.is_over() {
+            if self.wakeup.answer() {
+                let commands = std::mem::take(&mut self.home().inbox);
+                commands.into_iter().for_each(|command| driving.engine().apply(command));
+                driving.engine().check_aborts();
+            }
+            let engine = driving.engine();
+            let progress = engine.pump(Instant::now());
+            engine.settle();
+            if engine.has_outputs() {
+                self.carry_out(engine.take_outputs());
+            }
+            if !progress && !seat.is_over() {
+                driving.engine().wait(&self.wakeup);
+            }
+        }
+        if let Some(engine) = driving.engine.take() {
+            self.release(engine);
+        }
+    }
+
+    /// Puts the engine down: with somebody who waits, or home.
+    fn release(self: &Arc<Self>, engine: Box<Engine>) {
+        let mut driving = Driving { shared: self, engine: Some(engine) };
+        loop {
+            let outputs = driving.engine().take_outputs();
+            self.carry_out(outputs);
+            let mut home = self.home();
+            if home.inbox.is_empty() {
+                let Some(engine) = driving.engine.take() else { return };
+                match engine.somebody() {
+                    Some(seat) => {
+                        drop(home);
+                        seat.hand_engine(engine);
+                    }
+                    None => home.engine = Some(engine),
+                }
+                return;
+            }
+            let commands = std::mem::take(&mut home.inbox);
+            drop(home);
+            let engine = driving.engine();
+            commands.into_iter().for_each(|command| engine.apply(command));
+            engine.check_aborts();
+            engine.settle();
+        }
+    }
+
+    /// Gives a command to the engine, wherever it is.
+    fn post(self: &Arc<Self>, command: Command) {
+        let mut home = self.home();
+        if home.dead {
+            return;
+        }
+        home.inbox.push(command);
+        match home.engine.take() {
+            Some(engine) => {
+                drop(home);
+                self.release(engine);
+            }
+            None => {
+                drop(home);
+                self.wakeup.ring();
+            }
+        }
+    }
+
+    fn carry_out(self: &Arc<Self>, outputs: Vec<Output>) {
+        for output in outputs {
+            match output {
+                Output::Event(event) => (self.events)(event),
+                Output::Dial { peer, address, serial } => self.dial(peer, address, serial),
+            }
+        }
+    }
+
+    /// Dials on a thread of its own, which lives no longer than the dial timeout.
+    fn dial(self: &Arc<Self>, peer: PeerId, address: SocketAddr, serial: u64) {
+        let shared = Arc::clone(self);
+        let work = move || {
+            let deadline = Instant::now() + shared.settings.dial_timeout;
+            let result = shared.dialer.dial(peer, address, deadline);
+            shared.post(Command::Dialled { peer, serial, result });
+        };
+        let thread = std::thread::Builder::new().name("outlast-dial".to_owned());
+        if let Err(error) = thread.spawn(work) {
+            self.post(Command::Dialled { peer, serial, result: Err(error) });
+        }
+    }
+}
+
+/// The engine in a driver's hands. If the driver panics, nobody is left waiting.
+struct Driving<'a> {
+    shared: &'a Shared,
+    engine: Option<Box<Engine>>,
+}
+
+impl Driving<'_> {
+    fn engine(&mut self) -> &mut Engine {
+        self.engine.as_mut().expect("it is held until it is released")
+    }
+}
+
+impl Drop for Driving<'_> {
+    fn drop(&mut self) {
+        let Some(engine) = self.engine.take() else { return };
+        let mut home = self.shared.home();
+        home.dead = true;
+        let commands = std::mem::take(&mut home.inbox);
+        drop(home);
+        for command in commands {
+            if let Command::Join(operation) = command {
+                let seat = Arc::clone(&operation.parts.seat);
+                seat.hand_back(operation, Err(Stopped::Closed));
+            }
+        }
+        // The engine hands back what it holds.
+        drop(engine);
+    }
+}

@@ -1,0 +1,122 @@
+//! What a frame is to us: a block for an operation, one for later, a credit, or nothing any more.
+
+use super::conn::{Broken, Role};
+use super::desk::{Desk, OpId};
+use super::operation::Landing;
+use super::parking::{Parked, Parking};
+use super::{ConnId, Stopped};
+use outlast_proto::collective::frame::{FrameKind, Header};
+use outlast_proto::id::PeerId;
+
+/// Where a frame goes.
+#[derive(Debug)]
+pub(super) enum Route {
+    Into(OpId, Landing),
+    Park,
+    Drain,
+    Credit(OpId),
+}
+
+/// Decides about a frame from its header, before any of its payload is used.
+pub(super) fn route(
+    desk: &mut Desk,
+    conn: ConnId,
+    peer: PeerId,
+    role: Role,
+    parking: &mut Parking,
+    header: &Header,
+) -> Result<Route, Broken> {
+    match (role, header.kind) {
+        (Role::Incoming, FrameKind::Block) => route_block(desk, conn, peer, parking, header),
+        (Role::Outgoing, FrameKind::Credit) => route_credit(desk, peer, parking, header),
+        (_, kind) => Err(Broken::Misbehaved(format!("a {kind:?} frame against the direction of the link"))),
+    }
+}
+
+fn route_block(
+    desk: &mut Desk,
+    conn: ConnId,
+    peer: PeerId,
+    parking: &Parking,
+    header: &Header,
+) -> Result<Route, Broken> {
+    let Some(op) = desk.find(&header.op) else {
+        if desk.is_stale(&header.op) {
+            return Ok(Route::Drain);
+        }
+        if parking.has_room(header) {
+            return Ok(Route::Park);
+        }
+        return Err(Broken::Misbehaved(format!("more than may be sent without credit, for {:?}", header.op)));
+    };
+    accept_block(desk, conn, peer, op, header)
+}
+
+/// A block for an operation that is here.
+fn accept_block(
+    desk: &mut Desk,
+    conn: ConnId,
+    peer: PeerId,
+    op: OpId,
+    header: &Header,
+) -> Result<Route, Broken> {
+    let Some((operation, slots)) = desk.parts_mut(op) else { return Ok(Route::Drain) };
+    if operation.ending.is_some() {
+        return Ok(Route::Drain);
+    }
+    if operation.parts.predecessor != peer {
+        return Err(Broken::Misbehaved(format!("a block of {:?}, whose ring has another order", header.op)));
+    }
+    if operation.parts.fingerprint != header.fingerprint {
+        desk.stop(op, Stopped::Mismatch { peer, theirs: header.fingerprint });
+        return Ok(Route::Drain);
+    }
+    if operation.incoming.is_some_and(|bound| bound != conn) || !operation.expects(header) {
+        let Header { round, step, length, .. } = header;
+        let what = format!("{length} bytes for step {step} of round {round}, which the plan does not expect");
+        return Err(Broken::Misbehaved(what));
+    }
+    Ok(Route::Into(op, operation.landing(header, slots)))
+}
+
+fn route_credit(
+    desk: &mut Desk,
+    peer: PeerId,
+    parking: &mut Parking,
+    header: &Header,
+) -> Result<Route, Broken> {
+    let Some(op) = desk.find(&header.op) else {
+        if !desk.is_stale(&header.op) && !parking.park_credit(*header) {
+            return Err(Broken::Misbehaved("more credits than calls can be open".to_owned()));
+        }
+        return Ok(Route::Drain);
+    };
+    match check_credit(desk, op, peer, header)? {
+        true => Ok(Route::Credit(op)),
+        false => Ok(Route::Drain),
+    }
+}
+
+/// Whether a credit is for this call; a different call under the same name ends it.
+pub(super) fn check_credit(desk: &mut Desk, op: OpId, peer: PeerId, header: &Header) -> Result<bool, Broken> {
+    let Some(operation) = desk.get_mut(op) else { return Ok(false) };
+    if operation.parts.successor != peer {
+        return Err(Broken::Misbehaved(format!("a credit for {:?}, whose ring has another order", header.op)));
+    }
+    if operation.parts.fingerprint != header.fingerprint {
+        desk.stop(op, Stopped::Mismatch { peer, theirs: header.fingerprint });
+        return Ok(false);
+    }
+    Ok(true)
+}
+
+/// Gives a block that was parked to its operation.
+pub(super) fn deliver(desk: &mut Desk, conn: ConnId, peer: PeerId, parked: Parked) -> Result<(), Broken> {
+    let Parked { header, bytes } = parked;
+    let Some(op) = desk.find(&header.op) else { return Ok(()) };
+    let Route::Into(op, mut landing) = accept_block(desk, conn, peer, op, &header)? else { return Ok(()) };
+    let Some((operation, slots)) = desk.parts_mut(op) else { return Ok(()) };
+    operation.landing_bytes(&header, &mut landing).copy_from_slice(&bytes);
+    operation.landed(&header, landing, slots);
+    Ok(())
+}

@@ -1,0 +1,128 @@
+//! Plaintext streams: TCP, and Unix sockets.
+
+use super::Wire;
+use socket2::{SockRef, TcpKeepalive};
+use std::io::{self, IoSlice, IoSliceMut, Read};
+use std::net::TcpStream;
+use std::os::fd::{AsFd, BorrowedFd};
+use std::os::unix::net::UnixStream;
+use std::time::Duration;
+
+/// A broken pipe is an error to return, not a signal: the process may not be ours to configure.
+const NO_SIGNAL: i32 = rustix::net::SendFlags::NOSIGNAL.bits() as i32;
+
+/// What is asked of the kernel for each TCP connection of the data plane. Buffer sizes are not among it:
+/// setting them would stop the kernel from tuning them (rule 37).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TcpSettings {
+    /// Sent bytes that stay unacknowledged for this long break the connection. It must be longer than a stall
+    /// that the run puts up with: a stopped process acknowledges nothing once its buffer is full.
+    pub user_timeout: Duration,
+    /// An idle connection is tried after this time, and again at this interval, three times.
+    pub keepalive: Duration,
+}
+
+impl Default for TcpSettings {
+    fn default() -> Self {
+        Self { user_timeout: Duration::from_mins(1), keepalive: Duration::from_secs(10) }
+    }
+}
+
+impl TcpSettings {
+    /// Puts the settings on a connection.
+    pub fn apply(&self, stream: &TcpStream) -> io::Result<()> {
+        let socket = SockRef::from(stream);
+        // Frames are whole messages: holding the last piece of one back gains nothing and costs 40 ms.
+        socket.set_tcp_nodelay(true)?;
+        socket.set_tcp_user_timeout(Some(self.user_timeout))?;
+        let keepalive =
+            TcpKeepalive::new().with_time(self.keepalive).with_interval(self.keepalive).with_retries(3);
+        socket.set_tcp_keepalive(&keepalive)
+    }
+}
+
+/// Plaintext TCP (only when asked for: rule 34).
+#[derive(Debug)]
+pub struct TcpWire {
+    stream: TcpStream,
+    leaves_host: bool,
+}
+
+impl TcpWire {
+    /// Takes over a connection whose other end is known.
+    pub fn new(stream: TcpStream, settings: &TcpSettings) -> io::Result<Self> {
+        settings.apply(&stream)?;
+        stream.set_nonblocking(true)?;
+        // Both ends have the same address: the bytes never leave this machine's memory.
+        let leaves_host = stream.peer_addr()?.ip() != stream.local_addr()?.ip();
+        Ok(Self { stream, leaves_host })
+    }
+}
+
+impl Wire for TcpWire {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        SockRef::from(&self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
+    }
+
+    fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&self.stream).read_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    /// TCP's own checksum is 16 bits and is made and checked by the network card, before and after the places
+    /// where bits flip. Within one host there is no such place.
+    fn wants_checksums(&self) -> bool {
+        self.leaves_host
+    }
+}
+
+/// A Unix socket: plaintext within one host (rule 34), and the transport of tests.
+#[derive(Debug)]
+pub struct UnixWire {
+    stream: UnixStream,
+    checksums: bool,
+}
+
+impl UnixWire {
+    /// Takes over a connected socket.
+    pub fn new(stream: UnixStream) -> io::Result<Self> {
+        stream.set_nonblocking(true)?;
+        Ok(Self { stream, checksums: false })
+    }
+
+    /// Frames carry checksums although they need none.
+    #[must_use]
+    pub fn with_checksums(mut self) -> Self {
+        self.checksums = true;
+        self
+    }
+}
+
+impl Wire for UnixWire {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        SockRef::from(&self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
+    }
+
+    fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&self.stream).read_vectored(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.stream.as_fd()
+    }
+
+    fn wants_checksums(&self) -> bool {
+        self.checksums
+    }
+}
