@@ -24,7 +24,11 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |text: &String| text.parse::<usize>().expect("a number");
     if arguments.first().is_some_and(|first| first == "--rank") {
-        return member(number(&arguments[1]), number(&arguments[2]), arguments[3..].iter().map(number).collect());
+        return member(
+            number(&arguments[1]),
+            number(&arguments[2]),
+            arguments[3..].iter().map(number).collect(),
+        );
     }
     let world = arguments.first().map_or(2, number);
     let mut sizes: Vec<usize> = arguments.iter().skip(1).map(number).collect();
@@ -69,7 +73,8 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
     println!("{}", listener.local_addr().expect("an address"));
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the addresses");
-    let addresses: Vec<SocketAddr> = line.split_whitespace().map(|text| text.parse().expect("an address")).collect();
+    let addresses: Vec<SocketAddr> =
+        line.split_whitespace().map(|text| text.parse().expect("an address")).collect();
     let ring: Vec<_> = addresses.iter().enumerate().map(|(rank, address)| (peer(rank), *address)).collect();
 
     let mut settings = DataSettings::default();
@@ -120,7 +125,8 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
         reduce(tensor);
         let once = started.elapsed().max(Duration::from_micros(1));
         let wish = (BUDGET.as_secs_f64() / once.as_secs_f64()) as usize;
-        let mut agreed = if rank == 0 { wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX) as f32 } else { 0.0 }.to_ne_bytes();
+        let mut agreed =
+            if rank == 0 { wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX) as f32 } else { 0.0 }.to_ne_bytes();
         reduce(&mut agreed);
         let repetitions = f32::from_ne_bytes(agreed) as usize;
         let mut times: Vec<f64> = (0..repetitions)

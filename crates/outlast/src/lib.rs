@@ -4,6 +4,8 @@
 //! [`security`] first.
 
 pub mod clock;
+pub mod communicator;
+pub mod coordinator;
 pub mod executor;
 pub mod fork;
 mod health;
@@ -13,4 +15,6 @@ pub mod port;
 mod runtime;
 pub mod security;
 
+pub use communicator::Communicator;
+pub use coordinator::Coordinator;
 pub use membership::Membership;

@@ -207,6 +207,16 @@ impl Membership {
         self.plane.counters()
     }
 
+    /// Gets to know the group of these members, beside what is known already.
+    pub(crate) fn join(&self, seeds: &[SocketAddr]) {
+        self.plane.join(seeds);
+    }
+
+    /// The coordinator took that member out of the run (rule 20).
+    pub(crate) fn evict(&self, member: PeerId) {
+        self.plane.evict(member);
+    }
+
     /// Says goodbye, so that nobody mistakes our end for a failure, and closes the port. Waits up to `timeout`
     /// until the goodbye is said. Leaving twice is no error.
     pub fn leave(&self, timeout: Duration) -> Result<(), MembershipError> {

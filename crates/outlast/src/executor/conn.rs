@@ -69,10 +69,22 @@ struct Receiving {
 
 #[derive(Debug)]
 enum Sending {
-    Block { op: OpId, message: Message, header: [u8; HEADER_BYTES], length: usize, sent: usize },
-    Credit { header: [u8; HEADER_BYTES], sent: usize },
+    Block {
+        op: OpId,
+        message: Message,
+        header: [u8; HEADER_BYTES],
+        length: usize,
+        sent: usize,
+    },
+    Credit {
+        header: [u8; HEADER_BYTES],
+        sent: usize,
+    },
     /// The rest of a block whose operation is gone.
-    Rest { bytes: Vec<u8>, sent: usize },
+    Rest {
+        bytes: Vec<u8>,
+        sent: usize,
+    },
 }
 
 /// See the module's essay.

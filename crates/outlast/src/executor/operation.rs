@@ -185,8 +185,11 @@ impl Operation {
         let range = self.parts.plan.sends(message.round, message.step);
         let region = &mut self.undo.region;
         if message.slot.is_none() {
-            let lies_whole =
-                if message.step == 0 { region.input(&range).is_some() } else { region.output(&range).is_some() };
+            let lies_whole = if message.step == 0 {
+                region.input(&range).is_some()
+            } else {
+                region.output(&range).is_some()
+            };
             if !lies_whole {
                 let mut slot = slots.take();
                 let bytes = slot.bytes_mut(range.len());

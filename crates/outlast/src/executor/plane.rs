@@ -253,7 +253,11 @@ impl Shared {
     }
 
     /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive.
-    fn run(self: &Arc<Self>, operation: Box<Operation>, seat: &Seat) -> (Box<Operation>, Result<(), Stopped>) {
+    fn run(
+        self: &Arc<Self>,
+        operation: Box<Operation>,
+        seat: &Seat,
+    ) -> (Box<Operation>, Result<(), Stopped>) {
         let mut home = self.home();
         if home.dead {
             return (operation, Err(Stopped::Closed));

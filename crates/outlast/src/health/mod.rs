@@ -46,6 +46,7 @@ use crate::runtime;
 use crate::security::datagram::DatagramGuard;
 use crate::security::{self, RunKeys, TlsIdentity};
 use dial::TlsDialler;
+use outlast_proto::id::PeerId;
 use outlast_proto::membership::{Config, Membership};
 use outlast_proto::rng::Rng;
 use outlast_proto::time::Duration;
@@ -65,6 +66,8 @@ pub(crate) struct Launch {
     pub(crate) keys: Arc<RunKeys>,
     pub(crate) port: Port,
     pub(crate) seeds: Vec<SocketAddr>,
+    /// Other planes on the same port.
+    pub(crate) routes: Routes,
 }
 
 /// A running health plane.
@@ -91,6 +94,14 @@ impl HealthPlane {
     }
 
     /// Asks the thread to say goodbye and waits for its end; false if `timeout` passed first.
+    pub(crate) fn join(&self, seeds: &[SocketAddr]) {
+        self.shared.post(shared::Letter::Join(seeds.to_vec()));
+    }
+
+    pub(crate) fn evict(&self, member: PeerId) {
+        self.shared.post(shared::Letter::Evict(member));
+    }
+
     pub(crate) fn leave(&self, timeout: Duration) -> bool {
         // Nobody empties the mailbox of a thread that has ended.
         if self.shared.wait_ended(Duration::ZERO) {
@@ -103,7 +114,7 @@ impl HealthPlane {
 
 /// Starts the thread.
 pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)> {
-    let Launch { config, info, keys, port, seeds } = launch;
+    let Launch { config, info, keys, port, seeds, routes } = launch;
     let shared = Arc::new(Shared::new()?);
     let runtime = runtime::handle()?;
     port.udp().set_nonblocking(true)?;
@@ -118,7 +129,7 @@ pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)
     let identity = TlsIdentity::derived(&keys, info.id);
     let dialler = TlsDialler { identity: identity.clone() };
     let streams = Streams::new(Arc::clone(&shared), runtime.clone(), dialler);
-    let serving = serve(&port, &runtime, identity, &streams)?;
+    let serving = serve(&port, &runtime, identity, &streams, routes)?;
     let connections = Arc::clone(serving.counters());
     let bound = port.address();
     let plane = Plane::new(machine, port, guard, streams, Arc::clone(&shared));
@@ -136,10 +147,11 @@ fn serve(
     runtime: &Handle,
     identity: TlsIdentity,
     streams: &Arc<Streams<TlsDialler>>,
+    routes: Routes,
 ) -> io::Result<Serving> {
     let me = identity.peer();
     let (streams, lanes) = (Arc::clone(streams), runtime.clone());
-    let routes = Routes::new().route(port::HEALTH, move |stream| {
+    let routes = routes.route(port::HEALTH, move |stream| {
         let streams = Arc::clone(&streams);
         lanes.spawn(async move {
             match port::greet(stream, me, dial::STEP_MAX).await {

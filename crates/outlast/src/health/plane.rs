@@ -248,6 +248,8 @@ impl<D: Dialler> Plane<D> {
                     Tally::add(&self.shared.tally.stream_packets_received, 1);
                     self.machine.handle_packet(now, source, packet);
                 }
+                Letter::Join(seeds) => self.machine.handle_join(now, &seeds),
+                Letter::Evict(member) => self.machine.handle_eviction(now, member),
                 Letter::Leave(by) => self.leave(now, by),
             }
         }

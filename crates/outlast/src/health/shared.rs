@@ -68,6 +68,10 @@ pub(crate) struct Lists {
 pub(crate) enum Letter {
     /// A packet came over a stream.
     Packet(Source, Packet),
+    /// Get to know the group of these members.
+    Join(Vec<std::net::SocketAddr>),
+    /// The coordinator took that member out of the run.
+    Evict(outlast_proto::id::PeerId),
     /// Say goodbye, and be gone by then.
     Leave(Instant),
 }

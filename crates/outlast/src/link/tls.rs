@@ -5,6 +5,7 @@
 //! only when the last bytes were fetched.
 
 use super::{TcpSettings, Wire};
+use crate::fork::Guarded;
 use rustls::Connection;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
@@ -13,7 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 /// TLS over TCP: what a data link is unless plaintext was asked for (rule 34).
 #[derive(Debug)]
 pub struct TlsWire {
-    stream: TcpStream,
+    stream: Guarded<TcpStream>,
     session: Connection,
 }
 
@@ -24,7 +25,7 @@ const SEND_BYTES_MAX: usize = 64 << 10;
 impl TlsWire {
     /// Takes over a connection whose handshake is complete. The session may hold bytes that it decrypted
     /// already; none are lost.
-    pub fn new(stream: TcpStream, session: Connection, settings: &TcpSettings) -> io::Result<Self> {
+    pub fn new(stream: Guarded<TcpStream>, session: Connection, settings: &TcpSettings) -> io::Result<Self> {
         if session.is_handshaking() {
             return Err(io::Error::new(io::ErrorKind::InvalidInput, "the TLS handshake is not complete"));
         }
@@ -58,17 +59,19 @@ impl Wire for TlsWire {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
-            if self.session.read_tls(&mut &self.stream)? == 0 {
+            if self.session.read_tls(&mut &*self.stream)? == 0 {
                 return Ok(0);
             }
             let session = &mut self.session;
-            session.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            session
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
     }
 
     fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            if self.session.write_tls(&mut &self.stream)? == 0 {
+            if self.session.write_tls(&mut &*self.stream)? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }

@@ -3,7 +3,7 @@
 use super::address::advertised;
 use super::{Membership, MembershipError};
 use crate::health::{self, Launch};
-use crate::port::Port;
+use crate::port::{Port, Routes};
 use crate::security::{self, RunKeys, RunSecret};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::limits::NAME_BYTES_MAX;
@@ -26,6 +26,8 @@ pub struct MembershipBuilder {
     id: Option<PeerId>,
     name: Option<String>,
     meta: Vec<u8>,
+    routes: Routes,
+    towards: Option<String>,
 }
 
 impl MembershipBuilder {
@@ -40,6 +42,8 @@ impl MembershipBuilder {
             id: None,
             name: None,
             meta: Vec::new(),
+            routes: Routes::new(),
+            towards: None,
         }
     }
 
@@ -115,6 +119,18 @@ impl MembershipBuilder {
         self
     }
 
+    /// Advertise the address from which `target` is reached, as if it were a seed.
+    pub(crate) fn advertise_towards(mut self, target: &str) -> Self {
+        self.towards = target.split(',').next().map(|address| address.trim().to_owned());
+        self
+    }
+
+    /// Other planes that share the port.
+    pub(crate) fn routes(mut self, routes: Routes) -> Self {
+        self.routes = routes;
+        self
+    }
+
     /// Starts the member. Joining goes on in the background: its success is the first `Joined` event.
     pub fn start(self) -> Result<Membership, MembershipError> {
         check(&self.config)?;
@@ -123,17 +139,19 @@ impl MembershipBuilder {
             None => RunSecret::from_environment()?.ok_or(MembershipError::MissingSecret)?,
         };
         let seeds = resolve(&self.seeds)?;
+        let mut towards = seeds.clone();
+        towards.extend(resolve(self.towards.as_slice())?);
         let port = Port::bind(self.listen)?;
         let info = MemberInfo {
             id: self.id.unwrap_or_else(security::fresh_peer_id),
-            address: self.advertise.unwrap_or_else(|| advertised(port.address(), &seeds)),
+            address: self.advertise.unwrap_or_else(|| advertised(port.address(), &towards)),
             closed_port: port.closed_port(),
             name: self.name.unwrap_or_else(default_name),
             meta: self.meta,
         };
         info.check()?;
         let keys = RunKeys::derive(&secret, &self.run);
-        health::start(Launch { config: self.config, info, keys, port, seeds })
+        health::start(Launch { config: self.config, info, keys, port, seeds, routes: self.routes })
             .map(|(plane, info)| Membership::new(plane, info))
             .map_err(MembershipError::Start)
     }

@@ -152,6 +152,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Frames<S> {
         }
     }
 
+    /// Sends several frames with one write.
+    pub async fn send_all<'p>(&mut self, payloads: impl Iterator<Item = &'p [u8]>) -> Result<(), FrameError> {
+        let mut bytes = Vec::new();
+        payloads.for_each(|payload| frame::append(payload, &mut bytes));
+        self.stream.write_all(&bytes).await?;
+        Ok(self.stream.flush().await?)
+    }
+
     /// Sends one frame. The caller bounds the time; giving up in the middle leaves half a frame behind, and
     /// then the stream must be closed.
     ///

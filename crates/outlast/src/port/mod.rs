@@ -49,6 +49,10 @@ use tokio_rustls::TlsStream;
 
 /// The health plane, where UDP is blocked.
 pub const HEALTH: &[u8] = b"outlast-health/1";
+/// The control plane: votes and verdicts.
+pub const CONTROL: &[u8] = b"outlast-control/1";
+/// The data plane: links between peers.
+pub const DATA: &[u8] = b"outlast-data/1";
 
 /// Numbers that are tried for one that is free for TCP and UDP both.
 const BIND_ATTEMPTS: usize = 64;

@@ -41,7 +41,9 @@ const BLOCK_BYTES_WANTED: u64 = 32 << 10;
 #[non_exhaustive]
 pub enum PlanError {
     /// The tensors are larger than anything that can be meant.
-    #[error("{elements} elements of {element_bytes} bytes in one collective, the limit is {OPERATION_BYTES_MAX} bytes")]
+    #[error(
+        "{elements} elements of {element_bytes} bytes in one collective, the limit is {OPERATION_BYTES_MAX} bytes"
+    )]
     TooLarge {
         /// How many elements were asked for.
         elements: u64,
@@ -181,9 +183,8 @@ mod tests {
         let mut written = vec![vec![0_u32; bytes]; world as usize];
         for round in 0..plans[0].rounds() {
             let mut wires: Vec<VecDeque<Vec<u32>>> = vec![VecDeque::new(); world as usize];
-            let mut outgoing: Vec<Vec<u32>> = (0..world)
-                .map(|p| vec![10_u32.pow(p); plans[p as usize].sends(round, 0).len()])
-                .collect();
+            let mut outgoing: Vec<Vec<u32>> =
+                (0..world).map(|p| vec![10_u32.pow(p); plans[p as usize].sends(round, 0).len()]).collect();
             for step in 0..plans[0].steps() {
                 for p in 0..world as usize {
                     let block = std::mem::take(&mut outgoing[p]);

@@ -52,7 +52,7 @@ impl Membership {
 
     pub(super) fn try_seeds(&mut self, now: Instant) {
         let Some(mut joining) = self.joining.take() else { return };
-        if self.table.len() == 0 {
+        if self.table.len() == 0 || joining.attempt == 0 {
             // Every second attempt goes over a stream as well: perhaps UDP is blocked (rule 24).
             for seed in &joining.seeds {
                 self.ask_table(now, *seed, None, Path::Datagram);

@@ -145,6 +145,12 @@ impl Membership {
         );
     }
 
+    /// The coordinator took that member out of the run: here it is dead, whatever it answers (rule 20).
+    pub fn handle_eviction(&mut self, now: Instant, member: PeerId) {
+        self.bury(now, member, Some(DeathReason::Evicted), Vec::new());
+        self.flush_push(now);
+    }
+
     /// Says goodbye. Afterwards the machine answers nothing and wants nothing.
     pub fn handle_leave(&mut self, _now: Instant) {
         if self.left {

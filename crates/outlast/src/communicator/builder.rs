@@ -1,0 +1,175 @@
+//! Describes a communicator before it starts.
+
+use super::control::{Control, Settings};
+use super::links::{self, TlsLinks};
+use super::{Communicator, Error};
+use crate::executor::{DataPlane, DataSettings, LinkEvent};
+use crate::fork::Creator;
+use crate::link::TcpSettings;
+use crate::membership::{Membership, Preset};
+use crate::port::{self, Routes};
+use crate::runtime;
+use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use outlast_proto::id::RunId;
+use outlast_proto::session;
+use outlast_proto::wire::control::{Registration, SessionId};
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::{Arc, OnceLock};
+use std::time::Duration;
+use tokio::sync::mpsc;
+
+/// Describes a communicator. What is not set comes from `OUTLAST_*` in the environment, or from the preset.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is started"]
+pub struct CommunicatorBuilder {
+    coordinator: Option<String>,
+    run: Option<RunId>,
+    group: u32,
+    secret: Option<RunSecret>,
+    name: Option<String>,
+    listen: SocketAddr,
+    preset: Preset,
+    stall_budget: Option<Duration>,
+    timeout: Duration,
+}
+
+impl CommunicatorBuilder {
+    pub(super) fn new() -> Self {
+        Self {
+            coordinator: std::env::var("OUTLAST_COORDINATOR").ok(),
+            run: std::env::var("OUTLAST_RUN_ID").ok().and_then(|run| run.parse().ok()),
+            group: std::env::var("OUTLAST_GROUP").ok().and_then(|group| group.parse().ok()).unwrap_or(0),
+            secret: None,
+            name: None,
+            listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            preset: Preset::Lan,
+            stall_budget: None,
+            timeout: Duration::from_secs(60),
+        }
+    }
+
+    /// The coordinator's address, `host:port`; several, separated by commas, are tried in turn.
+    pub fn coordinator(mut self, address: impl Into<String>) -> Self {
+        self.coordinator = Some(address.into());
+        self
+    }
+
+    /// The run to take part in.
+    pub fn run_id(mut self, run: RunId) -> Self {
+        self.run = Some(run);
+        self
+    }
+
+    /// The group within the run.
+    pub fn group(mut self, group: u32) -> Self {
+        self.group = group;
+        self
+    }
+
+    /// The run's secret; otherwise `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
+    pub fn secret(mut self, secret: RunSecret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// A name for people.
+    pub fn name(mut self, name: impl Into<String>) -> Self {
+        self.name = Some(name.into());
+        self
+    }
+
+    /// The one port; port 0 takes any.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = address;
+        self
+    }
+
+    /// The kind of network.
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.preset = preset;
+        self
+    }
+
+    /// How long a stopped process is waited for.
+    pub fn stall_budget(mut self, budget: Duration) -> Self {
+        self.stall_budget = Some(budget);
+        self
+    }
+
+    /// The time limit of calls that have none of their own.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = timeout;
+        self
+    }
+
+    /// Opens the port and starts the health plane. Nothing is joined before `connect`.
+    pub fn start(self) -> Result<Communicator, Error> {
+        let secret = match self.secret {
+            Some(secret) => secret,
+            None => RunSecret::from_environment()?.ok_or(Error::MissingSecret)?,
+        };
+        let coordinator = self.coordinator.ok_or_else(|| {
+            Error::InvalidArgument(
+                "no coordinator: pass its host:port, or set OUTLAST_COORDINATOR".to_owned(),
+            )
+        })?;
+        let run = match self.run {
+            Some(run) => run,
+            None => "default".parse().map_err(|_| Error::Bug("the default run id"))?,
+        };
+        let handle = runtime::handle()?;
+        let me = security::fresh_peer_id();
+        let identity = TlsIdentity::derived(&RunKeys::derive(&secret, &run), me);
+
+        // The port must know where data streams go before there is a data plane to take them.
+        let plane: Arc<OnceLock<Arc<DataPlane>>> = Arc::default();
+        let taker = Arc::clone(&plane);
+        let tcp = TcpSettings::default();
+        let routes = Routes::new().route(port::DATA, move |stream| {
+            let Some(plane) = taker.get() else { return };
+            let peer = stream.peer;
+            match links::wire(stream, &tcp) {
+                Ok(wire) => plane.accept(peer, Box::new(wire)),
+                Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
+            }
+        });
+        let mut member = Membership::builder()
+            .listen(self.listen)
+            .preset(self.preset)
+            .secret(secret)
+            .run_id(run)
+            .id(me)
+            .routes(routes);
+        if let Some(name) = self.name {
+            member = member.name(name);
+        }
+        if let Some(budget) = self.stall_budget {
+            member = member.stall_budget(budget);
+        }
+        // Where packets to the coordinator leave from is where others reach us.
+        if self.listen.ip().is_unspecified() {
+            member = member.advertise_towards(&coordinator);
+        }
+        let membership = member.start()?;
+
+        let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
+        let dialer = TlsLinks { identity: identity.clone(), runtime: handle.clone(), tcp };
+        let settings = DataSettings::default();
+        let data = DataPlane::new(me, settings, Arc::new(dialer), move |event| {
+            let _ = events.send(event);
+        })?;
+        let data = Arc::new(data);
+        let _ = plane.set(Arc::clone(&data));
+        let registration = Registration {
+            info: (*membership.info()).clone(),
+            group: self.group,
+            session: SessionId(security::random_bytes()),
+            min_world: 1,
+        };
+        let config = session::Config::preset(self.preset);
+        let settings = Settings { coordinator, identity, registration, config, runtime: handle };
+        let control = Control::start(settings, Arc::clone(&data), link_events);
+        let creator = Creator::this_process();
+        Ok(Communicator { control, data, membership, timeout: self.timeout, creator })
+    }
+}

@@ -1,0 +1,76 @@
+//! Errors that say what a trainer does next.
+
+use crate::fork::UsedAfterFork;
+use crate::membership::MembershipError;
+use crate::security::SecretError;
+use outlast_proto::session::{CallError, OutReason};
+use std::io;
+
+/// What to do about an error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum NextStep {
+    /// Do it again; the data is untouched.
+    Retry,
+    /// This peer is out: connect again, then sync the state. The data is untouched, though the others may
+    /// have committed.
+    Rejoin,
+    /// Fix the program or its settings.
+    Fatal,
+}
+
+/// Why a call failed.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum Error {
+    /// The call ended without a result.
+    #[error(transparent)]
+    Call(#[from] CallError),
+    /// The arguments make no sense here.
+    #[error("invalid argument: {0}")]
+    InvalidArgument(String),
+    /// There is no run secret.
+    #[error(
+        "a peer needs the run's secret: pass it to the builder, or set OUTLAST_SECRET or OUTLAST_SECRET_FILE; \
+         make one with `outlast secret new`"
+    )]
+    MissingSecret,
+    /// The secret in the environment is damaged.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The health plane could not start.
+    #[error(transparent)]
+    Membership(#[from] MembershipError),
+    /// The coordinator's address is missing or does not resolve.
+    #[error("cannot resolve the coordinator {address:?} (write host:port): {cause}")]
+    Coordinator {
+        /// What was given.
+        address: String,
+        /// What the resolver said.
+        cause: io::Error,
+    },
+    /// The operating system refused something.
+    #[error("cannot start the communicator: {0}")]
+    Start(#[from] io::Error),
+    /// The handle was inherited by a forked child.
+    #[error(transparent)]
+    Forked(#[from] UsedAfterFork),
+    /// Nothing answered a question about the run.
+    #[error("the coordinator did not answer: {0}")]
+    Silent(String),
+    /// An invariant of ours is broken.
+    #[error("a bug in Outlast: {0}")]
+    Bug(&'static str),
+}
+
+impl Error {
+    /// What a trainer does next.
+    pub fn action(&self) -> NextStep {
+        match self {
+            Self::Call(CallError::Mismatch { .. }) => NextStep::Fatal,
+            Self::Call(CallError::Out(OutReason::Left | OutReason::NotConnected)) => NextStep::Fatal,
+            Self::Call(CallError::Out(_)) => NextStep::Rejoin,
+            Self::Call(_) | Self::Silent(_) => NextStep::Retry,
+            _ => NextStep::Fatal,
+        }
+    }
+}

@@ -1,0 +1,117 @@
+//! What calls take and give.
+
+use outlast_proto::collective::ReduceOp;
+use outlast_proto::id::PeerId;
+use outlast_proto::time::Duration;
+use outlast_proto::wire::control::LossReason;
+use std::net::SocketAddr;
+
+/// How a collective is called. All members must call it alike (rule 7).
+#[derive(Clone, Debug)]
+#[must_use]
+pub struct Call {
+    pub(super) op: ReduceOp,
+    pub(super) tag: u64,
+    pub(super) retry: bool,
+    pub(super) min_world: u32,
+    pub(super) timeout: Option<Duration>,
+    pub(super) scope: Option<Vec<PeerId>>,
+}
+
+impl Call {
+    pub(super) fn new(op: ReduceOp) -> Self {
+        Self { op, tag: 0, retry: true, min_world: 1, timeout: None, scope: None }
+    }
+
+    /// The name that tells concurrent collectives apart.
+    pub fn tag(mut self, tag: u64) -> Self {
+        self.tag = tag;
+        self
+    }
+
+    /// Whether to try again with the survivors when peers are lost. The default is yes.
+    pub fn retry(mut self, retry: bool) -> Self {
+        self.retry = retry;
+        self
+    }
+
+    /// Fewest members with which the result is wanted.
+    pub fn min_world(mut self, members: u32) -> Self {
+        self.min_world = members;
+        self
+    }
+
+    /// Time for all attempts together; the communicator's default otherwise.
+    pub fn timeout(mut self, timeout: Duration) -> Self {
+        self.timeout = Some(timeout);
+        self
+    }
+
+    /// Only these members of the group take part.
+    pub fn scope(mut self, members: impl IntoIterator<Item = PeerId>) -> Self {
+        self.scope = Some(members.into_iter().collect());
+        self
+    }
+}
+
+/// Proof of a committed collective: equal on all its members, but for rank, bytes and time.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct Receipt {
+    /// The group's epoch in which it was committed.
+    pub epoch: u64,
+    /// Its name.
+    pub tag: u64,
+    /// Its number under that name.
+    pub seq: u64,
+    /// Our rank.
+    pub rank: usize,
+    /// Members of the group.
+    pub world_size: usize,
+    /// Whose data is in the result. After a sum, divide by their number.
+    pub contributors: Vec<PeerId>,
+    /// How many attempts it took.
+    pub attempts: u32,
+    /// Newcomers that wait to be admitted; the same number on every member.
+    pub pending: u32,
+    /// How the bytes went.
+    pub algorithm: &'static str,
+    /// Payload bytes that we sent, over all attempts.
+    pub bytes_sent: u64,
+    /// Payload bytes that we received, over all attempts.
+    pub bytes_received: u64,
+    /// From the call to its return.
+    pub seconds: f64,
+}
+
+/// What a vote for newcomers changed.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct TopologyChange {
+    /// The run's epoch.
+    pub run_epoch: u64,
+    /// The group's epoch.
+    pub epoch: u64,
+    /// Who came.
+    pub joined: Vec<PeerId>,
+    /// Who went, and why.
+    pub left: Vec<(PeerId, LossReason)>,
+}
+
+/// One member of the group.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Peer {
+    /// Its id.
+    pub id: PeerId,
+    /// Its rank.
+    pub rank: usize,
+    /// Its group.
+    pub group: u32,
+    /// Its name.
+    pub name: String,
+    /// Its one port.
+    pub address: SocketAddr,
+    /// Its health, in a word.
+    pub health: &'static str,
+}

@@ -1,0 +1,153 @@
+//! The coordinator as a service: many runs behind one port.
+//!
+//! One task, the *clerk*, owns the machines of all runs and never waits for anybody: what arrives is put into
+//! its inbox, what it says is put into bounded queues, and a peer whose queue is full loses its connection,
+//! not everybody's time. Health comes from a member of its own in each run.
+
+mod clerk;
+mod line;
+
+use crate::fork::Creator;
+use crate::membership::Preset;
+use crate::port::{Port, PortError, Routes, RunIdentities, Serving};
+use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use crate::{port, runtime};
+use clerk::{Clerk, Inbox};
+use outlast_proto::coordinator::Config;
+use outlast_proto::id::{PeerId, RunId};
+use std::io;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::sync::{mpsc, oneshot};
+
+/// Letters that wait for the clerk; beyond it connections wait, not the clerk.
+const INBOX_MAX: usize = 16_384;
+/// How long a question about the status may take.
+const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// A coordinator. Dropping it stops it; its runs can be continued by another at the same address.
+#[derive(Debug)]
+pub struct Coordinator {
+    address: SocketAddr,
+    secret: RunSecret,
+    inbox: mpsc::Sender<Inbox>,
+    _serving: Serving,
+    _port: Port,
+    creator: Creator,
+}
+
+/// Why a coordinator could not start or does not answer.
+#[derive(Debug, thiserror::Error)]
+#[non_exhaustive]
+pub enum CoordinatorError {
+    /// The port cannot be opened.
+    #[error(transparent)]
+    Port(#[from] PortError),
+    /// The operating system refused something.
+    #[error("cannot start the coordinator: {0}")]
+    Start(#[from] io::Error),
+    /// The handle was inherited by a forked child.
+    #[error(transparent)]
+    Forked(#[from] crate::fork::UsedAfterFork),
+    /// The clerk did not answer in time.
+    #[error("the coordinator did not answer within {STATUS_TIMEOUT:?}")]
+    Silent,
+}
+
+/// Describes a coordinator before it starts.
+#[derive(Clone, Debug)]
+#[must_use = "a builder does nothing until it is started"]
+pub struct CoordinatorBuilder {
+    listen: SocketAddr,
+    secret: Option<RunSecret>,
+    preset: Preset,
+}
+
+impl CoordinatorBuilder {
+    /// Where to listen; port 0 takes any.
+    pub fn listen(mut self, address: SocketAddr) -> Self {
+        self.listen = address;
+        self
+    }
+
+    /// The secret of its runs. Without one a fresh one is made.
+    pub fn secret(mut self, secret: RunSecret) -> Self {
+        self.secret = Some(secret);
+        self
+    }
+
+    /// The kind of network.
+    pub fn preset(mut self, preset: Preset) -> Self {
+        self.preset = preset;
+        self
+    }
+
+    /// Starts to serve.
+    pub fn start(self) -> Result<Coordinator, CoordinatorError> {
+        let secret = self.secret.unwrap_or_else(RunSecret::generate);
+        let port = Port::bind(self.listen)?;
+        let address = port.address();
+        let handle = runtime::handle()?;
+        let me = security::fresh_peer_id();
+        let (inbox, letters) = mpsc::channel(INBOX_MAX);
+        let identities = Arc::new(Identities { secret: secret.clone(), me });
+        let lines = inbox.clone();
+        let spawner = handle.clone();
+        let routes = Routes::new().route(port::CONTROL, move |stream| {
+            spawner.spawn(line::serve(stream, me, lines.clone()));
+        });
+        let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
+        let clerk =
+            Clerk::new(Config::preset(self.preset), self.preset, secret.clone(), address, inbox.clone());
+        handle.spawn(clerk.run(letters));
+        let creator = Creator::this_process();
+        Ok(Coordinator { address, secret, inbox, _serving: serving, _port: port, creator })
+    }
+}
+
+impl Coordinator {
+    /// Describes a coordinator to be started.
+    pub fn builder() -> CoordinatorBuilder {
+        CoordinatorBuilder {
+            listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
+            secret: None,
+            preset: Preset::Lan,
+        }
+    }
+
+    /// Where it listens.
+    pub fn address(&self) -> SocketAddr {
+        self.address
+    }
+
+    /// The secret that peers need.
+    pub fn secret(&self) -> &RunSecret {
+        &self.secret
+    }
+
+    /// How a run stands, as a JSON object; `None` if nobody has joined it.
+    pub fn status(&self, run: &RunId) -> Result<Option<String>, CoordinatorError> {
+        self.creator.check()?;
+        let (answer, answered) = oneshot::channel();
+        let letter = Inbox::Status(run.clone(), answer);
+        let asked = self.inbox.blocking_send(letter);
+        asked.map_err(|_| CoordinatorError::Silent)?;
+        answered.blocking_recv().map_err(|_| CoordinatorError::Silent)
+    }
+}
+
+/// The port of a coordinator unless another is given.
+pub const DEFAULT_PORT: u16 = 29_400;
+
+/// Every run id is served; whoever holds the secret belongs.
+struct Identities {
+    secret: RunSecret,
+    me: PeerId,
+}
+
+impl RunIdentities for Identities {
+    fn for_run(&self, run: &RunId) -> Option<TlsIdentity> {
+        Some(TlsIdentity::derived(&RunKeys::derive(&self.secret, run), self.me))
+    }
+}
