@@ -17,6 +17,7 @@ struct Cli {
 enum Command {
     Members(Box<commands::members::Args>),
     Secret(commands::secret::Args),
+    Lab(commands::lab::Args),
 }
 
 fn main() -> ExitCode {
@@ -24,6 +25,7 @@ fn main() -> ExitCode {
     let outcome: anyhow::Result<ExitCode> = match cli.command {
         Command::Members(args) => commands::members::run(&args),
         Command::Secret(args) => commands::secret::run(args),
+        Command::Lab(args) => commands::lab::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("outlast: {error:#}");

@@ -1,4 +1,5 @@
 //! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.
 
+pub(crate) mod lab;
 pub(crate) mod members;
 pub(crate) mod secret;

@@ -3,6 +3,7 @@
 use super::*;
 use crate::security::{RunKeys, RunSecret, fresh_peer_id};
 use std::io::{Read as _, Write as _};
+use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::sync::mpsc;
@@ -55,6 +56,23 @@ fn one_number_serves_both_and_the_other_number_refuses() {
     assert!(std::net::TcpListener::bind(closed).is_err(), "nobody else can listen there");
     let taken = Port::bind(port.address()).unwrap_err();
     assert!(taken.to_string().contains("choose another port"), "{taken}");
+}
+
+#[test]
+fn a_port_on_every_address_serves_ipv4_too() {
+    let Ok(port) = Port::bind("[::]:0".parse().unwrap()) else {
+        eprintln!("skipped: this host has no IPv6");
+        return;
+    };
+    let ipv4 = |port| SocketAddr::from((Ipv4Addr::LOCALHOST, port));
+    assert!(std::net::TcpStream::connect(ipv4(port.address().port())).is_ok());
+    let refused = std::net::TcpStream::connect(ipv4(port.closed_port())).unwrap_err();
+    assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
+    let sender = UdpSocket::bind(ipv4(0)).unwrap();
+    sender.send_to(b"x", ipv4(port.address().port())).unwrap();
+    port.udp().set_read_timeout(Some(PLENTY)).unwrap();
+    let (_, from) = port.udp().recv_from(&mut [0; 8]).unwrap();
+    assert_eq!(from.port(), sender.local_addr().unwrap().port());
 }
 
 #[test]

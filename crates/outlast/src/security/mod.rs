@@ -4,8 +4,8 @@
 //! refused, counted and logged once. Everything else follows from the secret and the run's name:
 //!
 //! ```text
-//! run secret --+--> [`RunKeys`] --+--> [`datagram`]: a key per (sender, boot), each datagram sealed
-//!    run id ---+                  +--> [`tls`]: a certificate authority, mutual TLS 1.3 on every stream
+//! run secret --+--> RunKeys --+--> datagrams: a key per (sender, boot), each datagram sealed
+//!    run id ---+              +--> streams: a certificate authority, mutual TLS 1.3 on every stream
 //! ```
 //!
 //! - [`secret`]: what people handle: a checked text, a file, an environment variable.

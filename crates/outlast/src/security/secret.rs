@@ -15,6 +15,7 @@
 
 use super::base32::{self, Base32Error};
 use aws_lc_rs::{constant_time, digest};
+use std::ffi::OsString;
 use std::fmt;
 use std::fs::File;
 use std::io::Read as _;
@@ -132,9 +133,13 @@ impl RunSecret {
 
     /// The secret named by `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`; `None` if neither is set.
     pub fn from_environment() -> Result<Option<Self>, SecretError> {
-        let text = std::env::var_os(SECRET_VARIABLE).filter(|text| !text.is_empty());
-        let file = std::env::var_os(SECRET_FILE_VARIABLE).filter(|path| !path.is_empty());
-        match (text, file) {
+        Self::from_variables(std::env::var_os(SECRET_VARIABLE), std::env::var_os(SECRET_FILE_VARIABLE))
+    }
+
+    fn from_variables(text: Option<OsString>, file: Option<OsString>) -> Result<Option<Self>, SecretError> {
+        // A variable that is set to nothing is how shells and unit files unset one.
+        let given = |value: &OsString| !value.is_empty();
+        match (text.filter(given), file.filter(given)) {
             (Some(_), Some(_)) => Err(SecretError::Ambiguous),
             (Some(text), None) => {
                 text.to_str().ok_or(SecretError::NotText(SECRET_VARIABLE))?.parse().map(Some)
@@ -302,5 +307,25 @@ mod tests {
         std::fs::write(&path, "nothing").unwrap();
         assert!(RunSecret::from_file(&path).unwrap_err().to_string().contains("/secret: this is not"));
         assert!(matches!(RunSecret::from_file(folder.path().join("none")), Err(SecretError::File { .. })));
+    }
+
+    #[test]
+    fn the_environment_names_at_most_one_secret() {
+        use std::os::unix::ffi::OsStringExt as _;
+        let secret = RunSecret::generate();
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("secret");
+        std::fs::write(&path, secret.to_text()).unwrap();
+        let (text, file) = (OsString::from(secret.to_text()), path.into_os_string());
+        let from = |text: Option<&OsString>, file: Option<&OsString>| {
+            RunSecret::from_variables(text.cloned(), file.cloned())
+        };
+        assert_eq!(from(None, None).unwrap(), None);
+        assert_eq!(from(Some(&OsString::new()), Some(&OsString::new())).unwrap(), None);
+        assert_eq!(from(Some(&text), Some(&OsString::new())).unwrap(), Some(secret.clone()));
+        assert_eq!(from(None, Some(&file)).unwrap(), Some(secret));
+        assert!(matches!(from(Some(&text), Some(&file)), Err(SecretError::Ambiguous)));
+        let odd = OsString::from_vec(vec![0xff]);
+        assert!(matches!(from(Some(&odd), None), Err(SecretError::NotText(_))));
     }
 }

@@ -9,7 +9,7 @@
 //! must accept and a port where nobody listens must refuse. Otherwise something between us answers for
 //! others, or refuses for the living.
 
-use super::case::{Case, Shown, Unanswered, vouch_life};
+use super::case::{Case, Shown, Unanswered, testimony_life, vouch_life};
 use super::machine::{Membership, Timer};
 use super::table::KernelTrust;
 use super::{Action, ConnectOutcome, ConnectToken, Event, Path, Source};
@@ -37,8 +37,8 @@ const SECOND_LOOKS: usize = 2;
 pub(super) struct Probe {
     pub(super) target: PeerId,
     sent: Instant,
-    relays_asked: u32,
-    nacks: u32,
+    /// Relays that have not said anything yet.
+    relays: Vec<PeerId>,
     knocks_left: u32,
     /// What its kernel said, or what its silence amounted to.
     kernel: Option<Unanswered>,
@@ -120,8 +120,7 @@ impl Membership {
             Probe {
                 target: member,
                 sent: now,
-                relays_asked: 0,
-                nacks: 0,
+                relays: Vec::new(),
                 knocks_left: self.config.connects,
                 kernel: None,
                 hindered: false,
@@ -129,8 +128,9 @@ impl Membership {
             },
         );
         let packet = self.ping(now, id, member);
-        if path == Path::Stream && self.ticks.is_multiple_of(8) {
-            // Perhaps UDP passes again: an ack on that way brings the member back to it.
+        if path == Path::Stream && (self.cases.contains_key(&member) || self.ticks.is_multiple_of(8)) {
+            // Perhaps UDP passes again: an ack on that way brings the member back to it. And a stream dies of a
+            // cut in either direction, so who is in doubt is spoken to by datagram, too: it may be us who is deaf.
             self.send_at(address, Some(member), Path::Datagram, packet.clone());
         }
         self.send_at(address, Some(member), path, packet);
@@ -158,7 +158,7 @@ impl Membership {
                 voucher: self.me.id,
                 kind: SignOfLife::Kernel,
                 age_ms: 0,
-                silent_ms: millis(now.since(case.silent_since)),
+                silent_ms: millis(now.since(case.stalled_since())),
             },
         })
     }
@@ -189,7 +189,7 @@ impl Membership {
             .table
             .sample(count, &mut self.rng, |entry| entry.id() != target && !cases.contains_key(&entry.id()));
         if let Some(probe) = self.probes.get_mut(&id) {
-            probe.relays_asked = relays.len() as u32;
+            probe.relays.clone_from(&relays);
         }
         for relay in relays {
             let packet = self.packet(now, Some(Body::PingReq { probe: id, target }), Vec::new());
@@ -229,6 +229,7 @@ impl Membership {
 
     /// A connect attempt ended.
     pub fn handle_connect(&mut self, now: Instant, token: ConnectToken, outcome: ConnectOutcome) {
+        self.guard(now);
         match self.connects.remove(&token.0) {
             Some(Purpose::Knock(id)) => match outcome {
                 ConnectOutcome::Accepted => self.kernel_said(now, id, Unanswered::Stalled),
@@ -274,7 +275,7 @@ impl Membership {
     /// The probe is over and nobody had an answer.
     pub(super) fn conclude(&mut self, now: Instant, id: u64) {
         let Some(probe) = self.probes.remove(&id) else { return };
-        if probe.relays_asked > probe.nacks {
+        if !probe.relays.is_empty() {
             // Relays that did not even say "no" hint that the trouble is on our side.
             self.health.worse();
         }
@@ -296,12 +297,12 @@ impl Membership {
         }
         let case = self.cases.entry(target).or_insert_with(|| Case::open(now, incarnation, sent));
         let before = case.own.map(|(seen, _)| seen);
-        case.note_own(now, sent, me, seen);
+        case.note_own(now, sent, testimony_life(&self.config), me, seen);
         let again = before == Some(seen);
         let due = |last: Option<Instant>, spacing: Duration| last.is_none_or(|at| now.since(at) >= spacing);
         let record = match seen {
             Unanswered::Stalled => {
-                case.vouch_kernel(now + life, sent);
+                case.vouch_kernel(now, now + life, sent);
                 due(case.vouched_at, life / 3).then(|| {
                     case.vouched_at = Some(now);
                     Record::Vouch {
@@ -310,7 +311,7 @@ impl Membership {
                         voucher: me,
                         kind: SignOfLife::Kernel,
                         age_ms: 0,
-                        silent_ms: millis(now.since(case.silent_since)),
+                        silent_ms: millis(now.since(case.stalled_since())),
                     }
                 })
             }
@@ -381,14 +382,15 @@ impl Membership {
         self.try_kernel(source.id);
     }
 
-    /// A relay answers for a member.
-    pub(super) fn handle_indirect_ack(&mut self, now: Instant, id: u64, answered: bool) {
+    /// A relay answers for a member. Only who was asked is believed: a datagram does not name its receiver,
+    /// so an answer to somebody else's question could be played to us.
+    pub(super) fn handle_indirect_ack(&mut self, now: Instant, source: Source, id: u64, answered: bool) {
         let Some(probe) = self.probes.get_mut(&id) else { return };
+        let Some(place) = probe.relays.iter().position(|relay| *relay == source.id) else { return };
+        probe.relays.swap_remove(place);
         let target = probe.target;
         if answered {
             self.answered(now, target);
-        } else {
-            probe.nacks += 1;
         }
     }
 
@@ -401,14 +403,7 @@ impl Membership {
         };
         let others_doubt = case.shown != Shown::Alive || !case.testimony.is_empty();
         let incarnation = case.incarnation;
-        let refused = matches!(case.own, Some((Unanswered::Refused, _)));
         self.close_case(now, member);
-        if refused {
-            // Its kernel refused for the living: try it again before believing it again.
-            if let Some(entry) = self.table.get_mut(member) {
-                entry.kernel = KernelTrust::Untried(0);
-            }
-        }
         if others_doubt {
             let (voucher, kind) = (self.me.id, SignOfLife::Acked);
             self.dissemination
@@ -419,9 +414,14 @@ impl Membership {
 
     /// Ends a case with the member alive.
     pub(super) fn close_case(&mut self, _now: Instant, member: PeerId) {
-        let shown = self.cases.get(&member).map(|case| case.shown);
+        let Some(case) = self.cases.get(&member) else { return };
+        let (shown, refused) = (case.shown, matches!(case.own, Some((Unanswered::Refused, _))));
+        if let Some(entry) = self.table.get_mut(member).filter(|_| refused) {
+            // Its kernel refused for the living: try it again before believing it again (rule 22).
+            entry.kernel = KernelTrust::Untried(0);
+        }
         self.forget_doubts(member);
-        if shown.is_some_and(|shown| shown != Shown::Alive)
+        if shown != Shown::Alive
             && let Some(info) = self.table.get(member).map(|entry| Arc::clone(&entry.info))
         {
             self.notify(Event::Recovered(info));

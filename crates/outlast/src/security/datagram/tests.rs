@@ -304,3 +304,9 @@ fn an_oversized_packet_is_our_own_bug() {
     let world = World::new();
     world.seal(&mut world.guard(1, 1), &[0; PACKET_BYTES_MAX + 1]);
 }
+
+#[test]
+fn a_guard_may_live_on_a_thread_of_its_own() {
+    fn can_move<T: Send + 'static>() {}
+    can_move::<DatagramGuard>();
+}

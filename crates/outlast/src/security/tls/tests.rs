@@ -80,6 +80,26 @@ fn your_own_authority_gives_per_peer_identity_and_is_held_against_the_clock() {
 }
 
 #[test]
+fn derived_certificates_do_not_look_at_the_clock() {
+    let keys = keys(&RunSecret::generate(), "run");
+    let (authority, leaf, _) = derive(&keys, fresh_peer_id()).unwrap();
+    let mut roots = RootCertStore::empty();
+    roots.add(authority).unwrap();
+    let roots = Arc::new(roots);
+    let provider = Arc::new(provider::default_provider());
+    let verifier = |clock| ChainVerifier::new(roots.clone(), clock, &provider).unwrap();
+    let name = server_name(keys.run());
+    for seconds in [0, 1 << 40] {
+        let now = UnixTime::since_unix_epoch(Duration::from_secs(seconds));
+        assert!(verifier(Clock::Fixed).verify_server_cert(&leaf, &[], &name, &[], now).is_ok());
+        assert!(verifier(Clock::Fixed).verify_client_cert(&leaf, &[], now).is_ok());
+        // The same certificate under a clock that counts: the test would notice.
+        assert!(verifier(Clock::Wall).verify_server_cert(&leaf, &[], &name, &[], now).is_err());
+        assert!(verifier(Clock::Wall).verify_client_cert(&leaf, &[], now).is_err());
+    }
+}
+
+#[test]
 fn useless_pem_is_named() {
     let run: RunId = "run".parse().unwrap();
     let (authority, [(chain, key), ..]) = authority_and_leaves(fresh_peer_id());
@@ -132,6 +152,7 @@ fn authority_and_leaves(peer: PeerId) -> (String, [(String, String); 3]) {
     };
     let uri = SanType::URI(format!("outlast:peer:{peer}").try_into().unwrap());
     let named = leaf(&|params| params.subject_alt_names.push(uri.clone()));
-    let expired = leaf(&|params| params.not_after = date_time_ymd(2001, 1, 1));
+    // Past for the wall clock, still to come at the fixed date of derived certificates.
+    let expired = leaf(&|params| params.not_after = date_time_ymd(2025, 1, 1));
     (authority, [named, leaf(&|_| ()), expired])
 }
