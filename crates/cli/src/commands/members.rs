@@ -72,9 +72,7 @@ fn announce(
         membership.address(),
         args.run_id
     ))?;
-    for line in hand_over.explanation() {
-        print_line(&line)?;
-    }
+    print_line(&hand_over.explanation())?;
     print_line(&format!("others join with:  {join}"))
 }
 

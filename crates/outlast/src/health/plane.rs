@@ -67,6 +67,7 @@ pub(super) struct Plane<D> {
     outbound: Vec<u8>,
     published: Option<Instant>,
     goodbye: Option<Goodbye>,
+    drain_max: usize,
     drained: bool,
 }
 
@@ -98,6 +99,7 @@ impl<D: Dialler> Plane<D> {
             outbound: Vec::with_capacity(DATAGRAM_BYTES_MAX),
             published: None,
             goodbye: None,
+            drain_max: DRAIN_MAX,
             drained: true,
         }
     }
@@ -196,7 +198,7 @@ impl<D: Dialler> Plane<D> {
 
     fn drain_socket(&mut self) {
         self.drained = false;
-        for _ in 0..DRAIN_MAX {
+        for _ in 0..self.drain_max {
             match self.port.udp().recv_from(&mut self.inbound) {
                 Ok((length, from)) => self.receive(length, canonical(from)),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
@@ -342,3 +344,6 @@ fn canonical(address: SocketAddr) -> SocketAddr {
         SocketAddr::V4(_) => address,
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -64,17 +64,15 @@ impl HandOver {
     }
 
     /// What to tell a person.
-    pub(super) fn explanation(&self) -> Vec<String> {
-        self.file
-            .iter()
-            .map(|path| {
-                format!(
-                    "new secret for this group in {} (only you can read it); on other machines give its text in \
-                     OUTLAST_SECRET or copy the file",
-                    path.display()
-                )
-            })
-            .collect()
+    pub(super) fn explanation(&self) -> String {
+        match &self.file {
+            Some(path) => format!(
+                "new secret for this group in {} (only you can read it); on other machines give its text in \
+                 OUTLAST_SECRET or copy the file",
+                path.display()
+            ),
+            None => "others need the same secret as this member was given".to_owned(),
+        }
     }
 }
 
