@@ -29,7 +29,7 @@ use outlast_proto::time::{Duration, Instant};
 
 /// For how long after a firewall refused for the living its host's kernel may go unbelieved (rule 22), so that a
 /// stop looks like silence.
-const KERNEL_DISTRUSTED: Duration = Duration::from_secs(60);
+const KERNEL_DISTRUSTED: Duration = Duration::from_mins(1);
 
 /// No live member is declared dead.
 pub struct NoFalseDeath {
@@ -110,8 +110,12 @@ impl NoFalseDeath {
                     return Some("stopped while its kernel's word was not believed because of a firewall");
                 }
                 Ailment::Frozen | Ailment::CutOff | Ailment::Mute | Ailment::Parted | Ailment::Lossy => {
-                    let together =
-                        lasted + own.iter().filter(|other| overlaps(other)).map(|s| s.lasted(at)).sum();
+                    let together = lasted
+                        + own
+                            .iter()
+                            .filter(|other| other.ailment != Ailment::UdpBlocked && overlaps(other))
+                            .map(|s| s.lasted(at))
+                            .sum();
                     if together > nearly(self.config.suspicion_min) {
                         return Some("out of reach for the suspicion time");
                     }
