@@ -205,6 +205,13 @@ impl Membership {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
+        let acked = self.table.get(member).and_then(|entry| entry.acked(now));
+        let just_acked = acked.is_some_and(|acked| now.since(acked) < self.config.probe_interval);
+        if just_acked && !self.cases.contains_key(&member) {
+            // The echo of a doubt that we have just settled. Were it news again, an accusation would go round for
+            // as long as it takes the refutation to overtake it, and everybody would look each time.
+            return;
+        }
         let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
         let case = self.case(now, member, incarnation, now);
         let stale =

@@ -425,6 +425,23 @@ fn a_socket_full_of_news_is_not_pushed_on_packet_by_packet() {
 }
 
 #[test]
+fn the_echo_of_a_settled_accusation_is_not_news_again() {
+    let mut stage = Stage::new(4);
+    stage.run(ms(1_000));
+    let mut looks = 0;
+    for step in 0..50 {
+        stage.sent.clear();
+        stage.accuse(1, 2 + step % 3, Silence::Refused);
+        stage.run(ms(10));
+        let pings = stage.sent.iter().filter(|(_, to, _, packet)| {
+            number_of(*to) == 1 && matches!(packet.body, Some(Body::Ping { .. }))
+        });
+        looks += pings.count();
+    }
+    assert!(looks <= 6, "{looks} looks at a member that answers each time, in half a second");
+}
+
+#[test]
 fn a_stopped_member_recovers_when_it_answers() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
