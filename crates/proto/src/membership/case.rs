@@ -218,6 +218,7 @@ impl Case {
     pub(super) fn restart(&mut self, now: Instant, me: PeerId) {
         self.silent_since = now;
         self.stalled_since = None;
+        self.heard = self.heard.map(|_| now);
         self.own = None;
         self.refusals = 0;
         self.testimony.retain(|word| word.accuser != me);

@@ -260,7 +260,11 @@ impl Membership {
                 }
                 // The voucher may have been deaf, and found stalled what answered us.
                 let claimed = seen - Duration::from_millis(u64::from(silent_ms));
-                let silent_since = acked.map_or(claimed, |acked| claimed.max(acked));
+                let mut silent_since = acked.map_or(claimed, |acked| claimed.max(acked));
+                if !self.cases.contains_key(&member) {
+                    // Had it been silent for longer than a round of probes, we had found out ourselves.
+                    silent_since = silent_since.max(now - self.config.probe_interval * self.size() as u32);
+                }
                 let case = self.case(now, member, incarnation, silent_since);
                 (life / 3, case.vouch_kernel(seen, seen + life, silent_since))
             }

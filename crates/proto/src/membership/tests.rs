@@ -544,6 +544,34 @@ fn what_lay_in_the_socket_while_we_stood_still_is_not_judged_by_the_leapt_clock(
 }
 
 #[test]
+fn who_was_heard_before_a_stall_of_our_own_still_talks_after_it() {
+    // Behind a rejecting firewall: refused by everybody, and heard.
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    for _ in 0..20 {
+        stage.run(ms(200));
+        stage.say(1, None, vec![]);
+        stage.accuse(1, 2, Silence::Refused);
+        stage.accuse(1, 3, Silence::Refused);
+    }
+    stage.freeze(ms(6_000));
+    stage.run(ms(900));
+    assert_eq!(stage.died(1), None, "we have not listened long enough: {:?}", stage.events);
+}
+
+#[test]
+fn the_claim_of_an_old_stall_is_not_taken_over_by_who_would_have_seen_it() {
+    let mut stage = Stage::new(7);
+    stage.now += ms(20_000);
+    stage.script(1, STOPPED);
+    let (member, voucher, kind) = (peer(1), peer(2), SignOfLife::Kernel);
+    let record = Record::Vouch { member, incarnation: 0, voucher, kind, age_ms: 0, silent_ms: 9_000 };
+    stage.say(2, None, vec![record]);
+    stage.run(ms(12_000));
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+}
+
+#[test]
 fn an_untried_kernel_proves_nothing() {
     // A newcomer whose closed port accepts: something between us answers for others (rule 22).
     let mut stage = Stage::new(3);
