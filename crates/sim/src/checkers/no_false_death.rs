@@ -10,6 +10,8 @@
 //! - its process was stopped for longer than `stall_budget` (20d);
 //! - nothing could leave its host, or the host stood still, for the suspicion time (20e);
 //! - nothing could reach it for `dead_after`, whether it talked or not (20e);
+//! - a firewall refused connects for it and dropped what it should hear: it is saved by what it says, and storms
+//!   lose some of that. Without loss the scenario `reject-all` allows no such death;
 //! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b); or a
 //!   while before it was stopped: then its kernel is not believed (22);
 //! - a firewall refused for it while whoever declares it was away himself: it had nothing else to go by (20b);
@@ -80,7 +82,10 @@ impl NoFalseDeath {
             .iter()
             .filter(lately)
             .any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting));
-        self.own_excuse(&own, firewalled, at).or_else(|| self.others_excuse(chronicle, subject.host, at))
+        let udp_blocked =
+            chronicle.all_spells().any(|(_, spell)| spell.ailment == Ailment::UdpBlocked && recent(&spell));
+        self.own_excuse(&own, firewalled, udp_blocked, at)
+            .or_else(|| self.others_excuse(chronicle, subject.host, at))
     }
 
     /// Whether an observer's own troubles kept it from knowing better.
@@ -95,7 +100,13 @@ impl NoFalseDeath {
         })
     }
 
-    fn own_excuse(&self, own: &[Spell], firewalled: bool, at: Instant) -> Option<&'static str> {
+    fn own_excuse(
+        &self,
+        own: &[Spell],
+        firewalled: bool,
+        udp_blocked: bool,
+        at: Instant,
+    ) -> Option<&'static str> {
         // A setting is met a little early by clocks that are read a little apart.
         let nearly = |time: Duration| time.mul_f64(0.8);
         for spell in own {
@@ -122,6 +133,12 @@ impl NoFalseDeath {
                 }
                 Ailment::Deaf | Ailment::Rejecting if lasted > nearly(self.config.dead_after) => {
                     return Some("deaf for dead_after");
+                }
+                Ailment::Rejecting if lasted > self.config.probe_interval => {
+                    return Some("a firewall refused for it, and what it said meanwhile may have been lost");
+                }
+                Ailment::Deaf if udp_blocked => {
+                    return Some("deaf, so no stream works, where others have nothing but streams");
                 }
                 Ailment::Rejecting | Ailment::RefusingTcp | Ailment::Deaf if own.iter().any(overlaps) => {
                     return Some("stopped or unreachable behind a firewall or a one-way cut");
