@@ -277,9 +277,9 @@ impl Case {
         let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
         if let Some(declared) = &self.declared {
             let contradicted = match declared.reason {
-                // Whoever was deaf for a while saw a stall before there was one.
+                // Whoever was deaf itself for a while saw a stall, or deafness, before there was one.
                 DeathReason::StalledTooLong => !due(self.stalled_since() + config.stall_budget),
-                DeathReason::Deaf => false,
+                DeathReason::Deaf => !due(self.silent_since + config.dead_after),
                 _ => talks || vouched || own == Unanswered::Stalled,
             };
             if !contradicted {

@@ -572,6 +572,25 @@ fn the_claim_of_an_old_stall_is_not_taken_over_by_who_would_have_seen_it() {
 }
 
 #[test]
+fn that_somebody_is_deaf_is_not_believed_before_our_own_wait_is_over() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(3_000));
+    let (member, reason) = (peer(1), DeathReason::Deaf);
+    for _ in 0..20 {
+        stage.say(1, None, vec![]);
+        stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(2)] }]);
+        stage.run(ms(200));
+    }
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+    for _ in 0..40 {
+        stage.say(1, None, vec![]);
+        stage.run(ms(200));
+    }
+    assert_eq!(stage.died(1), Some(DeathReason::Deaf));
+}
+
+#[test]
 fn an_untried_kernel_proves_nothing() {
     // A newcomer whose closed port accepts: something between us answers for others (rule 22).
     let mut stage = Stage::new(3);
