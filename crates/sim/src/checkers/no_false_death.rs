@@ -95,7 +95,7 @@ impl NoFalseDeath {
                 spell.ailment,
                 Ailment::CutOff | Ailment::Deaf | Ailment::Mute | Ailment::Rejecting | Ailment::Lossy
             );
-            let recent = spell.from <= at && spell.touches(at - self.config.suspicion_min, at);
+            let recent = spell.from <= at && spell.touches(at - self.aftermath(), at);
             unreachable && recent && spell.lasted(at) > self.config.suspicion_min.mul_f64(0.8)
         })
     }
