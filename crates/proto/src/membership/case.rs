@@ -279,7 +279,9 @@ impl Case {
             let contradicted = match declared.reason {
                 // Whoever was deaf itself for a while saw a stall, or deafness, before there was one.
                 DeathReason::StalledTooLong => !due(self.stalled_since() + config.stall_budget),
-                DeathReason::Deaf => !due(self.silent_since + config.dead_after),
+                DeathReason::Deaf => {
+                    vouched || own == Unanswered::Stalled || !due(self.silent_since + config.dead_after)
+                }
                 _ => talks || vouched || own == Unanswered::Stalled,
             };
             if !contradicted {

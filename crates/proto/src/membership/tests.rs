@@ -591,6 +591,17 @@ fn that_somebody_is_deaf_is_not_believed_before_our_own_wait_is_over() {
 }
 
 #[test]
+fn a_stalled_member_does_not_die_of_deafness_that_somebody_remembers() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(2_000));
+    let (member, reason) = (peer(1), DeathReason::Deaf);
+    stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(2)] }]);
+    stage.run(ms(11_000));
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+}
+
+#[test]
 fn an_untried_kernel_proves_nothing() {
     // A newcomer whose closed port accepts: something between us answers for others (rule 22).
     let mut stage = Stage::new(3);
