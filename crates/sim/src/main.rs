@@ -89,7 +89,9 @@ fn write_tables(quick: bool, out: Option<&Path>) -> ExitCode {
     let plan = if quick { Plan::quick() } else { Plan::full() };
     let mut text = table::tables(&plan, |line| eprintln!("{line}"));
     if !quick {
-        text.push_str(&format!("\n{}\n", state_scale(10_000)));
+        text.push('\n');
+        text.push_str(&state_scale(10_000));
+        text.push('\n');
     }
     let Some(out) = out else {
         println!("{text}");

@@ -218,6 +218,7 @@ impl Case {
     pub(super) fn restart(&mut self, now: Instant, me: PeerId) {
         self.silent_since = now;
         self.stalled_since = None;
+        self.heard = self.heard.map(|_| now);
         self.own = None;
         self.refusals = 0;
         self.testimony.retain(|word| word.accuser != me);
@@ -276,9 +277,11 @@ impl Case {
         let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
         if let Some(declared) = &self.declared {
             let contradicted = match declared.reason {
-                // Whoever was deaf for a while saw a stall before there was one.
+                // Whoever was deaf itself for a while saw a stall, or deafness, before there was one.
                 DeathReason::StalledTooLong => !due(self.stalled_since() + config.stall_budget),
-                DeathReason::Deaf => false,
+                DeathReason::Deaf => {
+                    vouched || own == Unanswered::Stalled || !due(self.silent_since + config.dead_after)
+                }
                 _ => talks || vouched || own == Unanswered::Stalled,
             };
             if !contradicted {

@@ -207,6 +207,13 @@ impl Membership {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
+        let acked = self.table.get(member).and_then(|entry| entry.acked(now));
+        let just_acked = acked.is_some_and(|acked| now.since(acked) < self.config.probe_interval);
+        if just_acked && !self.cases.contains_key(&member) {
+            // The echo of a doubt that we have just settled. Were it news again, an accusation would go round for
+            // as long as it takes the refutation to overtake it, and everybody would look each time.
+            return;
+        }
         let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
         let case = self.case(now, member, incarnation, now);
         let stale =
@@ -255,7 +262,11 @@ impl Membership {
                 }
                 // The voucher may have been deaf, and found stalled what answered us.
                 let claimed = seen - Duration::from_millis(u64::from(silent_ms));
-                let silent_since = acked.map_or(claimed, |acked| claimed.max(acked));
+                let mut silent_since = acked.map_or(claimed, |acked| claimed.max(acked));
+                if !self.cases.contains_key(&member) {
+                    // Had it been silent for longer than a round of probes, we had found out ourselves.
+                    silent_since = silent_since.max(now - self.config.probe_interval * self.size() as u32);
+                }
                 let case = self.case(now, member, incarnation, silent_since);
                 (life / 3, case.vouch_kernel(seen, seen + life, silent_since))
             }

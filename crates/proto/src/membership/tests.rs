@@ -425,6 +425,23 @@ fn a_socket_full_of_news_is_not_pushed_on_packet_by_packet() {
 }
 
 #[test]
+fn the_echo_of_a_settled_accusation_is_not_news_again() {
+    let mut stage = Stage::new(4);
+    stage.run(ms(1_000));
+    let mut looks = 0;
+    for step in 0..50 {
+        stage.sent.clear();
+        stage.accuse(1, 2 + step % 3, Silence::Refused);
+        stage.run(ms(10));
+        let pings = stage.sent.iter().filter(|(_, to, _, packet)| {
+            number_of(*to) == 1 && matches!(packet.body, Some(Body::Ping { .. }))
+        });
+        looks += pings.count();
+    }
+    assert!(looks <= 6, "{looks} looks at a member that answers each time, in half a second");
+}
+
+#[test]
 fn a_stopped_member_recovers_when_it_answers() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
@@ -539,6 +556,64 @@ fn what_lay_in_the_socket_while_we_stood_still_is_not_judged_by_the_leapt_clock(
     // The driver hands in what arrived before it runs the late timers.
     stage.accuse(1, 2, Silence::Silent);
     assert_eq!(stage.died(1), None, "we were away for most of dead_after");
+}
+
+#[test]
+fn who_was_heard_before_a_stall_of_our_own_still_talks_after_it() {
+    // Behind a rejecting firewall: refused by everybody, and heard.
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    for _ in 0..20 {
+        stage.run(ms(200));
+        stage.say(1, None, vec![]);
+        stage.accuse(1, 2, Silence::Refused);
+        stage.accuse(1, 3, Silence::Refused);
+    }
+    stage.freeze(ms(6_000));
+    stage.run(ms(900));
+    assert_eq!(stage.died(1), None, "we have not listened long enough: {:?}", stage.events);
+}
+
+#[test]
+fn the_claim_of_an_old_stall_is_not_taken_over_by_who_would_have_seen_it() {
+    let mut stage = Stage::new(7);
+    stage.now += ms(20_000);
+    stage.script(1, STOPPED);
+    let (member, voucher, kind) = (peer(1), peer(2), SignOfLife::Kernel);
+    let record = Record::Vouch { member, incarnation: 0, voucher, kind, age_ms: 0, silent_ms: 9_000 };
+    stage.say(2, None, vec![record]);
+    stage.run(ms(12_000));
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+}
+
+#[test]
+fn that_somebody_is_deaf_is_not_believed_before_our_own_wait_is_over() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(3_000));
+    let (member, reason) = (peer(1), DeathReason::Deaf);
+    for _ in 0..20 {
+        stage.say(1, None, vec![]);
+        stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(2)] }]);
+        stage.run(ms(200));
+    }
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+    for _ in 0..40 {
+        stage.say(1, None, vec![]);
+        stage.run(ms(200));
+    }
+    assert_eq!(stage.died(1), Some(DeathReason::Deaf));
+}
+
+#[test]
+fn a_stalled_member_does_not_die_of_deafness_that_somebody_remembers() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(2_000));
+    let (member, reason) = (peer(1), DeathReason::Deaf);
+    stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(2)] }]);
+    stage.run(ms(11_000));
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
 }
 
 #[test]

@@ -10,6 +10,8 @@
 //! - its process was stopped for longer than `stall_budget` (20d);
 //! - nothing could leave its host, or the host stood still, for the suspicion time (20e);
 //! - nothing could reach it for `dead_after`, whether it talked or not (20e);
+//! - a firewall refused connects for it and dropped what it should hear: it is saved by what it says, and storms
+//!   lose some of that. Without loss the scenario `reject-all` allows no such death;
 //! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b); or a
 //!   while before it was stopped: then its kernel is not believed (22);
 //! - a firewall refused for it while whoever declares it was away himself: it had nothing else to go by (20b);
@@ -29,7 +31,7 @@ use outlast_proto::time::{Duration, Instant};
 
 /// For how long after a firewall refused for the living its host's kernel may go unbelieved (rule 22), so that a
 /// stop looks like silence.
-const KERNEL_DISTRUSTED: Duration = Duration::from_secs(60);
+const KERNEL_DISTRUSTED: Duration = Duration::from_mins(1);
 
 /// No live member is declared dead.
 pub struct NoFalseDeath {
@@ -80,7 +82,10 @@ impl NoFalseDeath {
             .iter()
             .filter(lately)
             .any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting));
-        self.own_excuse(&own, firewalled, at).or_else(|| self.others_excuse(chronicle, subject.host, at))
+        let udp_blocked =
+            chronicle.all_spells().any(|(_, spell)| spell.ailment == Ailment::UdpBlocked && recent(&spell));
+        self.own_excuse(&own, firewalled, udp_blocked, at)
+            .or_else(|| self.others_excuse(chronicle, subject.host, at))
     }
 
     /// Whether an observer's own troubles kept it from knowing better.
@@ -90,12 +95,18 @@ impl NoFalseDeath {
                 spell.ailment,
                 Ailment::CutOff | Ailment::Deaf | Ailment::Mute | Ailment::Rejecting | Ailment::Lossy
             );
-            let recent = spell.from <= at && spell.touches(at - self.config.suspicion_min, at);
+            let recent = spell.from <= at && spell.touches(at - self.aftermath(), at);
             unreachable && recent && spell.lasted(at) > self.config.suspicion_min.mul_f64(0.8)
         })
     }
 
-    fn own_excuse(&self, own: &[Spell], firewalled: bool, at: Instant) -> Option<&'static str> {
+    fn own_excuse(
+        &self,
+        own: &[Spell],
+        firewalled: bool,
+        udp_blocked: bool,
+        at: Instant,
+    ) -> Option<&'static str> {
         // A setting is met a little early by clocks that are read a little apart.
         let nearly = |time: Duration| time.mul_f64(0.8);
         for spell in own {
@@ -110,14 +121,24 @@ impl NoFalseDeath {
                     return Some("stopped while its kernel's word was not believed because of a firewall");
                 }
                 Ailment::Frozen | Ailment::CutOff | Ailment::Mute | Ailment::Parted | Ailment::Lossy => {
-                    let together =
-                        lasted + own.iter().filter(|other| overlaps(other)).map(|s| s.lasted(at)).sum();
+                    let together = lasted
+                        + own
+                            .iter()
+                            .filter(|other| other.ailment != Ailment::UdpBlocked && overlaps(other))
+                            .map(|s| s.lasted(at))
+                            .sum();
                     if together > nearly(self.config.suspicion_min) {
                         return Some("out of reach for the suspicion time");
                     }
                 }
                 Ailment::Deaf | Ailment::Rejecting if lasted > nearly(self.config.dead_after) => {
                     return Some("deaf for dead_after");
+                }
+                Ailment::Rejecting if lasted > self.config.probe_interval => {
+                    return Some("a firewall refused for it, and what it said meanwhile may have been lost");
+                }
+                Ailment::Deaf if udp_blocked => {
+                    return Some("deaf, so no stream works, where others have nothing but streams");
                 }
                 Ailment::Rejecting | Ailment::RefusingTcp | Ailment::Deaf if own.iter().any(overlaps) => {
                     return Some("stopped or unreachable behind a firewall or a one-way cut");

@@ -319,9 +319,9 @@ impl HealthNode for FocaNode {
         view.active.push(Row { member: self.foca.identity().identity(), incarnation: 0, alive: true });
         for member in self.foca.iter_membership_state() {
             if member.state() == State::Down {
-                view.failed.push(row(member))
+                view.failed.push(row(member));
             } else {
-                view.active.push(row(member))
+                view.active.push(row(member));
             }
         }
         view

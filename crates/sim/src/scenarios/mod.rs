@@ -35,7 +35,10 @@ pub fn all() -> Vec<Scenario> {
             script: |seed| {
                 let intensity =
                     Intensity { members_min: 24, members_max: 64, troubles_max: 24, ..Intensity::wild() };
-                storm::script(seed, &intensity)
+                let mut script = storm::script(seed, &intensity);
+                // Dozens of troubles at once in a larger group: news, looks and reunions come thick.
+                script.packets_per_second_max = 200.0;
+                script
             },
         },
     ];

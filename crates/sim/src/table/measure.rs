@@ -101,7 +101,7 @@ impl<N: Candidate> Round<'_, N> {
     /// Who was declared dead by somebody in his right mind and should not have been.
     fn false_deaths(&self, deadly: bool) -> usize {
         let counts =
-            |observer: &HostId| !self.gone.contains(observer) && !(deadly && self.victims.contains(observer));
+            |observer: &HostId| !(self.gone.contains(observer) || deadly && self.victims.contains(observer));
         self.declared
             .iter()
             .filter(|(host, by)| !self.gone.contains(host) && by.keys().any(counts))

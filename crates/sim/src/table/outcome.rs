@@ -89,7 +89,7 @@ fn play<N: Candidate>(outcome: &mut Outcome, script: &Script, seed: u64, struck:
     world.inject(&Fault::HealAll);
     let healed = world.now();
     outcome.runs += 1;
-    while world.now().since(healed) < Duration::from_secs(60) {
+    while world.now().since(healed) < Duration::from_mins(1) {
         world.run_until(world.now() + Duration::from_millis(100));
         if Convergence::disagreement(&world).is_none() {
             outcome.agreed += 1;

@@ -23,6 +23,8 @@ pub enum Ailment {
     Rejecting,
     /// A firewall refused connects for it and let datagrams pass.
     RefusingTcp,
+    /// Datagrams did not pass; streams did.
+    UdpBlocked,
     /// Its own paths lost more than everybody's.
     Lossy,
 }

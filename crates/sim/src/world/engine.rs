@@ -303,8 +303,14 @@ impl<N: Node> World<N> {
                 self.hosts[host.index()].timer_at = None;
                 self.arm_timer(host);
             }
-            Fault::BlockUdp(host) => self.network.set_udp_blocked(host, true),
-            Fault::UnblockUdp(host) => self.network.set_udp_blocked(host, false),
+            Fault::BlockUdp(host) => {
+                self.network.set_udp_blocked(host, true);
+                self.chronicle.begin(host, Ailment::UdpBlocked, now);
+            }
+            Fault::UnblockUdp(host) => {
+                self.network.set_udp_blocked(host, false);
+                self.chronicle.end(host, Ailment::UdpBlocked, now);
+            }
             Fault::Firewall(host, wall) => {
                 self.network.set_firewall(host, wall);
                 self.chronicle.end(host, Ailment::Rejecting, now);
@@ -331,6 +337,7 @@ impl<N: Node> World<N> {
                 Ailment::Parted,
                 Ailment::Rejecting,
                 Ailment::RefusingTcp,
+                Ailment::UdpBlocked,
                 Ailment::Lossy,
             ] {
                 self.chronicle.end(host, ailment, self.now);

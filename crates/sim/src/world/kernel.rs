@@ -32,6 +32,7 @@ pub(super) struct Connection {
 }
 
 /// A step of a connect.
+#[derive(Clone, Copy)]
 pub(super) enum Handshake {
     /// The SYN reaches the other kernel.
     Syn(u64),
