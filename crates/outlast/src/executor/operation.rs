@@ -85,6 +85,8 @@ pub(super) struct Operation {
     pub(super) frames_received: u64,
     /// How often a connection that broke before it was of use may be dialled again.
     pub(super) redials_left: u8,
+    /// The link from the predecessor broke before it was of use, and must be back by then.
+    pub(super) link_wanted_by: Option<Instant>,
     /// Rounds that the successor allows, once its own call is made.
     granted: Option<u32>,
     window: u32,
@@ -121,6 +123,7 @@ impl Operation {
             frames_sent: 0,
             frames_received: 0,
             redials_left: 2,
+            link_wanted_by: None,
             granted: None,
             window,
             progress: vec![Progress::default(); rounds_max],
