@@ -56,6 +56,8 @@ struct OpenEpoch {
 /// See the module's essay.
 pub(super) struct Engine {
     me: PeerId,
+    /// How long a link from the predecessor may be missing after it broke.
+    link_grace: Duration,
     desk: Desk,
     conns: BTreeMap<ConnId, Conn>,
     outgoing: BTreeMap<PeerId, ConnId>,
@@ -74,9 +76,10 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(super) fn new(me: PeerId) -> Self {
+    pub(super) fn new(me: PeerId, link_grace: Duration) -> Self {
         Self {
             me,
+            link_grace,
             desk: Desk::default(),
             conns: BTreeMap::new(),
             outgoing: BTreeMap::new(),
@@ -123,6 +126,8 @@ impl Engine {
         if self.closed || !is_open || self.desk.is_stale(&name) {
             return self.desk.stop(id, if self.closed { Stopped::Closed } else { Stopped::Stale });
         }
+        // A link that closed while it rested must not look like one that broke in use.
+        self.probe(self.outgoing.get(&successor).copied());
         match self.outgoing.get(&successor) {
             Some(conn) => self.bind_outgoing(*conn, id),
             None => self.dial(successor),
@@ -161,6 +166,7 @@ impl Engine {
             return;
         };
         operation.incoming = Some(conn.id);
+        operation.link_wanted_by = None;
         if operation.needs_credit() {
             let credit = operation.credit();
             conn.queue_credit(&credit);
@@ -183,8 +189,15 @@ impl Engine {
 
     fn check_deadlines(&mut self, now: Instant) {
         for (_, operation) in self.desk.iter_mut() {
-            if operation.parts.deadline <= now && operation.ending.is_none() {
+            if operation.ending.is_some() {
+                continue;
+            }
+            if operation.parts.deadline <= now {
                 operation.ending = Some(Err(Stopped::Deadline));
+            } else if operation.link_wanted_by.is_some_and(|by| by <= now) {
+                let peer = operation.parts.predecessor;
+                let error = "it closed and was not made again".to_owned();
+                operation.ending = Some(Err(Stopped::LinkBroken { peer, towards: false, error }));
             }
         }
     }
@@ -257,7 +270,10 @@ impl Engine {
 
     /// Waits until something can move, the bell rings, or the next deadline.
     pub(super) fn wait(&mut self, wakeup: &Wakeup) {
-        let deadline = self.desk.iter().map(|(_, operation)| operation.parts.deadline).min();
+        let wanted = |operation: &Operation| {
+            operation.link_wanted_by.map_or(operation.parts.deadline, |by| by.min(operation.parts.deadline))
+        };
+        let deadline = self.desk.iter().map(|(_, operation)| wanted(operation)).min();
         let now = Instant::now();
         let left =
             deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
@@ -383,8 +399,13 @@ impl Engine {
                 (Some(conn), true) => self.bind_outgoing(conn, op),
                 (Some(conn), false) => self.bind_incoming(conn, op),
                 (None, true) => self.dial(peer),
-                // The predecessor dials again when it notices.
-                (None, false) => {}
+                // The predecessor dials again when it notices; if it is there to notice.
+                (None, false) => {
+                    let by = Instant::now() + self.link_grace;
+                    if let Some(operation) = self.desk.get_mut(op) {
+                        operation.link_wanted_by = Some(by);
+                    }
+                }
             }
         }
     }

@@ -2,9 +2,11 @@
 //!
 //! An operation does no I/O. Connections ask it where an arriving block should land, tell it when the block is
 //! there, and ask it what to send. Rounds run side by side within a window; a new one is opened when the oldest
-//! is complete. That window is all the flow control there is after the first credit: a member that has completed
-//! round r knows that every member has sent its sums for it, so a receiver never holds more than two windows of
-//! rounds (see `rounds_max`), and there is a place for every byte.
+//! is complete. That window is all the flow control there is after the first credit, and it is enough for a
+//! place to be there for every byte. Let w be the window that this member grants its predecessor, and i the oldest
+//! round that it has not completed. It has not opened round i + w, so nobody has all contributions to that round,
+//! so the predecessor has not completed it and, by the window it was granted, has not opened round i + 2w. What
+//! arrives belongs to the rounds from i to i + 2w.
 //!
 //! The invariant: nothing is written to an output before its old bytes are saved, and nothing is written at
 //! all before the sender's fingerprint was compared.
@@ -83,6 +85,8 @@ pub(super) struct Operation {
     pub(super) frames_received: u64,
     /// How often a connection that broke before it was of use may be dialled again.
     pub(super) redials_left: u8,
+    /// The link from the predecessor broke before it was of use, and must be back by then.
+    pub(super) link_wanted_by: Option<Instant>,
     /// Rounds that the successor allows, once its own call is made.
     granted: Option<u32>,
     window: u32,
@@ -93,6 +97,9 @@ pub(super) struct Operation {
     /// The next round to open.
     opened: u32,
     ready: VecDeque<Message>,
+    /// Blocks of rounds that this member has not opened: the predecessor is ahead. They wait, so that the
+    /// steps of a round leave in order.
+    held: VecDeque<Message>,
     /// Block frames that have not arrived.
     outstanding: u64,
 }
@@ -116,12 +123,14 @@ impl Operation {
             frames_sent: 0,
             frames_received: 0,
             redials_left: 2,
+            link_wanted_by: None,
             granted: None,
             window,
             progress: vec![Progress::default(); rounds_max],
             base: 0,
             opened: 0,
             ready: VecDeque::with_capacity(rounds_max.min(64)),
+            held: VecDeque::new(),
             outstanding,
             parts,
         };
@@ -160,6 +169,11 @@ impl Operation {
         let window = self.granted.map_or(self.window, |granted| granted.min(self.window));
         while self.opened < self.parts.plan.rounds() && self.opened - self.base < window {
             self.ready.push_back(Message { round: self.opened, step: 0, slot: None });
+            for _ in 0..self.held.len() {
+                let Some(message) = self.held.pop_front() else { break };
+                let queue = if message.round == self.opened { &mut self.ready } else { &mut self.held };
+                queue.push_back(message);
+            }
             self.opened += 1;
         }
     }
@@ -289,7 +303,8 @@ impl Operation {
             (_, Landing::Output) => None,
         };
         if duty != Duty::Keep {
-            self.ready.push_back(Message { round, step: step + 1, slot: passed_on });
+            let queue = if round < self.opened { &mut self.ready } else { &mut self.held };
+            queue.push_back(Message { round, step: step + 1, slot: passed_on });
         }
         self.bytes_received += range.len() as u64;
         self.frames_received += 1;
@@ -319,7 +334,7 @@ impl Operation {
 
     /// Gives all scratch back; the operation is over.
     pub(super) fn clear(&mut self, slots: &mut Slots) {
-        self.ready.drain(..).filter_map(|message| message.slot).for_each(|slot| slots.give(slot));
+        self.ready.drain(..).chain(self.held.drain(..)).filter_map(|message| message.slot).for_each(|slot| slots.give(slot));
     }
 
     fn header(&self, kind: FrameKind, length: u32, round: u32, step: u16) -> Header {

@@ -28,13 +28,21 @@ pub struct DataSettings {
     pub window_bytes: usize,
     /// How long opening a connection may take.
     pub dial_timeout: Duration,
+    /// How long a call waits for the previous member to make its link again, if it broke before any of the
+    /// call's bytes were on it.
+    pub link_grace: Duration,
     /// Undo copies that are kept for the next operation, in bytes.
     pub undo_bytes_max: usize,
 }
 
 impl Default for DataSettings {
     fn default() -> Self {
-        Self { window_bytes: 1 << 20, dial_timeout: Duration::from_secs(5), undo_bytes_max: 2 << 30 }
+        Self {
+            window_bytes: 1 << 20,
+            dial_timeout: Duration::from_secs(5),
+            link_grace: Duration::from_secs(1),
+            undo_bytes_max: 2 << 30,
+        }
     }
 }
 
@@ -83,7 +91,7 @@ impl DataPlane {
         dialer: Arc<dyn Dial>,
         events: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let home = Home { engine: Some(Box::new(Engine::new(me))), inbox: Vec::new(), dead: false };
+        let home = Home { engine: Some(Box::new(Engine::new(me, settings.link_grace))), inbox: Vec::new(), dead: false };
         let shared = Shared {
             me,
             settings,

@@ -1,0 +1,368 @@
+//! What a ring does when something goes wrong: memory as it was, nobody blamed, the next call works.
+
+mod support;
+
+use outlast::executor::{Abort, Buffers, LinkEvent, Stopped};
+use outlast::link::{TcpSettings, TcpWire};
+use outlast_proto::collective::{DataType, ReduceOp};
+use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
+use std::io::Write;
+use std::net::{TcpListener, TcpStream};
+use std::time::{Duration, Instant};
+use support::{Cluster, PATIENCE, bytes_of, bytes_of_mut, contribution_f32, peer, reduce, sum_f32};
+
+/// A small generator: the same moments in every run of a seed.
+struct Moments(u64);
+
+impl Moments {
+    fn below(&mut self, limit: u64) -> u64 {
+        self.0 ^= self.0 << 13;
+        self.0 ^= self.0 >> 7;
+        self.0 ^= self.0 << 17;
+        self.0 % limit
+    }
+}
+
+fn abort_at_random_moments(world: usize, count: usize, attempts: u64) {
+    let cluster = Cluster::new(world);
+    let mut moments = Moments(0x9e37_79b9 + world as u64);
+    let expected = sum_f32(world, count, 0);
+    let (mut aborted, mut completed) = (0, 0);
+    let mut healthy = Duration::from_millis(2);
+    for attempt in 0..attempts {
+        let spec = cluster.spec(3, 2 * attempt, DataType::F32, ReduceOp::Sum, &[count]);
+        let delays: Vec<_> =
+            (0..world).map(|_| Duration::from_micros(moments.below(1 + healthy.as_micros() as u64))).collect();
+        let slowest = *delays.iter().max().unwrap();
+        let outcomes = cluster.everybody(|number, member| {
+            let original = contribution_f32(number, count, 0);
+            let mut tensor = original.clone();
+            let abort = Abort::new();
+            let delay = delays[number];
+            let outcome = std::thread::scope(|scope| {
+                let trigger = abort.clone();
+                scope.spawn(move || {
+                    std::thread::sleep(delay);
+                    trigger.trigger();
+                });
+                let started = Instant::now();
+                let outcome =
+                    member.plane.perform(&spec, Buffers::in_place([bytes_of_mut(&mut tensor)]), &abort);
+                let late = started.elapsed().saturating_sub(delay);
+                assert!(late < Duration::from_secs(5), "an abort takes {late:?}");
+                match outcome {
+                    Ok(performed) => {
+                        performed.undo();
+                        Ok(())
+                    }
+                    Err(stopped) => Err(stopped),
+                }
+            });
+            assert_eq!(bytes_of(&tensor), bytes_of(&original), "attempt {attempt}, member {number}");
+            outcome
+        });
+        for outcome in outcomes {
+            match outcome {
+                Ok(()) => completed += 1,
+                Err(Stopped::Aborted) => aborted += 1,
+                Err(other) => panic!("attempt {attempt}: {other}"),
+            }
+        }
+        let spec = cluster.spec(3, 2 * attempt + 1, DataType::F32, ReduceOp::Sum, &[count]);
+        let started = Instant::now();
+        cluster.everybody(|number, member| {
+            let mut tensor = contribution_f32(number, count, 0);
+            reduce(member, &spec, &mut tensor).unwrap().commit();
+            assert_eq!(tensor, expected, "the call after attempt {attempt}");
+        });
+        // Aim the next abort at the time that an operation takes here.
+        healthy = started.elapsed().max(slowest / 2);
+    }
+    assert!(aborted > 0, "no abort came in time: nothing was tested ({completed} completed)");
+}
+
+#[test]
+fn an_abort_at_any_moment_leaves_the_memory_alone_and_the_links_usable() {
+    abort_at_random_moments(2, 300_000, 20);
+    abort_at_random_moments(3, 300_000, 20);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn soak_aborts_at_random_moments() {
+    for world in 2..=4 {
+        abort_at_random_moments(world, 2_000_000, 300);
+        abort_at_random_moments(world, 1_000, 2_000);
+    }
+}
+
+fn tags_in_reversed_order(count: usize) {
+    let tags = 6;
+    let cluster = Cluster::new(3);
+    cluster.everybody(|number, member| {
+        std::thread::scope(|scope| {
+            let order: Vec<u64> = if number == 1 { (0..tags).collect() } else { (0..tags).rev().collect() };
+            for tag in order {
+                let spec = cluster.spec(tag, 0, DataType::F32, ReduceOp::Sum, &[count]);
+                scope.spawn(move || {
+                    let mut tensor = contribution_f32(number, count, tag as usize);
+                    reduce(member, &spec, &mut tensor).unwrap().commit();
+                    assert_eq!(tensor, sum_f32(3, count, tag as usize), "tag {tag}");
+                });
+                std::thread::sleep(Duration::from_millis(1));
+            }
+        });
+    });
+}
+
+#[test]
+fn tags_meet_in_any_order() {
+    tags_in_reversed_order(200_000);
+    tags_in_reversed_order(100);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn soak_tags_of_64_mib_in_reversed_order() {
+    tags_in_reversed_order(16 << 20);
+}
+
+/// One member waits under a tag that the other has not called: calls under another tag pass it by.
+#[test]
+fn a_call_that_nobody_answers_yet_is_in_nobodys_way() {
+    let cluster = Cluster::new(2);
+    let count = 2_000_000;
+    let run = |member: usize, tag: u64, seq: u64| {
+        let spec = cluster.spec(tag, seq, DataType::F32, ReduceOp::Sum, &[count]);
+        let mut tensor = contribution_f32(member, count, 0);
+        reduce(&cluster.members[member], &spec, &mut tensor).unwrap().commit();
+        assert!(tensor == sum_f32(2, count, 0));
+    };
+    std::thread::scope(|scope| {
+        let first = scope.spawn(|| run(0, 1, 0));
+        let second = scope.spawn(|| run(1, 2, 0));
+        for seq in 0..3 {
+            std::thread::scope(|scope| {
+                scope.spawn(|| run(0, 3, seq));
+                scope.spawn(|| run(1, 3, seq));
+            });
+        }
+        assert!(!first.is_finished() && !second.is_finished(), "these wait for their partners");
+        scope.spawn(|| run(1, 1, 0));
+        scope.spawn(|| run(0, 2, 0));
+    });
+}
+
+#[test]
+fn a_peer_that_vanishes_is_reported_by_its_neighbours_alone() {
+    let mut cluster = Cluster::new(5);
+    let count = 4_000_000;
+    let victim = 2;
+    let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[count]);
+    let aborts: Vec<_> = (0..5).map(|_| Abort::new()).collect();
+    let (sender, receiver) = std::sync::mpsc::channel();
+    let ready = std::sync::Barrier::new(6);
+    let outcomes = std::thread::scope(|scope| {
+        let calls: Vec<_> = (0..5)
+            .map(|number| {
+                let (member, abort, spec) = (&cluster.members[number], &aborts[number], &spec);
+                let (sender, ready) = (sender.clone(), &ready);
+                scope.spawn(move || {
+                    let original = contribution_f32(number, count, 0);
+                    let mut tensor = original.clone();
+                    ready.wait();
+                    let buffers = Buffers::in_place([bytes_of_mut(&mut tensor)]);
+                    let outcome = member.plane.perform(spec, buffers, abort).map(|performed| performed.undo());
+                    assert!(tensor == original, "member {number} has its memory back");
+                    sender.send(number).unwrap();
+                    outcome
+                })
+            })
+            .collect();
+        ready.wait();
+        std::thread::sleep(Duration::from_millis(5));
+        cluster.members[victim].plane.shutdown();
+        for _ in 0..3 {
+            let number = receiver.recv_timeout(PATIENCE).unwrap();
+            assert!((1..=3).contains(&number), "only the victim and its neighbours notice, not {number}");
+        }
+        aborts.iter().for_each(Abort::trigger);
+        calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
+    });
+    assert!(matches!(&outcomes[1], Err(Stopped::LinkBroken { peer: lost, towards: true, .. }) if *lost == peer(2)));
+    assert!(matches!(&outcomes[3], Err(Stopped::LinkBroken { peer: lost, towards: false, .. }) if *lost == peer(2)));
+    assert_eq!(outcomes[2], Err(Stopped::Closed));
+    assert_eq!((&outcomes[0], &outcomes[4]), (&Err(Stopped::Aborted), &Err(Stopped::Aborted)));
+    let told = cluster.members[1].events.lock().unwrap().clone();
+    assert!(told.iter().any(|event| matches!(event, LinkEvent::Down { peer: lost, .. } if *lost == peer(2))));
+
+    cluster.members.remove(victim);
+    cluster.open_epoch();
+    let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[count]);
+    cluster.everybody(|number, member| {
+        let mut tensor = contribution_f32(number, count, 0);
+        reduce(member, &spec, &mut tensor).unwrap().commit();
+        assert!(tensor == sum_f32(4, count, 0), "the survivors go on");
+    });
+}
+
+#[test]
+fn different_calls_under_one_name_are_noticed_before_a_byte_is_used() {
+    for counts in [[100, 101], [1_000_000, 999_999], [10, 1_000_000]] {
+        let cluster = Cluster::new(2);
+        let aborts = [Abort::new(), Abort::new()];
+        let outcomes = cluster.everybody(|number, member| {
+            let count = counts[number];
+            let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[count]);
+            let original = contribution_f32(number, count, 0);
+            let mut tensor = original.clone();
+            let buffers = Buffers::in_place([bytes_of_mut(&mut tensor)]);
+            let outcome = member.plane.perform(&spec, buffers, &aborts[number]).map(|performed| performed.undo());
+            assert_eq!(tensor, original);
+            aborts[1 - number].trigger();
+            outcome
+        });
+        let other = |number: usize| {
+            let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[counts[1 - number]]);
+            Err(Stopped::Mismatch { peer: peer(1 - number), theirs: spec.fingerprint.digest() })
+        };
+        assert!(outcomes[0] == other(0) || outcomes[1] == other(1), "{outcomes:?}");
+        assert!((0..2).all(|n| outcomes[n] == other(n) || outcomes[n] == Err(Stopped::Aborted)), "{outcomes:?}");
+    }
+}
+
+#[test]
+fn a_call_without_partners_ends_at_its_deadline() {
+    let cluster = Cluster::new(2);
+    let mut spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[1_000]);
+    spec.deadline = Instant::now() + Duration::from_millis(100);
+    let mut tensor = vec![1.0_f32; 1_000];
+    let outcome = reduce(&cluster.members[0], &spec, &mut tensor).map(|performed| performed.undo());
+    assert_eq!(outcome, Err(Stopped::Deadline));
+    assert!(Instant::now() >= spec.deadline, "not before it");
+}
+
+#[test]
+fn an_epoch_that_is_left_takes_its_calls_with_it_and_is_refused_afterwards() {
+    let mut cluster = Cluster::new(2);
+    let old = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[1_000_000]);
+    std::thread::scope(|scope| {
+        let call = scope.spawn(|| {
+            let mut tensor = vec![1.0_f32; 1_000_000];
+            reduce(&cluster.members[0], &old, &mut tensor).map(|performed| performed.undo())
+        });
+        std::thread::sleep(Duration::from_millis(20));
+        let ring: Vec<_> = cluster.members.iter().map(|member| (member.id, member.address)).collect();
+        cluster.members[0].plane.open_epoch(0, 2, ring);
+        assert_eq!(call.join().unwrap(), Err(Stopped::Aborted));
+    });
+    let mut tensor = vec![1.0_f32; 1_000_000];
+    let refused = reduce(&cluster.members[0], &old, &mut tensor).map(|performed| performed.undo());
+    assert_eq!(refused, Err(Stopped::Stale));
+    // Member 1 is a moment late: its eager bytes of the old epoch are drained, the new epoch works.
+    cluster.epoch = 2;
+    cluster.open_epoch();
+    let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[1_000_000]);
+    cluster.everybody(|number, member| {
+        let mut tensor = contribution_f32(number, 1_000_000, 0);
+        reduce(member, &spec, &mut tensor).unwrap().commit();
+        assert!(tensor == sum_f32(2, 1_000_000, 0));
+    });
+}
+
+/// Memory that is gone right after the call: a late write would be the end of this process.
+struct Page {
+    start: *mut u8,
+    bytes: usize,
+}
+
+impl Page {
+    fn new(bytes: usize) -> Self {
+        let access = ProtFlags::READ | ProtFlags::WRITE;
+        // SAFETY: a fresh anonymous mapping.
+        let start = unsafe { mmap_anonymous(std::ptr::null_mut(), bytes, access, MapFlags::PRIVATE) };
+        Self { start: start.unwrap().cast(), bytes }
+    }
+
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: our own mapping, borrowed through `self`.
+        unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
+    }
+}
+
+impl Drop for Page {
+    fn drop(&mut self) {
+        // SAFETY: our own mapping; no borrow of it is left.
+        unsafe { munmap(self.start.cast(), self.bytes) }.unwrap();
+    }
+}
+
+#[test]
+fn nobody_touches_the_memory_after_an_abort_returned() {
+    let cluster = Cluster::new(2);
+    let bytes = 4 << 20;
+    let mut moments = Moments(77);
+    for attempt in 0..25 {
+        let delays = [moments.below(3_000), moments.below(3_000)].map(Duration::from_micros);
+        cluster.everybody(|number, member| {
+            std::thread::scope(|scope| {
+                // Two tags: whichever call ends first, the other goes on driving the same links.
+                for tag in 0..2 {
+                    let cluster = &cluster;
+                    scope.spawn(move || {
+                        let mut page = Page::new(bytes);
+                        let abort = Abort::new();
+                        let spec = cluster.spec(tag, attempt, DataType::F32, ReduceOp::Sum, &[bytes / 4]);
+                        std::thread::scope(|scope| {
+                            let trigger = abort.clone();
+                            if tag == 0 {
+                                scope.spawn(move || {
+                                    std::thread::sleep(delays[number]);
+                                    trigger.trigger();
+                                });
+                            }
+                            let buffers = Buffers::in_place([page.bytes_mut()]);
+                            match member.plane.perform(&spec, buffers, &abort) {
+                                Ok(performed) => performed.commit(),
+                                Err(stopped) => assert_eq!((tag, stopped), (0, Stopped::Aborted)),
+                            }
+                            drop(page);
+                        });
+                    });
+                }
+            });
+        });
+    }
+}
+
+#[test]
+fn nonsense_breaks_its_link_and_nothing_else() {
+    let cluster = Cluster::new(2);
+    let run = |seq| {
+        let spec = cluster.spec(0, seq, DataType::F32, ReduceOp::Sum, &[100_000]);
+        cluster.everybody(|number, member| {
+            let mut tensor = contribution_f32(number, 100_000, 0);
+            reduce(member, &spec, &mut tensor).unwrap().commit();
+            assert!(tensor == sum_f32(2, 100_000, 0));
+        });
+    };
+    run(0);
+    // A connection in the name of member 1 takes the place of its real one, and talks nonsense.
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let mut liar = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+    let (accepted, _) = listener.accept().unwrap();
+    let victim = &cluster.members[0];
+    victim.plane.accept(peer(1), Box::new(TcpWire::new(accepted, &TcpSettings::default()).unwrap()));
+    liar.write_all(&[0xee; 1_000]).unwrap();
+    let spec = cluster.spec(9, 0, DataType::F32, ReduceOp::Sum, &[100_000]);
+    let mut short = spec;
+    short.deadline = Instant::now() + Duration::from_millis(300);
+    let mut tensor = vec![1.0_f32; 100_000];
+    let outcome = reduce(victim, &short, &mut tensor).map(|performed| performed.undo());
+    assert_eq!(outcome, Err(Stopped::Deadline), "a link that broke before its first frame may come back");
+    let told = victim.events.lock().unwrap().clone();
+    let reported = |event: &LinkEvent| matches!(event, LinkEvent::Down { error, .. } if error.contains("0xeeee"));
+    assert!(told.iter().any(reported), "{told:?}");
+    // Member 1 finds its link closed and dials again by itself.
+    run(1);
+}
