@@ -106,7 +106,7 @@ impl From<&OpKey> for OpName {
 
 fn scope_digest(scope: &Scope) -> u64 {
     let Scope::Members(members) = scope else { return 0 };
-    let bytes = members.iter().flat_map(|peer| peer.as_bytes());
+    let bytes = members.iter().flat_map(crate::id::PeerId::as_bytes);
     // FNV-1a, as for fingerprints; never zero, which stands for the whole group.
     let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)

@@ -65,6 +65,8 @@ pub struct Membership {
     pub(super) config: Config,
     pub(super) me: Arc<MemberInfo>,
     pub(super) incarnation: u32,
+    /// The last incarnation of ours that others declared dead.
+    pub(super) mourned: Option<u32>,
     pub(super) rng: Rng,
     pub(super) table: Table,
     pub(super) failed: BTreeMap<PeerId, Failed>,
@@ -104,6 +106,7 @@ impl Membership {
             config,
             me: Arc::new(me),
             incarnation: 0,
+            mourned: None,
             rng,
             table: Table::default(),
             failed: BTreeMap::new(),

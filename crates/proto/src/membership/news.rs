@@ -40,7 +40,7 @@ impl Membership {
             Some(Body::Ack { probe }) => self.handle_ack(now, source, probe),
             Some(Body::PingReq { probe, target }) => self.relay(now, source, probe, target),
             Some(Body::IndirectAck { probe, answered }) => {
-                self.handle_indirect_ack(now, source, probe, answered)
+                self.handle_indirect_ack(now, source, probe, answered);
             }
             None => {}
         }
@@ -62,7 +62,10 @@ impl Membership {
     /// A message of its own came from that member: it talks, though that does not prove that it hears.
     fn heard_from(&mut self, now: Instant, member: PeerId) {
         self.note_sighting(now, member, true);
-        let Some(case) = self.cases.get_mut(&member) else { return };
+        let Some(case) = self.cases.get_mut(&member) else {
+            // It lives: a good moment to find out what its kernel's word is worth.
+            return self.try_kernel(member);
+        };
         if !case.note_heard(now) {
             return;
         }
@@ -113,14 +116,18 @@ impl Membership {
             | Record::Dead { incarnation, .. }
             | Record::Leave { incarnation, .. } => *incarnation,
         };
-        if claimed < self.incarnation && !matches!(record, Record::Alive { .. }) {
+        // A death of an incarnation that we have left behind is still news: we may have refuted the suspicion
+        // while the others had given us up already.
+        let mourned = matches!(record, Record::Dead { .. }) && self.mourned.is_none_or(|last| claimed > last);
+        if claimed < self.incarnation && !mourned && !matches!(record, Record::Alive { .. }) {
             return;
         }
-        self.incarnation = claimed.saturating_add(1);
+        self.incarnation = self.incarnation.max(claimed.saturating_add(1));
         if matches!(record, Record::Suspect { .. }) {
             self.health.worse();
         }
         if let Record::Dead { reason, .. } = record {
+            self.mourned = Some(claimed);
             self.notify(Event::Rejoined { incarnation: self.incarnation, reason: *reason });
             // While we were away the others went on: ask what they know.
             self.ask_table(now, source.address, Some(source.id), source.path);

@@ -435,7 +435,7 @@ impl Membership {
     }
 
     /// Finds out, while the member lives, whether its kernel's word is worth anything.
-    fn try_kernel(&mut self, member: PeerId) {
+    pub(super) fn try_kernel(&mut self, member: PeerId) {
         if self.trials.len() >= TRIALS_MAX || self.trials.values().any(|trial| trial.member == member) {
             return;
         }

@@ -672,6 +672,19 @@ fn what_is_said_against_us_is_refuted_with_a_higher_incarnation() {
 }
 
 #[test]
+fn who_refuted_a_suspicion_too_late_still_learns_that_it_was_given_up() {
+    let mut stage = Stage::new(3);
+    let (member, reason) = (peer(0), DeathReason::StalledTooLong);
+    let suspect = Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent };
+    let dead = Record::Dead { member, incarnation: 0, reason, accusers: vec![] };
+    stage.say(1, None, vec![suspect]);
+    stage.say(1, None, vec![dead.clone()]);
+    stage.say(2, None, vec![dead]);
+    let told: Vec<_> = stage.events.iter().map(|(_, event)| event.clone()).collect();
+    assert_eq!(told, [Event::Rejoined { incarnation: 1, reason }]);
+}
+
+#[test]
 fn the_dead_return_under_a_higher_incarnation_and_not_under_the_old_one() {
     let mut stage = Stage::new(2);
     stage.script(1, KILLED);
@@ -714,7 +727,7 @@ fn the_failed_list_is_pinged_so_that_halves_find_each_other_again() {
 #[test]
 fn a_newcomer_gets_the_whole_table() {
     let mut stage = Stage::new(100);
-    stage.sent.clear();
+    stage.script(200, LIVE);
     let records = vec![Record::Alive { info: info(200), incarnation: 0 }];
     stage.say(200, Some(Body::Ping { probe: 1, wants_table: true }), records);
     stage.run(ms(500));
