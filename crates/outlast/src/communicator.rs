@@ -160,7 +160,7 @@ impl Communicator {
             let spec =
                 OpSpec { key, fingerprint: fingerprint.clone(), ring: ring.into(), deadline: host_deadline };
             let tensors = data.iter_mut().map(|tensor| {
-                let bytes = size_of_val::<[T]>(tensor);
+                let bytes = size_of_val(&**tensor);
                 (tensor.as_ptr().cast::<u8>(), tensor.as_mut_ptr().cast::<u8>(), bytes)
             });
             // SAFETY: the slices are borrowed exclusively for this call, and `Performed` ends before it.

@@ -32,6 +32,8 @@ pub struct Coordinator {
     address: SocketAddr,
     secret: RunSecret,
     inbox: mpsc::Sender<Inbox>,
+    /// Dropping it stops the clerk, who closes every connection.
+    _stop: oneshot::Sender<()>,
     _serving: Serving,
     _port: Port,
     creator: Creator,
@@ -99,10 +101,11 @@ impl CoordinatorBuilder {
         });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let clerk =
-            Clerk::new(Config::preset(self.preset), self.preset, secret.clone(), address, inbox.clone());
-        handle.spawn(clerk.run(letters));
+            Clerk::new(Config::preset(self.preset), self.preset, secret.clone(), address, inbox.downgrade());
+        let (stop, stopped) = oneshot::channel();
+        handle.spawn(clerk.run(letters, stopped));
         let creator = Creator::this_process();
-        Ok(Coordinator { address, secret, inbox, _serving: serving, _port: port, creator })
+        Ok(Coordinator { address, secret, inbox, _stop: stop, _serving: serving, _port: port, creator })
     }
 }
 

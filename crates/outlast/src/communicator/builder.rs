@@ -44,7 +44,7 @@ impl CommunicatorBuilder {
             listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
             preset: Preset::Lan,
             stall_budget: None,
-            timeout: Duration::from_secs(60),
+            timeout: Duration::from_mins(1),
         }
     }
 

@@ -206,7 +206,7 @@ impl Control {
     }
 
     pub(super) fn leave(&self) {
-        self.tell(|session, now| session.handle_leave(now));
+        self.tell(Session::handle_leave);
     }
 
     /// Hands something to the session and carries out what comes back.
@@ -384,7 +384,7 @@ async fn keep_time(this: Weak<Control>) {
         let next = lock(&control.state).session.poll_timeout();
         let wait = next.map_or(Duration::from_secs(1), |at| at.since(clock::now()));
         if wait.is_zero() {
-            control.tell(|session, now| session.handle_timeout(now));
+            control.tell(Session::handle_timeout);
         }
         let changed = control.timers.notified();
         // Woken at least once a second, so that a dropped communicator is noticed.

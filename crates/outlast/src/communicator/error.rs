@@ -66,8 +66,9 @@ impl Error {
     /// What a trainer does next.
     pub fn action(&self) -> NextStep {
         match self {
-            Self::Call(CallError::Mismatch { .. }) => NextStep::Fatal,
-            Self::Call(CallError::Out(OutReason::Left | OutReason::NotConnected)) => NextStep::Fatal,
+            Self::Call(
+                CallError::Mismatch { .. } | CallError::Out(OutReason::Left | OutReason::NotConnected),
+            ) => NextStep::Fatal,
             Self::Call(CallError::Out(_)) => NextStep::Rejoin,
             Self::Call(_) | Self::Silent(_) => NextStep::Retry,
             _ => NextStep::Fatal,

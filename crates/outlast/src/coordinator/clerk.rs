@@ -17,13 +17,13 @@ use tokio::sync::{mpsc, oneshot};
 /// How often the health plane's lists are looked at.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a run that nobody is in is remembered.
-const EMPTY_RUN_LIFE: Duration = Duration::from_secs(600);
+const EMPTY_RUN_LIFE: Duration = Duration::from_mins(10);
 
 /// What the clerk is told.
 #[derive(Debug)]
 pub(super) enum Inbox {
     Opened { run: RunId, id: ConnectionId, queue: mpsc::Sender<ToPeer> },
-    Message { run: RunId, id: ConnectionId, peer: PeerId, message: ToCoordinator },
+    Message { run: RunId, id: ConnectionId, peer: PeerId, message: Box<ToCoordinator> },
     Closed { run: RunId, id: ConnectionId },
     Connected { run: RunId, token: ConnectToken, outcome: ConnectOutcome },
     Status(RunId, oneshot::Sender<Option<String>>),
@@ -44,7 +44,8 @@ pub(super) struct Clerk {
     preset: Preset,
     secret: RunSecret,
     address: SocketAddr,
-    inbox: mpsc::Sender<Inbox>,
+    /// Weak, so that the clerk does not keep itself at work.
+    inbox: mpsc::WeakSender<Inbox>,
     desks: BTreeMap<RunId, Desk>,
 }
 
@@ -54,16 +55,13 @@ impl Clerk {
         preset: Preset,
         secret: RunSecret,
         address: SocketAddr,
-        inbox: mpsc::Sender<Inbox>,
+        inbox: mpsc::WeakSender<Inbox>,
     ) -> Self {
         Self { config, preset, secret, address, inbox, desks: BTreeMap::new() }
     }
 
-    /// Works until every handle and connection is gone. It holds a sender of its own inbox only weakly.
-    pub(super) async fn run(mut self, mut letters: mpsc::Receiver<Inbox>) {
-        let weak = self.inbox.downgrade();
-        let (placeholder, _) = mpsc::channel(1);
-        drop(std::mem::replace(&mut self.inbox, placeholder));
+    /// Works until the service is dropped; then every line is closed, because its queue is.
+    pub(super) async fn run(mut self, mut letters: mpsc::Receiver<Inbox>, mut stop: oneshot::Receiver<()>) {
         let mut health = tokio::time::interval(HEALTH_INTERVAL);
         health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
         loop {
@@ -71,11 +69,9 @@ impl Clerk {
             let sleep = next.map_or(HEALTH_INTERVAL, |at| at.since(clock::now()));
             tokio::select! {
                 biased;
+                _ = &mut stop => return,
                 letter = letters.recv() => {
                     let Some(letter) = letter else { return };
-                    if let Some(inbox) = weak.upgrade() {
-                        self.inbox = inbox;
-                    }
                     self.handle(letter);
                     // Take what waits already before looking at timers: votes beat deadlines.
                     for _ in 0..256 {
@@ -84,16 +80,14 @@ impl Clerk {
                             Err(_) => break,
                         }
                     }
-                    let (placeholder, _) = mpsc::channel(1);
-                    self.inbox = placeholder;
                 }
-                () = tokio::time::sleep(sleep) => self.tick(&weak),
-                _ = health.tick() => self.look_at_health(&weak),
+                () = tokio::time::sleep(sleep) => self.tick(),
+                _ = health.tick() => self.look_at_health(),
             }
         }
     }
 
-    fn tick(&mut self, inbox: &mpsc::WeakSender<Inbox>) {
+    fn tick(&mut self) {
         let now = clock::now();
         let due: Vec<_> = self
             .desks
@@ -101,16 +95,12 @@ impl Clerk {
             .filter(|(_, desk)| desk.run.poll_timeout().is_some_and(|at| at <= now))
             .map(|(run, _)| run.clone())
             .collect();
-        let Some(inbox) = inbox.upgrade() else { return };
-        self.inbox = inbox;
         for run in due {
             if let Some(desk) = self.desks.get_mut(&run) {
                 desk.run.handle_timeout(now);
             }
             self.carry_out(&run);
         }
-        let (placeholder, _) = mpsc::channel(1);
-        self.inbox = placeholder;
     }
 
     fn handle(&mut self, letter: Inbox) {
@@ -122,13 +112,13 @@ impl Clerk {
                 desk.empty_since = None;
             }
             Inbox::Message { run, id, peer, message } => {
-                if let ToCoordinator::Register(registration) = &message {
+                if let ToCoordinator::Register(registration) = &*message {
                     self.meet(&run, peer, registration.info.address);
                 }
-                if let ToCoordinator::Resume(resume) = &message {
+                if let ToCoordinator::Resume(resume) = &*message {
                     self.meet(&run, peer, resume.registration.info.address);
                 }
-                self.desk(&run).run.handle_message(now, id, peer, message);
+                self.desk(&run).run.handle_message(now, id, peer, *message);
                 self.carry_out(&run);
             }
             Inbox::Closed { run, id } => {
@@ -184,10 +174,8 @@ impl Clerk {
         }
     }
 
-    fn look_at_health(&mut self, inbox: &mpsc::WeakSender<Inbox>) {
+    fn look_at_health(&mut self) {
         let now = clock::now();
-        let Some(inbox) = inbox.upgrade() else { return };
-        self.inbox = inbox;
         let runs: Vec<_> = self.desks.keys().cloned().collect();
         for run in runs {
             let Some(desk) = self.desks.get_mut(&run) else { continue };
@@ -215,8 +203,6 @@ impl Clerk {
             }
             self.carry_out(&run);
         }
-        let (placeholder, _) = mpsc::channel(1);
-        self.inbox = placeholder;
     }
 
     fn carry_out(&mut self, run: &RunId) {
@@ -234,7 +220,8 @@ impl Clerk {
                     desk.lines.remove(&id);
                 }
                 Action::Connect { token, to, timeout } => {
-                    let (run, inbox) = (run.clone(), self.inbox.clone());
+                    let Some(inbox) = self.inbox.upgrade() else { continue };
+                    let run = run.clone();
                     tokio::spawn(async move {
                         let outcome = knock(to, timeout).await;
                         let _ = inbox.send(Inbox::Connected { run, token, outcome }).await;

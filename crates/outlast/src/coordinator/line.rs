@@ -42,7 +42,7 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
             frame = frames.next() => {
                 let Ok(Some(bytes)) = frame else { break };
                 let letter = match decode::<ToCoordinator>(&bytes) {
-                    Ok(message) => Inbox::Message { run: run.clone(), id, peer, message },
+                    Ok(message) => Inbox::Message { run: run.clone(), id, peer, message: Box::new(message) },
                     Err(error) => {
                         tracing::warn!(%peer, %error, "a peer sent what is no message");
                         break;
