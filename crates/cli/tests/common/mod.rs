@@ -56,7 +56,11 @@ pub(crate) struct Member {
 impl Member {
     /// Starts a member and waits until it has announced itself.
     pub(crate) fn start(name: &str, secret: &str, options: &[&str]) -> Self {
-        let mut command = Command::new(env!("CARGO_BIN_EXE_outlast"));
+        Self::start_by(Command::new(env!("CARGO_BIN_EXE_outlast")), name, secret, options)
+    }
+
+    /// The same by a command that the caller has prepared, such as one that runs in a lab's host.
+    pub(crate) fn start_by(mut command: Command, name: &str, secret: &str, options: &[&str]) -> Self {
         command
             .args(["members", "--json", "--status-every", "100ms", "--name", name])
             .args(options)
