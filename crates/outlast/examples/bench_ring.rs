@@ -24,7 +24,11 @@ fn main() {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let number = |text: &String| text.parse::<usize>().expect("a number");
     if arguments.first().is_some_and(|first| first == "--rank") {
-        return member(number(&arguments[1]), number(&arguments[2]), arguments[3..].iter().map(number).collect());
+        return member(
+            number(&arguments[1]),
+            number(&arguments[2]),
+            arguments[3..].iter().map(number).collect(),
+        );
     }
     let world = arguments.first().map_or(2, number);
     let mut sizes: Vec<usize> = arguments.iter().skip(1).map(number).collect();
@@ -68,12 +72,19 @@ fn peer(rank: usize) -> PeerId {
     PeerId::from_bytes([rank as u8 + 1; 16])
 }
 
+/// Processor time of this process: the figure that other work on the machine disturbs least.
+fn processor_seconds() -> f64 {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ProcessCPUTime);
+    time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
+}
+
 fn member(rank: usize, world: usize, sizes: Vec<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     println!("{}", listener.local_addr().expect("an address"));
     let mut line = String::new();
     std::io::stdin().read_line(&mut line).expect("the addresses");
-    let addresses: Vec<SocketAddr> = line.split_whitespace().map(|text| text.parse().expect("an address")).collect();
+    let addresses: Vec<SocketAddr> =
+        line.split_whitespace().map(|text| text.parse().expect("an address")).collect();
     let ring: Vec<_> = addresses.iter().enumerate().map(|(rank, address)| (peer(rank), *address)).collect();
 
     let mut settings = DataSettings::default();
@@ -124,9 +135,11 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
         reduce(tensor);
         let once = started.elapsed().max(Duration::from_micros(1));
         let wish = (BUDGET.as_secs_f64() / once.as_secs_f64()) as usize;
-        let mut agreed = if rank == 0 { wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX) as f32 } else { 0.0 }.to_ne_bytes();
+        let mut agreed =
+            if rank == 0 { wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX) as f32 } else { 0.0 }.to_ne_bytes();
         reduce(&mut agreed);
         let repetitions = f32::from_ne_bytes(agreed) as usize;
+        let processor_before = processor_seconds();
         let mut times: Vec<f64> = (0..repetitions)
             .map(|_| {
                 let started = Instant::now();
@@ -137,7 +150,9 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
         if rank == 0 {
             times.sort_by(f64::total_cmp);
             let (median, best) = (times[times.len() / 2], times[0]);
-            println!("{{\"world\":{world},\"bytes\":{bytes},\"median\":{median:.9},\"best\":{best:.9}}}");
+            let processor = (processor_seconds() - processor_before) / repetitions as f64;
+            let figures = format!("\"median\":{median:.9},\"best\":{best:.9},\"processor\":{processor:.9}");
+            println!("{{\"world\":{world},\"bytes\":{bytes},{figures}}}");
         }
     }
     println!("done");

@@ -64,7 +64,9 @@ fn averages_are_divided_once_and_equal_to_the_bit() {
         let count = 100_003;
         // Values whose sums depend on the order of addition: equality of all members is not luck.
         let awkward = |number: usize| -> Vec<f32> {
-            (0..count).map(|i| ((i + 1) as f32).sqrt() * 10_f32.powi((i * 31 + number * 17) as i32 % 9)).collect()
+            (0..count)
+                .map(|i| ((i + 1) as f32).sqrt() * 10_f32.powi((i * 31 + number * 17) as i32 % 9))
+                .collect()
         };
         let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Avg, &[count]);
         let results = cluster.everybody(|number, member| {
@@ -98,8 +100,11 @@ fn many_tensors_are_one_operation() {
         for (seq, in_place) in [true, false].into_iter().enumerate() {
             let spec = cluster.spec(0, seq as u64, DataType::F32, ReduceOp::Sum, &sizes);
             cluster.everybody(|number, member| {
-                let mut tensors: Vec<_> =
-                    sizes.iter().enumerate().map(|(salt, count)| contribution_f32(number, *count, salt)).collect();
+                let mut tensors: Vec<_> = sizes
+                    .iter()
+                    .enumerate()
+                    .map(|(salt, count)| contribution_f32(number, *count, salt))
+                    .collect();
                 let mut outputs: Vec<_> = sizes.iter().map(|count| vec![0.5; *count]).collect();
                 let buffers = if in_place {
                     Buffers::in_place(tensors.iter_mut().map(|tensor| bytes_of_mut(tensor)))

@@ -80,7 +80,7 @@ impl Engine {
         Self {
             me,
             link_grace,
-            desk: Desk::default(),
+            desk: Desk::new(),
             conns: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),
@@ -138,7 +138,9 @@ impl Engine {
     }
 
     fn bind_outgoing(&mut self, conn: ConnId, id: OpId) {
-        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else { return };
+        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else {
+            return;
+        };
         operation.outgoing = Some(conn.id);
         let name = operation.parts.name;
         // Earlier numbers under this name are settled, here as there.
@@ -160,7 +162,9 @@ impl Engine {
     }
 
     fn bind_incoming(&mut self, conn: ConnId, id: OpId) {
-        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else { return };
+        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else {
+            return;
+        };
         operation.incoming = Some(conn.id);
         operation.link_wanted_by = None;
         if operation.needs_credit() {
@@ -254,9 +258,8 @@ impl Engine {
     }
 
     fn next_ended(&self) -> Option<OpId> {
-        let in_kernel = |conn: Option<ConnId>| {
-            conn.and_then(|conn| self.conns.get(&conn)).is_none_or(Conn::is_flushed)
-        };
+        let in_kernel =
+            |conn: Option<ConnId>| conn.and_then(|conn| self.conns.get(&conn)).is_none_or(Conn::is_flushed);
         let ended = |operation: &Operation| match operation.ending {
             None => false,
             Some(Ok(())) => in_kernel(operation.outgoing),
@@ -272,7 +275,8 @@ impl Engine {
         };
         let deadline = self.desk.iter().map(|(_, operation)| wanted(operation)).min();
         let now = Instant::now();
-        let left = deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
+        let left =
+            deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut polled = Vec::with_capacity(1 + self.conns.len());
         let bell = wakeup.descriptor();
@@ -313,7 +317,9 @@ impl Engine {
             return;
         }
         let conn = self.add_conn(peer, Role::Incoming, wire);
-        for id in self.desk.ids(|op| op.parts.predecessor == peer && op.incoming.is_none() && op.ending.is_none()) {
+        for id in
+            self.desk.ids(|op| op.parts.predecessor == peer && op.incoming.is_none() && op.ending.is_none())
+        {
             self.bind_incoming(conn, id);
         }
     }

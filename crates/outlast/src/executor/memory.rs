@@ -117,8 +117,9 @@ impl Region {
         let tensor = self.tensors.get(self.at(range.start))?;
         // SAFETY: within the tensor, which is borrowed for as long as the region lives. Outputs that are the
         // same memory are only written through `&mut self`.
-        (range.end <= tensor.end)
-            .then(|| unsafe { slice::from_raw_parts(tensor.input.add(range.start - tensor.start), range.len()) })
+        (range.end <= tensor.end).then(|| unsafe {
+            slice::from_raw_parts(tensor.input.add(range.start - tensor.start), range.len())
+        })
     }
 
     /// The output bytes of `range`, if they lie in one tensor.
@@ -128,8 +129,9 @@ impl Region {
         }
         let tensor = self.tensors.get(self.at(range.start))?;
         // SAFETY: as for `input`.
-        (range.end <= tensor.end)
-            .then(|| unsafe { slice::from_raw_parts(tensor.output.add(range.start - tensor.start), range.len()) })
+        (range.end <= tensor.end).then(|| unsafe {
+            slice::from_raw_parts(tensor.output.add(range.start - tensor.start), range.len())
+        })
     }
 
     /// The output bytes of `range` to write to, if they lie in one tensor.
@@ -178,7 +180,9 @@ impl Region {
     pub(super) fn add_input(&mut self, element: Element, range: &Range<usize>, sum: &mut [u8]) {
         self.pieces(range, |input, _, place| {
             // SAFETY: as above.
-            add_assign(element, &mut sum[place.clone()], unsafe { slice::from_raw_parts(input, place.len()) });
+            add_assign(element, &mut sum[place.clone()], unsafe {
+                slice::from_raw_parts(input, place.len())
+            });
         });
     }
 

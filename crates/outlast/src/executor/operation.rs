@@ -199,8 +199,11 @@ impl Operation {
         let range = self.parts.plan.sends(message.round, message.step);
         let region = &mut self.undo.region;
         if message.slot.is_none() {
-            let lies_whole =
-                if message.step == 0 { region.input(&range).is_some() } else { region.output(&range).is_some() };
+            let lies_whole = if message.step == 0 {
+                region.input(&range).is_some()
+            } else {
+                region.output(&range).is_some()
+            };
             if !lies_whole {
                 let mut slot = slots.take();
                 let bytes = slot.bytes_mut(range.len());
@@ -331,7 +334,11 @@ impl Operation {
 
     /// Gives all scratch back; the operation is over.
     pub(super) fn clear(&mut self, slots: &mut Slots) {
-        self.ready.drain(..).chain(self.held.drain(..)).filter_map(|message| message.slot).for_each(|slot| slots.give(slot));
+        self.ready
+            .drain(..)
+            .chain(self.held.drain(..))
+            .filter_map(|message| message.slot)
+            .for_each(|slot| slots.give(slot));
     }
 
     fn header(&self, kind: FrameKind, length: u32, round: u32, step: u16) -> Header {

@@ -38,7 +38,7 @@ pub struct DataSettings {
 impl Default for DataSettings {
     fn default() -> Self {
         Self {
-            window_bytes: 1 << 20,
+            window_bytes: 512 << 10,
             dial_timeout: Duration::from_secs(5),
             link_grace: Duration::from_secs(1),
             undo_bytes_max: 2 << 30,
@@ -91,7 +91,11 @@ impl DataPlane {
         dialer: Arc<dyn Dial>,
         events: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let home = Home { engine: Some(Box::new(Engine::new(me, settings.link_grace))), inbox: Vec::new(), dead: false };
+        let home = Home {
+            engine: Some(Box::new(Engine::new(me, settings.link_grace))),
+            inbox: Vec::new(),
+            dead: false,
+        };
         let shared = Shared {
             me,
             settings,
@@ -261,7 +265,11 @@ impl Shared {
     }
 
     /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive.
-    fn run(self: &Arc<Self>, operation: Box<Operation>, seat: &Seat) -> (Box<Operation>, Result<(), Stopped>) {
+    fn run(
+        self: &Arc<Self>,
+        operation: Box<Operation>,
+        seat: &Seat,
+    ) -> (Box<Operation>, Result<(), Stopped>) {
         let mut home = self.home();
         if home.dead {
             return (operation, Err(Stopped::Closed));

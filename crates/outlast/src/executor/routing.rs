@@ -101,7 +101,10 @@ fn route_credit(
 pub(super) fn check_credit(desk: &mut Desk, op: OpId, peer: PeerId, header: &Header) -> Result<bool, Broken> {
     let Some(operation) = desk.get_mut(op) else { return Ok(false) };
     if operation.parts.successor != peer {
-        return Err(Broken::Misbehaved(format!("a credit for {:?}, whose ring has another order", header.op)));
+        return Err(Broken::Misbehaved(format!(
+            "a credit for {:?}, whose ring has another order",
+            header.op
+        )));
     }
     if operation.parts.fingerprint != header.fingerprint {
         desk.stop(op, Stopped::Mismatch { peer, theirs: header.fingerprint });

@@ -146,8 +146,12 @@ impl UndoPool {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         idle.push(mapping);
         // The smallest go first: the largest cost most to make again.
-        while idle.len() > MAPPINGS_MAX || idle.iter().map(|mapping| mapping.bytes).sum::<usize>() > self.bytes_max {
-            let Some((index, _)) = idle.iter().enumerate().min_by_key(|(_, mapping)| mapping.bytes) else { return };
+        while idle.len() > MAPPINGS_MAX
+            || idle.iter().map(|mapping| mapping.bytes).sum::<usize>() > self.bytes_max
+        {
+            let Some((index, _)) = idle.iter().enumerate().min_by_key(|(_, mapping)| mapping.bytes) else {
+                return;
+            };
             drop(idle.swap_remove(index));
         }
     }
@@ -200,14 +204,19 @@ mod tests {
         let original: Vec<u8> = (0..=255).collect();
         for commit in [false, true] {
             let mut tensor = original.clone();
-            let mut log = UndoLog::new(Buffers::in_place([&mut tensor[..]]).into_region(), 100, &pool).unwrap();
+            let mut log =
+                UndoLog::new(Buffers::in_place([&mut tensor[..]]).into_region(), 100, &pool).unwrap();
             for range in [100..200, 200..256] {
                 log.save(&range);
                 log.region.store(&range, &vec![7; range.len()]);
                 log.save(&range);
             }
             let settlement = Settlement::Undo(log);
-            if commit { settlement.commit() } else { settlement.abort() }
+            if commit {
+                settlement.commit()
+            } else {
+                settlement.abort()
+            }
             assert_eq!(tensor[..100], original[..100]);
             assert_eq!(tensor[100..] == original[100..], !commit);
             assert_eq!(tensor[100..].iter().all(|byte| *byte == 7), commit);

@@ -62,7 +62,10 @@ pub fn read_plain_hello(stream: &mut TcpStream, patience: Duration) -> io::Resul
     stream.set_read_timeout(None)?;
     let (magic, peer) = hello.split_at(8);
     if magic != PLAIN_MAGIC {
-        return Err(io::Error::new(io::ErrorKind::InvalidData, "not the hello of a plaintext data connection"));
+        return Err(io::Error::new(
+            io::ErrorKind::InvalidData,
+            "not the hello of a plaintext data connection",
+        ));
     }
     let mut bytes = [0; 16];
     bytes.copy_from_slice(peer);

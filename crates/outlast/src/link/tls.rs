@@ -62,7 +62,9 @@ impl Wire for TlsWire {
                 return Ok(0);
             }
             let session = &mut self.session;
-            session.process_new_packets().map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+            session
+                .process_new_packets()
+                .map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
         }
     }
 

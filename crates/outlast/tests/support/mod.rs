@@ -100,7 +100,14 @@ impl Cluster {
         }
     }
 
-    pub(crate) fn spec(&self, tag: u64, seq: u64, data_type: DataType, op: ReduceOp, counts: &[usize]) -> OpSpec {
+    pub(crate) fn spec(
+        &self,
+        tag: u64,
+        seq: u64,
+        data_type: DataType,
+        op: ReduceOp,
+        counts: &[usize],
+    ) -> OpSpec {
         OpSpec {
             key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
             fingerprint: Fingerprint {
@@ -167,6 +174,10 @@ pub(crate) fn bytes_of_mut<T: Copy>(values: &mut [T]) -> &mut [u8] {
 }
 
 /// Performs in place.
-pub(crate) fn reduce<'a, T: Copy>(member: &Member, spec: &OpSpec, tensor: &'a mut [T]) -> Result<Performed<'a>, Stopped> {
+pub(crate) fn reduce<'a, T: Copy>(
+    member: &Member,
+    spec: &OpSpec,
+    tensor: &'a mut [T],
+) -> Result<Performed<'a>, Stopped> {
     member.plane.perform(spec, Buffers::in_place([bytes_of_mut(tensor)]), &Abort::new())
 }
