@@ -48,9 +48,14 @@ pub const TEXT_BYTES_MAX: usize = 2_048;
 /// Verdicts per tag that a peer remembers for a coordinator that has forgotten them.
 pub const LEARNED_MAX: usize = 8;
 
-/// Largest block of a ring, and so the largest payload of a data frame. Blocks of this size stay in a core's
-/// second-level cache on their way from the wire through the sum to the next wire.
-pub const BLOCK_BYTES_MAX: usize = 128 << 10;
+/// Bytes of the largest TCP segment on loopback, rounded down to whole cache lines. Frames that fill whole
+/// segments leave no crumbs: a segment of a hundred bytes costs as much as a full one.
+pub const SEGMENT_BYTES: usize = 65_472;
+/// Largest block of a ring, and so the largest payload of a data frame: with its header four segments. Two of
+/// them under way stay in a core's second-level cache from the wire through the sum to the next wire.
+pub const BLOCK_BYTES_MAX: usize = 4 * SEGMENT_BYTES - FRAME_HEADER_BYTES;
+/// Bytes of a data frame's header.
+pub const FRAME_HEADER_BYTES: usize = 64;
 /// Bytes of one collective that may be sent over a link before the receiver has made its own call (rule 14).
 pub const EAGER_BYTES_MAX: usize = 64 << 10;
 /// Eager bytes of all collectives together on one link (rule 14).

@@ -10,7 +10,7 @@
 //! replaced before that operation leaves the desk.
 
 use super::ConnId;
-use super::desk::{Desk, OpId};
+use super::desk::{DRAIN_BYTES, Desk, OpId};
 use super::operation::{Landing, Message};
 use super::parking::{EagerAccount, Parked, Parking};
 use super::routing::{self, Route};
@@ -25,9 +25,6 @@ use std::os::fd::BorrowedFd;
 const STAGE_BYTES: usize = 16 << 10;
 /// Bytes that one connection may read before the others get their turn.
 const READ_TURN_BYTES: usize = 1 << 20;
-/// Drained bytes go here and are never looked at.
-const DRAIN_BYTES: usize = 32 << 10;
-
 /// Why a connection cannot go on. It is closed and reported; nobody is condemned for it.
 #[derive(Debug, thiserror::Error)]
 pub(super) enum Broken {
@@ -188,7 +185,6 @@ impl Conn {
             return Ok(bytes);
         };
         debug_assert!(self.staged.is_empty(), "staged bytes come before the wire's");
-        let mut drain = [0_u8; DRAIN_BYTES];
         let length = receiving.header.length as usize;
         let (target, whole) = match &mut receiving.sink {
             Sink::Operation(op, landing) => {
@@ -198,7 +194,7 @@ impl Conn {
             Sink::Park(bytes) => (&mut bytes[receiving.got..], true),
             Sink::Drain => {
                 let left = length - receiving.got;
-                (&mut drain[..left.min(DRAIN_BYTES)], left <= DRAIN_BYTES)
+                (&mut desk.drain[..left.min(DRAIN_BYTES)], left <= DRAIN_BYTES)
             }
         };
         let room = target.len();

@@ -10,6 +10,9 @@ use std::collections::BTreeMap;
 /// Names whose last number is remembered per group; the least recently ended is forgotten first.
 const ENDED_MAX: usize = 4_096;
 
+/// Payloads that have no effect any more are drained in pieces of this size.
+pub(super) const DRAIN_BYTES: usize = 32 << 10;
+
 /// One operation on the desk. The serial makes a reused place tell its tenants apart.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct OpId {
@@ -27,15 +30,27 @@ struct GroupState {
 }
 
 /// Operations by id and by name.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Desk {
     operations: Vec<Option<(u64, Box<Operation>)>>,
     serial: u64,
     groups: BTreeMap<Group, GroupState>,
     pub(super) slots: Slots,
+    /// Where drained bytes go; never looked at.
+    pub(super) drain: Box<[u8; DRAIN_BYTES]>,
 }
 
 impl Desk {
+    pub(super) fn new() -> Self {
+        Self {
+            operations: Vec::new(),
+            serial: 0,
+            groups: BTreeMap::new(),
+            slots: Slots::default(),
+            drain: Box::new([0; DRAIN_BYTES]),
+        }
+    }
+
     pub(super) fn add(&mut self, operation: Box<Operation>) -> OpId {
         self.serial += 1;
         let serial = self.serial;

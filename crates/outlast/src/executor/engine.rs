@@ -80,7 +80,7 @@ impl Engine {
         Self {
             me,
             link_grace,
-            desk: Desk::default(),
+            desk: Desk::new(),
             conns: BTreeMap::new(),
             outgoing: BTreeMap::new(),
             incoming: BTreeMap::new(),

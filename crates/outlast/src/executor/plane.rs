@@ -38,7 +38,7 @@ pub struct DataSettings {
 impl Default for DataSettings {
     fn default() -> Self {
         Self {
-            window_bytes: 1 << 20,
+            window_bytes: 512 << 10,
             dial_timeout: Duration::from_secs(5),
             link_grace: Duration::from_secs(1),
             undo_bytes_max: 2 << 30,

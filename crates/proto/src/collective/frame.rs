@@ -16,12 +16,12 @@
 //! of its collective to say.
 
 use super::{Group, GroupEpoch, OpKey, Scope, Seq, Tag};
-use crate::limits::BLOCK_BYTES_MAX;
+use crate::limits::{BLOCK_BYTES_MAX, FRAME_HEADER_BYTES};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
 /// Bytes of a header on the wire.
-pub const HEADER_BYTES: usize = 64;
+pub const HEADER_BYTES: usize = FRAME_HEADER_BYTES;
 /// The first two bytes of every frame: "OL".
 const MAGIC: u16 = 0x4c4f;
 /// The only layout so far.

@@ -25,14 +25,14 @@
 //!
 //! It does not decide how many rounds run at once: that is credit, and belongs to the executor.
 
-use crate::limits::{BLOCK_BYTES_MAX, OPERATION_BYTES_MAX};
+use crate::limits::{BLOCK_BYTES_MAX, FRAME_HEADER_BYTES, OPERATION_BYTES_MAX, SEGMENT_BYTES};
 use std::ops::Range;
 
 /// Blocks start at multiples of this many elements, so that vectors of every width fall on cache lines when
 /// the tensor itself does.
 const BLOCK_ELEMENTS_UNIT: u64 = 16;
 /// Blocks are made smaller than [`BLOCK_BYTES_MAX`] until there are this many rounds to overlap..
-const ROUNDS_WANTED: u64 = 4;
+const ROUNDS_WANTED: u64 = 8;
 /// ..but not smaller than this, where the cost of a frame would show.
 const BLOCK_BYTES_WANTED: u64 = 32 << 10;
 
@@ -90,12 +90,17 @@ impl RingPlan {
             return Ok(Self { world, position, elements, element_bytes, block_elements: 0, rounds: 0 });
         }
         let members = u64::from(world);
-        let wanted = (bytes / members / ROUNDS_WANTED).max(BLOCK_BYTES_WANTED).min(BLOCK_BYTES_MAX as u64);
+        let wanted = (bytes / members / ROUNDS_WANTED).clamp(BLOCK_BYTES_WANTED, BLOCK_BYTES_MAX as u64);
+        let (segment, header) = (SEGMENT_BYTES as u64, FRAME_HEADER_BYTES as u64);
+        let segments = (wanted + header) / segment;
         let unit = BLOCK_ELEMENTS_UNIT;
-        let most = (BLOCK_BYTES_MAX as u64 / size / unit * unit).max(1);
-        let rounds = elements.div_ceil(members * (wanted / size).clamp(1, most));
-        let block_elements = elements.div_ceil(members * rounds).next_multiple_of(unit).min(most);
-        // Rounding blocks up may leave nothing for the last rounds.
+        let block_elements = if segments > 0 {
+            // Frames of whole segments; the last round takes what is left.
+            (segments * segment - header) / size / unit * unit
+        } else {
+            let rounds = elements.div_ceil(members * (wanted / size));
+            elements.div_ceil(members * rounds).next_multiple_of(unit)
+        };
         let rounds = elements.div_ceil(members * block_elements);
         let rounds = u32::try_from(rounds).map_err(|_| PlanError::TooLarge { elements, element_bytes })?;
         Ok(Self { world, position, elements, element_bytes, block_elements, rounds })
