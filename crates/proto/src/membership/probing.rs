@@ -109,11 +109,18 @@ impl Membership {
             case.look_at = None;
             case.looked_at = Some(now);
         }
-        if self.probes.values().any(|probe| probe.target == member && !probe.testified) {
-            return;
-        }
         let Some(entry) = self.table.get(member) else { return };
         let (address, path) = (entry.info.address, entry.path);
+        let mut probes = self.probes.iter();
+        if let Some((&id, _)) = probes.find(|(_, probe)| probe.target == member && !probe.testified) {
+            // One probe at a time. But if nobody answers us we may be deaf, and are saved by being heard: so
+            // each tick says something, if only the same again.
+            if self.health.patience() > 1 {
+                let packet = self.ping(now, id, member);
+                self.send_at(address, Some(member), Path::Datagram, packet);
+            }
+            return;
+        }
         let id = self.next_serial();
         self.probes.insert(
             id,

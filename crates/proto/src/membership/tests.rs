@@ -617,6 +617,20 @@ fn a_stalled_member_does_not_die_of_deafness_that_somebody_remembers() {
 }
 
 #[test]
+fn a_member_that_nobody_answers_goes_on_talking() {
+    let mut stage = Stage::new(3);
+    (1..=3).for_each(|number| stage.script(number, CUT));
+    stage.run(ms(3_000));
+    for _ in 0..12 {
+        stage.sent.clear();
+        stage.run(ms(410));
+        let pings =
+            stage.sent.iter().filter(|(_, _, _, packet)| matches!(packet.body, Some(Body::Ping { .. })));
+        assert!(pings.count() > 0, "silent for two intervals at {:?}", stage.now);
+    }
+}
+
+#[test]
 fn an_untried_kernel_proves_nothing() {
     // A newcomer whose closed port accepts: something between us answers for others (rule 22).
     let mut stage = Stage::new(3);

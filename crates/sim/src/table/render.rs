@@ -60,7 +60,11 @@ pub(super) fn settings(text: &mut String, plan: &Plan) {
     );
     put!(text, "and identities that renew themselves. Everybody knows everybody at the start.");
     let rounds: Vec<_> = plan.sizes.iter().map(|(n, rounds)| format!("{rounds} at n = {n}")).collect();
-    put!(text, "Rounds of each trouble: {}.\n", rounds.join(", "));
+    put!(
+        text,
+        "Rounds of each trouble: {}; a quarter of that for foca from n = 512 on, where a round of it takes minutes.\n",
+        rounds.join(", ")
+    );
 }
 
 fn seconds(duration: Option<Duration>) -> String {
