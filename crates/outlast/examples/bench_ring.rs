@@ -119,7 +119,7 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
                 min_world: 1,
             },
             ring: Arc::clone(&members),
-            deadline: Instant::now() + Duration::from_secs(60),
+            deadline: Instant::now() + Duration::from_mins(1),
         };
         seq += 1;
         let performed = plane.perform(&spec, Buffers::in_place([bytes]), &Abort::new());

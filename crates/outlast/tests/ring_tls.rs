@@ -3,6 +3,7 @@
 mod support;
 
 use outlast::executor::{DataPlane, DataSettings};
+use outlast::fork::Guarded;
 use outlast::link::{Dial, TcpSettings, TlsWire, Wire};
 use outlast_proto::collective::{DataType, ReduceOp};
 use outlast_proto::id::PeerId;
@@ -54,7 +55,7 @@ impl Dial for TlsDialer {
         let mut session = Connection::from(session.map_err(io::Error::other)?);
         handshake(&mut stream, &mut session)?;
         session.writer().write_all(self.me.as_bytes())?;
-        Ok(Box::new(TlsWire::new(stream, session, &TcpSettings::default())?))
+        Ok(Box::new(TlsWire::new(Guarded::new(stream)?, session, &TcpSettings::default())?))
     }
 }
 
@@ -80,7 +81,7 @@ fn sums_are_exact_over_tls() {
                 assert_eq!(error.kind(), io::ErrorKind::WouldBlock);
                 session.complete_io(&mut stream).unwrap();
             }
-            let wire = TlsWire::new(stream, session, &TcpSettings::default()).unwrap();
+            let wire = TlsWire::new(Guarded::new(stream).unwrap(), session, &TcpSettings::default()).unwrap();
             taker.accept(PeerId::from_bytes(id), Box::new(wire));
         });
         planes.push(plane);

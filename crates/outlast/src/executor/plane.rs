@@ -352,15 +352,12 @@ impl Shared {
             return;
         }
         home.inbox.push(command);
-        match home.engine.take() {
-            Some(engine) => {
-                drop(home);
-                self.release(engine);
-            }
-            None => {
-                drop(home);
-                self.wakeup.ring();
-            }
+        let engine = home.engine.take();
+        drop(home);
+        if let Some(engine) = engine {
+            self.release(engine);
+        } else {
+            self.wakeup.ring();
         }
     }
 

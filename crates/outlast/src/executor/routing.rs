@@ -91,10 +91,8 @@ fn route_credit(
         }
         return Ok(Route::Drain);
     };
-    match check_credit(desk, op, peer, header)? {
-        true => Ok(Route::Credit(op)),
-        false => Ok(Route::Drain),
-    }
+    let counts = check_credit(desk, op, peer, header)?;
+    Ok(if counts { Route::Credit(op) } else { Route::Drain })
 }
 
 /// Whether a credit is for this call; a different call under the same name ends it.
