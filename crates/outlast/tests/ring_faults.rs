@@ -2,7 +2,7 @@
 
 mod support;
 
-use outlast::executor::{Abort, Buffers, LinkEvent, Stopped};
+use outlast::executor::{Abort, Buffers, LinkEvent, Performed, Stopped};
 use outlast::link::{TcpSettings, TcpWire};
 use outlast_proto::collective::{DataType, ReduceOp};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -173,8 +173,7 @@ fn a_peer_that_vanishes_is_reported_by_its_neighbours_alone() {
                     let mut tensor = original.clone();
                     ready.wait();
                     let buffers = Buffers::in_place([bytes_of_mut(&mut tensor)]);
-                    let outcome =
-                        member.plane.perform(spec, buffers, abort).map(|performed| performed.undo());
+                    let outcome = member.plane.perform(spec, buffers, abort).map(Performed::undo);
                     assert!(tensor == original, "member {number} has its memory back");
                     sender.send(number).unwrap();
                     outcome
@@ -223,8 +222,7 @@ fn different_calls_under_one_name_are_noticed_before_a_byte_is_used() {
             let original = contribution_f32(number, count, 0);
             let mut tensor = original.clone();
             let buffers = Buffers::in_place([bytes_of_mut(&mut tensor)]);
-            let outcome =
-                member.plane.perform(&spec, buffers, &aborts[number]).map(|performed| performed.undo());
+            let outcome = member.plane.perform(&spec, buffers, &aborts[number]).map(Performed::undo);
             assert_eq!(tensor, original);
             aborts[1 - number].trigger();
             outcome
@@ -247,7 +245,7 @@ fn a_call_without_partners_ends_at_its_deadline() {
     let mut spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[1_000]);
     spec.deadline = Instant::now() + Duration::from_millis(100);
     let mut tensor = vec![1.0_f32; 1_000];
-    let outcome = reduce(&cluster.members[0], &spec, &mut tensor).map(|performed| performed.undo());
+    let outcome = reduce(&cluster.members[0], &spec, &mut tensor).map(Performed::undo);
     assert_eq!(outcome, Err(Stopped::Deadline));
     assert!(Instant::now() >= spec.deadline, "not before it");
 }
@@ -259,7 +257,7 @@ fn an_epoch_that_is_left_takes_its_calls_with_it_and_is_refused_afterwards() {
     std::thread::scope(|scope| {
         let call = scope.spawn(|| {
             let mut tensor = vec![1.0_f32; 1_000_000];
-            reduce(&cluster.members[0], &old, &mut tensor).map(|performed| performed.undo())
+            reduce(&cluster.members[0], &old, &mut tensor).map(Performed::undo)
         });
         std::thread::sleep(Duration::from_millis(20));
         let ring: Vec<_> = cluster.members.iter().map(|member| (member.id, member.address)).collect();
@@ -267,7 +265,7 @@ fn an_epoch_that_is_left_takes_its_calls_with_it_and_is_refused_afterwards() {
         assert_eq!(call.join().unwrap(), Err(Stopped::Aborted));
     });
     let mut tensor = vec![1.0_f32; 1_000_000];
-    let refused = reduce(&cluster.members[0], &old, &mut tensor).map(|performed| performed.undo());
+    let refused = reduce(&cluster.members[0], &old, &mut tensor).map(Performed::undo);
     assert_eq!(refused, Err(Stopped::Stale));
     // Member 1 is a moment late: its eager bytes of the old epoch are drained, the new epoch works.
     cluster.epoch = 2;
@@ -368,7 +366,7 @@ fn nonsense_breaks_its_link_and_nothing_else() {
     let mut short = spec;
     short.deadline = Instant::now() + Duration::from_millis(300);
     let mut tensor = vec![1.0_f32; 100_000];
-    let outcome = reduce(victim, &short, &mut tensor).map(|performed| performed.undo());
+    let outcome = reduce(victim, &short, &mut tensor).map(Performed::undo);
     assert_eq!(outcome, Err(Stopped::Deadline), "a link that broke before its first frame may come back");
     let told = victim.events.lock().unwrap().clone();
     let reported =

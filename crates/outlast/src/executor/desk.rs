@@ -37,7 +37,7 @@ pub(super) struct Desk {
     groups: BTreeMap<Group, GroupState>,
     pub(super) slots: Slots,
     /// Where drained bytes go; never looked at.
-    pub(super) drain: Box<[u8; DRAIN_BYTES]>,
+    pub(super) drain: Box<[u8]>,
 }
 
 impl Desk {
@@ -47,7 +47,7 @@ impl Desk {
             serial: 0,
             groups: BTreeMap::new(),
             slots: Slots::default(),
-            drain: Box::new([0; DRAIN_BYTES]),
+            drain: vec![0; DRAIN_BYTES].into_boxed_slice(),
         }
     }
 

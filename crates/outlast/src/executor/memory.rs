@@ -246,7 +246,7 @@ mod tests {
 
     #[test]
     fn pieces_of_several_tensors_make_one_list() {
-        let mut tensors = vec![vec![1_u8, 2], vec![], vec![3], vec![4, 5, 6, 7]];
+        let mut tensors = [vec![1_u8, 2], vec![], vec![3], vec![4, 5, 6, 7]];
         let mut region = Buffers::in_place(tensors.iter_mut().map(Vec::as_mut_slice)).into_region();
         assert_eq!(region.bytes(), 7);
         let mut all = [0; 7];

@@ -91,10 +91,7 @@ fn route_credit(
         }
         return Ok(Route::Drain);
     };
-    match check_credit(desk, op, peer, header)? {
-        true => Ok(Route::Credit(op)),
-        false => Ok(Route::Drain),
-    }
+    if check_credit(desk, op, peer, header)? { Ok(Route::Credit(op)) } else { Ok(Route::Drain) }
 }
 
 /// Whether a credit is for this call; a different call under the same name ends it.

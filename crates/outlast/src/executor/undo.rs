@@ -133,13 +133,11 @@ impl UndoPool {
         let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
         let fitting = idle.iter().enumerate().filter(|(_, mapping)| mapping.bytes >= bytes);
         let best = fitting.min_by_key(|(_, mapping)| mapping.bytes).map(|(index, _)| index);
-        match best {
-            Some(index) => Ok(idle.swap_remove(index)),
-            None => {
-                drop(idle);
-                Mapping::new(bytes)
-            }
+        if let Some(index) = best {
+            return Ok(idle.swap_remove(index));
         }
+        drop(idle);
+        Mapping::new(bytes)
     }
 
     fn give(&self, mapping: Mapping) {
@@ -213,9 +211,9 @@ mod tests {
             }
             let settlement = Settlement::Undo(log);
             if commit {
-                settlement.commit()
+                settlement.commit();
             } else {
-                settlement.abort()
+                settlement.abort();
             }
             assert_eq!(tensor[..100], original[..100]);
             assert_eq!(tensor[100..] == original[100..], !commit);
@@ -229,7 +227,9 @@ mod tests {
         let pool = UndoPool::new(3 * MAPPING_UNIT);
         pool.reserve(2 * MAPPING_UNIT).unwrap();
         let taken = [pool.take(1).unwrap(), pool.take(1).unwrap(), pool.take(1).unwrap()];
-        taken.into_iter().for_each(|mapping| pool.give(mapping));
+        for mapping in taken {
+            pool.give(mapping);
+        }
         let idle: Vec<_> = pool.idle.lock().unwrap().iter().map(|mapping| mapping.bytes).collect();
         assert_eq!(idle, [2 * MAPPING_UNIT, MAPPING_UNIT]);
     }

@@ -9,7 +9,7 @@ use std::os::unix::net::UnixStream;
 use std::time::Duration;
 
 /// A broken pipe is an error to return, not a signal: the process may not be ours to configure.
-const NO_SIGNAL: i32 = rustix::net::SendFlags::NOSIGNAL.bits() as i32;
+const NO_SIGNAL: i32 = rustix::net::SendFlags::NOSIGNAL.bits().cast_signed();
 
 /// What is asked of the kernel for each TCP connection of the data plane. Buffer sizes are not among it:
 /// setting them would stop the kernel from tuning them (rule 37).
