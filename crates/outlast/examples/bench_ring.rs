@@ -78,6 +78,15 @@ fn processor_seconds() -> f64 {
     time.tv_sec as f64 + time.tv_nsec as f64 * 1e-9
 }
 
+/// What rank 0 thinks: each bit as the sum of one number from it and zeros from the others.
+fn agree(rank: usize, wish: usize, reduce: &mut impl FnMut(&mut [u8])) -> usize {
+    let bits = |bit: usize| if rank == 0 && wish >> bit & 1 == 1 { 1.0_f32 } else { 0.0 };
+    let mut bytes: Vec<u8> = (0..16).flat_map(|bit| bits(bit).to_ne_bytes()).collect();
+    reduce(&mut bytes);
+    let (sums, _) = bytes.as_chunks::<4>();
+    sums.iter().enumerate().map(|(bit, sum)| usize::from(f32::from_ne_bytes(*sum) > 0.5) << bit).sum()
+}
+
 fn member(rank: usize, world: usize, sizes: Vec<usize>) {
     let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
     println!("{}", listener.local_addr().expect("an address"));
@@ -130,15 +139,11 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
         for _ in 0..WARM_UP {
             reduce(tensor);
         }
-        // Members agree on the number of repetitions by reducing what rank 0 thinks of it.
         let started = Instant::now();
         reduce(tensor);
         let once = started.elapsed().max(Duration::from_micros(1));
-        let wish = (BUDGET.as_secs_f64() / once.as_secs_f64()) as usize;
-        let mut agreed =
-            if rank == 0 { wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX) as f32 } else { 0.0 }.to_ne_bytes();
-        reduce(&mut agreed);
-        let repetitions = f32::from_ne_bytes(agreed) as usize;
+        let wish = usize::try_from(BUDGET.as_nanos() / once.as_nanos()).unwrap_or(REPETITIONS_MAX);
+        let repetitions = agree(rank, wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX), &mut reduce);
         let processor_before = processor_seconds();
         let mut times: Vec<f64> = (0..repetitions)
             .map(|_| {

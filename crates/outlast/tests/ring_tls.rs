@@ -86,7 +86,9 @@ fn sums_are_exact_over_tls() {
         });
         planes.push(plane);
     }
-    planes.iter().for_each(|plane| plane.open_epoch(0, 1, ring.clone()));
+    for plane in &planes {
+        plane.open_epoch(0, 1, ring.clone());
+    }
     let names = Cluster { members: Vec::new(), ring: ring.iter().map(|(peer, _)| *peer).collect(), epoch: 1 };
     for (seq, count) in [1, 1_023, 1_000_000].into_iter().enumerate() {
         let spec = names.spec(0, seq as u64, DataType::F32, ReduceOp::Sum, &[count]);

@@ -300,7 +300,9 @@ impl Shared {
         while !seat.is_over() {
             if self.wakeup.answer() {
                 let commands = std::mem::take(&mut self.home().inbox);
-                commands.into_iter().for_each(|command| driving.engine().apply(command));
+                for command in commands {
+                    driving.engine().apply(command);
+                }
                 driving.engine().check_aborts();
             }
             let engine = driving.engine();
@@ -339,7 +341,9 @@ impl Shared {
             let commands = std::mem::take(&mut home.inbox);
             drop(home);
             let engine = driving.engine();
-            commands.into_iter().for_each(|command| engine.apply(command));
+            for command in commands {
+                engine.apply(command);
+            }
             engine.check_aborts();
             engine.settle();
         }
@@ -352,9 +356,9 @@ impl Shared {
             return;
         }
         home.inbox.push(command);
-        let engine = home.engine.take();
+        let resting = home.engine.take();
         drop(home);
-        if let Some(engine) = engine {
+        if let Some(engine) = resting {
             self.release(engine);
         } else {
             self.wakeup.ring();

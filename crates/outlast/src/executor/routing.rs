@@ -91,8 +91,7 @@ fn route_credit(
         }
         return Ok(Route::Drain);
     };
-    let counts = check_credit(desk, op, peer, header)?;
-    Ok(if counts { Route::Credit(op) } else { Route::Drain })
+    if check_credit(desk, op, peer, header)? { Ok(Route::Credit(op)) } else { Ok(Route::Drain) }
 }
 
 /// Whether a credit is for this call; a different call under the same name ends it.

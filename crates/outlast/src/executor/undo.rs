@@ -227,7 +227,9 @@ mod tests {
         let pool = UndoPool::new(3 * MAPPING_UNIT);
         pool.reserve(2 * MAPPING_UNIT).unwrap();
         let taken = [pool.take(1).unwrap(), pool.take(1).unwrap(), pool.take(1).unwrap()];
-        taken.into_iter().for_each(|mapping| pool.give(mapping));
+        for mapping in taken {
+            pool.give(mapping);
+        }
         let idle: Vec<_> = pool.idle.lock().unwrap().iter().map(|mapping| mapping.bytes).collect();
         assert_eq!(idle, [2 * MAPPING_UNIT, MAPPING_UNIT]);
     }

@@ -144,7 +144,9 @@ pub(crate) fn contribution_f32(member: usize, count: usize, salt: usize) -> Vec<
 }
 
 pub(crate) fn contribution_i64(member: usize, count: usize, salt: usize) -> Vec<i64> {
-    (0..count).map(|i| ((i * 7 + member * 13 + salt * 31) % 1_000_003) as i64 - 500_000).collect()
+    (0..count)
+        .map(|i| ((i * 7 + member * 13 + salt * 31) % 1_000_003).cast_signed() as i64 - 500_000)
+        .collect()
 }
 
 pub(crate) fn sum_f32(world: usize, count: usize, salt: usize) -> Vec<f32> {

@@ -16,6 +16,7 @@
 //! of its collective to say.
 
 use super::{Group, GroupEpoch, OpKey, Scope, Seq, Tag};
+use crate::id::PeerId;
 use crate::limits::{BLOCK_BYTES_MAX, FRAME_HEADER_BYTES};
 use zerocopy::byteorder::little_endian::{U16, U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
@@ -106,7 +107,7 @@ impl From<&OpKey> for OpName {
 
 fn scope_digest(scope: &Scope) -> u64 {
     let Scope::Members(members) = scope else { return 0 };
-    let bytes = members.iter().flat_map(crate::id::PeerId::as_bytes);
+    let bytes = members.iter().flat_map(PeerId::as_bytes);
     // FNV-1a, as for fingerprints; never zero, which stands for the whole group.
     let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -220,7 +221,6 @@ impl Header {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::id::PeerId;
     use proptest::prelude::*;
 
     fn header(kind: FrameKind, length: u32, checksum: Option<u32>) -> Header {

@@ -202,7 +202,9 @@ mod tests {
                     assert_eq!(block.len(), range.len(), "both ends agree about every length");
                     let duty = plans[p].duty(step);
                     if matches!(duty, Duty::AddAndPassOn | Duty::AddAndOwn) {
-                        block.iter_mut().for_each(|sum| *sum += 10_u32.pow(p as u32));
+                        for sum in &mut block {
+                            *sum += 10_u32.pow(p as u32);
+                        }
                     }
                     if duty != Duty::AddAndPassOn {
                         results[p][range.clone()].copy_from_slice(&block);
