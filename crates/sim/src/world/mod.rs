@@ -4,6 +4,7 @@ mod chronicle;
 mod engine;
 mod fault;
 mod host;
+mod injection;
 mod kernel;
 mod network;
 mod node;
