@@ -17,7 +17,7 @@
 //!
 //! Inside, a pure [`Session`](outlast_proto::session::Session) decides, one control connection carries votes
 //! and verdicts, a [`DataPlane`] moves bytes on the caller's own thread, and a
-//! [`Membership`](crate::Membership) of the run's health group answers for this process.
+//! [`Membership`] of the run's health group answers for this process.
 
 mod buffer;
 mod builder;
