@@ -297,6 +297,8 @@ impl Case {
             return due(self.silent_since + config.dead_after).then_some(DeathReason::Deaf);
         }
         let fresh = |word: &&Testimony| now.since(word.last) <= testimony_life(config);
+        // While its kernel answered somebody it was stalled, whatever others saw: every silence begins after.
+        let vouched_until = self.vouched_until.unwrap_or(self.silent_since);
         let refused = self.testimony.iter().filter(fresh).filter(|word| word.kind == Silence::Refused);
         if refused.clone().count() >= 2 || (bench.alone && self.refusals >= 2) {
             let first = refused.map(|word| word.first).min().unwrap_or(now);
@@ -309,16 +311,15 @@ impl Case {
         let patient = bench.isolated || (bench.alone && config.pair_policy == PairPolicy::Patient);
         let accusers = self.testimony.iter().filter(fresh);
         if !patient && accusers.clone().count() >= bench.needed {
-            let first = accusers.map(|word| word.first).min().unwrap_or(now);
+            let first = accusers.map(|word| word.first).min().unwrap_or(now).max(vouched_until);
             // Our own last look must be one of this time: a cut that was short is over by now.
             let confirmed = own_sent >= first + config.suspicion_min / 3;
             if due(first + config.suspicion_min * bench.patience) && confirmed {
                 return Some(DeathReason::Silent);
             }
         }
-        // While its kernel answered it was stalled, not silent; a stall may last longer than `dead_after`.
-        let silent_since = self.vouched_until.map_or(self.silent_since, |until| until.max(self.silent_since));
-        due(silent_since + config.dead_after).then_some(DeathReason::SilentTooLong)
+        // A stall may last longer than `dead_after`.
+        due(self.silent_since.max(vouched_until) + config.dead_after).then_some(DeathReason::SilentTooLong)
     }
 }
 

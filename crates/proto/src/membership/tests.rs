@@ -442,6 +442,33 @@ fn the_echo_of_a_settled_accusation_is_not_news_again() {
 }
 
 #[test]
+fn an_expired_vouch_starts_the_suspicion_time_anew() {
+    // A newcomer that has not tried the stopped member's kernel sees only silence; another vouches, until
+    // its word comes late once. That is no reason to call a stall of seconds a death.
+    let mut stage = Stage::new(2);
+    stage.script(9, CUT);
+    stage.say(2, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    let vouch = |silent_ms| Record::Vouch {
+        member: peer(9),
+        incarnation: 0,
+        voucher: peer(2),
+        kind: SignOfLife::Kernel,
+        age_ms: 0,
+        silent_ms,
+    };
+    for step in 0..8 {
+        stage.say(2, None, vec![vouch(step * 500)]);
+        stage.accuse(9, 1, Silence::Silent);
+        stage.run(ms(500));
+    }
+    stage.run(ms(1_200));
+    assert_eq!(stage.died(9), None, "{:?}", stage.events);
+    stage.say(2, None, vec![vouch(5_200)]);
+    stage.run(ms(100));
+    assert_eq!(stage.health(9), "stalled");
+}
+
+#[test]
 fn a_stopped_member_recovers_when_it_answers() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
