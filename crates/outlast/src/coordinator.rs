@@ -4,8 +4,12 @@
 //! its inbox, what it says is put into bounded queues, and a peer whose queue is full loses its connection,
 //! not everybody's time. Health comes from a member of its own in each run.
 
+mod ask;
 mod clerk;
 mod line;
+
+pub use ask::ask_status;
+pub(crate) use ask::{ControlFrames, ask, dial};
 
 use crate::fork::Creator;
 use crate::membership::Preset;
@@ -50,6 +54,14 @@ pub enum CoordinatorError {
     /// The handle was inherited by a forked child.
     #[error(transparent)]
     Forked(#[from] crate::fork::UsedAfterFork),
+    /// No coordinator answers there.
+    #[error("the coordinator {address} cannot be reached: {cause}")]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What went wrong.
+        cause: String,
+    },
     /// The clerk did not answer in time.
     #[error("the coordinator did not answer within {STATUS_TIMEOUT:?}")]
     Silent,
@@ -62,6 +74,7 @@ pub struct CoordinatorBuilder {
     listen: SocketAddr,
     secret: Option<RunSecret>,
     preset: Preset,
+    stall_budget: Option<Duration>,
 }
 
 impl CoordinatorBuilder {
@@ -83,6 +96,12 @@ impl CoordinatorBuilder {
         self
     }
 
+    /// How long a stopped process is waited for. The coordinator evicts, so its word counts, not the peers'.
+    pub fn stall_budget(mut self, budget: Duration) -> Self {
+        self.stall_budget = Some(budget);
+        self
+    }
+
     /// Starts to serve.
     pub fn start(self) -> Result<Coordinator, CoordinatorError> {
         let secret = self.secret.unwrap_or_else(RunSecret::generate);
@@ -98,8 +117,8 @@ impl CoordinatorBuilder {
             spawner.spawn(line::serve(stream, me, lines.clone()));
         });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
-        let clerk =
-            Clerk::new(Config::preset(self.preset), self.preset, secret.clone(), address, inbox.clone());
+        let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
+        let clerk = Clerk::new(Config::preset(self.preset), health, secret.clone(), address, inbox.clone());
         handle.spawn(clerk.run(letters));
         let creator = Creator::this_process();
         Ok(Coordinator { address, secret, inbox, _serving: serving, _port: port, creator })
@@ -113,6 +132,7 @@ impl Coordinator {
             listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
             secret: None,
             preset: Preset::Lan,
+            stall_budget: None,
         }
     }
 

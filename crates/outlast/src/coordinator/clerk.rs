@@ -39,9 +39,16 @@ struct Desk {
     empty_since: Option<std::time::Instant>,
 }
 
+/// How the coordinator's own members of the health groups are set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HealthSettings {
+    pub(super) preset: Preset,
+    pub(super) stall_budget: Option<Duration>,
+}
+
 pub(super) struct Clerk {
     config: Config,
-    preset: Preset,
+    health: HealthSettings,
     secret: RunSecret,
     address: SocketAddr,
     inbox: mpsc::Sender<Inbox>,
@@ -51,12 +58,12 @@ pub(super) struct Clerk {
 impl Clerk {
     pub(super) fn new(
         config: Config,
-        preset: Preset,
+        health: HealthSettings,
         secret: RunSecret,
         address: SocketAddr,
         inbox: mpsc::Sender<Inbox>,
     ) -> Self {
-        Self { config, preset, secret, address, inbox, desks: BTreeMap::new() }
+        Self { config, health, secret, address, inbox, desks: BTreeMap::new() }
     }
 
     /// Works until every handle and connection is gone. It holds a sender of its own inbox only weakly.
@@ -160,8 +167,8 @@ impl Clerk {
 
     /// Our own member of that run's health group gets to know a peer.
     fn meet(&mut self, run: &RunId, peer: PeerId, address: SocketAddr) {
-        let (preset, secret, listen) =
-            (self.preset, self.secret.clone(), SocketAddr::new(self.address.ip(), 0));
+        let (health, secret, listen) =
+            (self.health, self.secret.clone(), SocketAddr::new(self.address.ip(), 0));
         let desk = self.desk(run);
         if !desk.met.insert(peer) {
             return;
@@ -170,15 +177,17 @@ impl Clerk {
             member.join(&[address]);
             return;
         }
-        let member = Membership::builder()
+        let mut member = Membership::builder()
             .listen(listen)
-            .preset(preset)
+            .preset(health.preset)
             .secret(secret)
             .run_id(run.clone())
             .name("coordinator")
-            .join([address.to_string()])
-            .start();
-        match member {
+            .join([address.to_string()]);
+        if let Some(budget) = health.stall_budget {
+            member = member.stall_budget(budget);
+        }
+        match member.start() {
             Ok(member) => desk.membership = Some(member),
             Err(error) => tracing::error!(%run, %error, "no health for this run; evictions will be slower"),
         }

@@ -334,7 +334,11 @@ impl Operation {
 
     /// Gives all scratch back; the operation is over.
     pub(super) fn clear(&mut self, slots: &mut Slots) {
-        self.ready.drain(..).chain(self.held.drain(..)).filter_map(|message| message.slot).for_each(|slot| slots.give(slot));
+        self.ready
+            .drain(..)
+            .chain(self.held.drain(..))
+            .filter_map(|message| message.slot)
+            .for_each(|slot| slots.give(slot));
     }
 
     fn header(&self, kind: FrameKind, length: u32, round: u32, step: u16) -> Header {

@@ -91,7 +91,11 @@ impl DataPlane {
         dialer: Arc<dyn Dial>,
         events: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> io::Result<Self> {
-        let home = Home { engine: Some(Box::new(Engine::new(me, settings.link_grace))), inbox: Vec::new(), dead: false };
+        let home = Home {
+            engine: Some(Box::new(Engine::new(me, settings.link_grace))),
+            inbox: Vec::new(),
+            dead: false,
+        };
         let shared = Shared {
             me,
             settings,
