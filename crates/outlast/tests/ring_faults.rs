@@ -31,8 +31,9 @@ fn abort_at_random_moments(world: usize, count: usize, attempts: u64) {
     let mut healthy = Duration::from_millis(2);
     for attempt in 0..attempts {
         let spec = cluster.spec(3, 2 * attempt, DataType::F32, ReduceOp::Sum, &[count]);
-        let delays: Vec<_> =
-            (0..world).map(|_| Duration::from_micros(moments.below(1 + healthy.as_micros() as u64))).collect();
+        let delays: Vec<_> = (0..world)
+            .map(|_| Duration::from_micros(moments.below(1 + healthy.as_micros() as u64)))
+            .collect();
         let slowest = *delays.iter().max().unwrap();
         let outcomes = cluster.everybody(|number, member| {
             let original = contribution_f32(number, count, 0);
@@ -172,7 +173,8 @@ fn a_peer_that_vanishes_is_reported_by_its_neighbours_alone() {
                     let mut tensor = original.clone();
                     ready.wait();
                     let buffers = Buffers::in_place([bytes_of_mut(&mut tensor)]);
-                    let outcome = member.plane.perform(spec, buffers, abort).map(|performed| performed.undo());
+                    let outcome =
+                        member.plane.perform(spec, buffers, abort).map(|performed| performed.undo());
                     assert!(tensor == original, "member {number} has its memory back");
                     sender.send(number).unwrap();
                     outcome
@@ -189,8 +191,12 @@ fn a_peer_that_vanishes_is_reported_by_its_neighbours_alone() {
         aborts.iter().for_each(Abort::trigger);
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
-    assert!(matches!(&outcomes[1], Err(Stopped::LinkBroken { peer: lost, towards: true, .. }) if *lost == peer(2)));
-    assert!(matches!(&outcomes[3], Err(Stopped::LinkBroken { peer: lost, towards: false, .. }) if *lost == peer(2)));
+    assert!(
+        matches!(&outcomes[1], Err(Stopped::LinkBroken { peer: lost, towards: true, .. }) if *lost == peer(2))
+    );
+    assert!(
+        matches!(&outcomes[3], Err(Stopped::LinkBroken { peer: lost, towards: false, .. }) if *lost == peer(2))
+    );
     assert_eq!(outcomes[2], Err(Stopped::Closed));
     assert_eq!((&outcomes[0], &outcomes[4]), (&Err(Stopped::Aborted), &Err(Stopped::Aborted)));
     let told = cluster.members[1].events.lock().unwrap().clone();
@@ -217,7 +223,8 @@ fn different_calls_under_one_name_are_noticed_before_a_byte_is_used() {
             let original = contribution_f32(number, count, 0);
             let mut tensor = original.clone();
             let buffers = Buffers::in_place([bytes_of_mut(&mut tensor)]);
-            let outcome = member.plane.perform(&spec, buffers, &aborts[number]).map(|performed| performed.undo());
+            let outcome =
+                member.plane.perform(&spec, buffers, &aborts[number]).map(|performed| performed.undo());
             assert_eq!(tensor, original);
             aborts[1 - number].trigger();
             outcome
@@ -227,7 +234,10 @@ fn different_calls_under_one_name_are_noticed_before_a_byte_is_used() {
             Err(Stopped::Mismatch { peer: peer(1 - number), theirs: spec.fingerprint.digest() })
         };
         assert!(outcomes[0] == other(0) || outcomes[1] == other(1), "{outcomes:?}");
-        assert!((0..2).all(|n| outcomes[n] == other(n) || outcomes[n] == Err(Stopped::Aborted)), "{outcomes:?}");
+        assert!(
+            (0..2).all(|n| outcomes[n] == other(n) || outcomes[n] == Err(Stopped::Aborted)),
+            "{outcomes:?}"
+        );
     }
 }
 
@@ -361,7 +371,8 @@ fn nonsense_breaks_its_link_and_nothing_else() {
     let outcome = reduce(victim, &short, &mut tensor).map(|performed| performed.undo());
     assert_eq!(outcome, Err(Stopped::Deadline), "a link that broke before its first frame may come back");
     let told = victim.events.lock().unwrap().clone();
-    let reported = |event: &LinkEvent| matches!(event, LinkEvent::Down { error, .. } if error.contains("0xeeee"));
+    let reported =
+        |event: &LinkEvent| matches!(event, LinkEvent::Down { error, .. } if error.contains("0xeeee"));
     assert!(told.iter().any(reported), "{told:?}");
     // Member 1 finds its link closed and dials again by itself.
     run(1);
