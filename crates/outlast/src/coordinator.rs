@@ -15,7 +15,7 @@ use crate::fork::Creator;
 use crate::membership::Preset;
 use crate::port::{Port, PortError, Routes, RunIdentities, Serving};
 use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
-use crate::{port, runtime};
+use crate::{clock, port, runtime};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::{PeerId, RunId};
@@ -118,7 +118,12 @@ impl CoordinatorBuilder {
         });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
-        let clerk = Clerk::new(Config::preset(self.preset), health, secret.clone(), address, inbox.clone());
+        // Peers of a coordinator that died here redial after a pause. At a port that the system has just
+        // chosen nobody can have been.
+        let (_, redial_max) = outlast_proto::session::Config::preset(self.preset).redial;
+        let fresh_after = (self.listen.port() != 0).then(|| clock::now() + 2 * redial_max);
+        let config = Config::preset(self.preset);
+        let clerk = Clerk::new(config, health, secret.clone(), address, fresh_after, inbox.clone());
         handle.spawn(clerk.run(letters));
         let creator = Creator::this_process();
         Ok(Coordinator { address, secret, inbox, _serving: serving, _port: port, creator })

@@ -6,6 +6,7 @@ use crate::security::RunSecret;
 use outlast_proto::coordinator::{Action, Config, ConnectionId, Run, Sign};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::membership::{ConnectOutcome, ConnectToken};
+use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -51,6 +52,8 @@ pub(super) struct Clerk {
     health: HealthSettings,
     secret: RunSecret,
     address: SocketAddr,
+    /// Until then somebody may come back to a coordinator that was here before us.
+    fresh_after: Option<Instant>,
     inbox: mpsc::Sender<Inbox>,
     desks: BTreeMap<RunId, Desk>,
 }
@@ -61,9 +64,10 @@ impl Clerk {
         health: HealthSettings,
         secret: RunSecret,
         address: SocketAddr,
+        fresh_after: Option<Instant>,
         inbox: mpsc::Sender<Inbox>,
     ) -> Self {
-        Self { config, health, secret, address, inbox, desks: BTreeMap::new() }
+        Self { config, health, secret, address, fresh_after, inbox, desks: BTreeMap::new() }
     }
 
     /// Works until every handle and connection is gone. It holds a sender of its own inbox only weakly.
@@ -156,12 +160,18 @@ impl Clerk {
     }
 
     fn desk(&mut self, run: &RunId) -> &mut Desk {
-        self.desks.entry(run.clone()).or_insert_with(|| Desk {
-            run: Run::new(self.config.clone()),
-            lines: BTreeMap::new(),
-            membership: None,
-            met: BTreeSet::new(),
-            empty_since: None,
+        self.desks.entry(run.clone()).or_insert_with(|| {
+            let mut machine = Run::new(self.config.clone());
+            if let Some(until) = self.fresh_after {
+                machine.expect_old_members(until);
+            }
+            Desk {
+                run: machine,
+                lines: BTreeMap::new(),
+                membership: None,
+                met: BTreeSet::new(),
+                empty_since: None,
+            }
         })
     }
 

@@ -248,6 +248,62 @@ fn the_coordinator_is_killed_and_restarted_two_hundred_times() {
     coordinator_storm(200, 4 << 20);
 }
 
+/// Workers and the coordinator are killed, also at the same time.
+fn mixed_storm(rounds: usize, bytes_max: usize) {
+    let mut dice = Dice::new(seed());
+    let secret = outlast::security::RunSecret::generate().to_text();
+    let mut service = Service::start("127.0.0.1:0", &secret);
+    let run = "default".parse().expect("a run id");
+    let (address, key) = (service.address.clone(), secret.parse().expect("a secret"));
+    let status =
+        || format!("{:?}", outlast::coordinator::ask_status(&address, &key, &run, Duration::from_secs(5)));
+    let mut herd = Herd::new(service.address.clone(), secret, bytes_max);
+    herd.spawn_all(PEERS);
+    let mut gaps = Vec::new();
+    let mut since = 0;
+    for _ in 0..rounds {
+        all_commit(&mut herd, since, PEERS as usize, status);
+        herd.listen(Duration::from_millis(dice.below(60)));
+        let alive = herd.alive();
+        let victim = alive[dice.below(alive.len() as u64) as usize];
+        let killed = micros();
+        let order = dice.below(3);
+        if order == 0 {
+            service.restart(Duration::from_millis(dice.below(100)));
+            herd.listen(Duration::from_millis(dice.below(200)));
+        }
+        herd.kill(victim);
+        herd.spawn(1);
+        if order > 0 {
+            // The newcomer's admission is under way when the coordinator dies.
+            herd.listen(Duration::from_millis(dice.below(if order == 1 { 20 } else { 500 })));
+            service.restart(Duration::from_millis(dice.below(100)));
+        }
+        since = micros();
+        all_commit(&mut herd, since, PEERS as usize, status);
+        gaps.push((micros() - killed) as f64 / 1e3);
+        for number in herd.alive() {
+            let outs = herd.outs(number);
+            assert!(outs.is_empty(), "w{number} lives and was thrown out: {outs:?}");
+        }
+    }
+    herd.finish();
+    herd.check("at the end");
+    println!("{rounds} kills of a worker and the coordinator, {} collectives", herd.collectives());
+    describe("SIGKILL of both to a commit by four again", gaps);
+}
+
+#[test]
+fn workers_and_the_coordinator_are_killed_together() {
+    mixed_storm(10, 1 << 20);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn workers_and_the_coordinator_are_killed_together_two_hundred_times() {
+    mixed_storm(200, 4 << 20);
+}
+
 fn signal(pid: i32, signal: i32) {
     // SAFETY: a signal to a child that we have not waited for.
     assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
