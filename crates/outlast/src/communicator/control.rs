@@ -9,12 +9,12 @@ use super::receipt::Peer;
 use crate::clock;
 use crate::coordinator::{self, ControlFrames};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
-use crate::security::{self, TlsIdentity};
+use crate::security::TlsIdentity;
 use outlast_proto::collective::{OpKey, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{Action, CallId, Command, Config, Op, Outcome, PerformResult, Session};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{EpochRecord, Registration, SessionId, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{EpochRecord, Registration, ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -74,7 +74,6 @@ struct State {
 pub(super) struct Control {
     me: PeerId,
     grace: Duration,
-    registration: Registration,
     coordinator: String,
     identity: TlsIdentity,
     runtime: Handle,
@@ -102,13 +101,12 @@ impl Control {
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> Arc<Self> {
         let Settings { coordinator, identity, registration, config, runtime } = settings;
-        let grace = config.verdict_grace;
-        let session = Session::new(config, registration.clone());
+        let (me, grace) = (registration.info.id, config.verdict_grace);
+        let session = Session::new(config, registration);
         let state = State { session, outbound: None, calls: BTreeMap::new(), dials: 0, linked: 0 };
         let control = Arc::new_cyclic(|this| Self {
-            me: registration.info.id,
+            me,
             grace,
-            registration,
             coordinator,
             identity,
             runtime: runtime.clone(),
@@ -151,12 +149,10 @@ impl Control {
         min_world: u32,
         deadline: Instant,
     ) -> Result<(CallId, Receiver<Order>), Error> {
-        let mut state = lock(&self.state);
+        let state = lock(&self.state);
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
         }
-        let session = SessionId(security::random_bytes());
-        state.session.renew(Registration { session, ..self.registration.clone() });
         Ok(self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline)))
     }
 
