@@ -15,6 +15,8 @@ struct Cli {
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Coordinator(commands::coordinator::Args),
+    Status(commands::status::Args),
     Members(Box<commands::members::Args>),
     Secret(commands::secret::Args),
     Lab(commands::lab::Args),
@@ -23,6 +25,8 @@ enum Command {
 fn main() -> ExitCode {
     let cli = Cli::parse();
     let outcome: anyhow::Result<ExitCode> = match cli.command {
+        Command::Coordinator(args) => commands::coordinator::run(&args),
+        Command::Status(args) => commands::status::run(&args),
         Command::Members(args) => commands::members::run(&args),
         Command::Secret(args) => commands::secret::run(args),
         Command::Lab(args) => commands::lab::run(args),

@@ -209,14 +209,16 @@ impl Communicator {
                         performed = done;
                         PerformResult::Done
                     }
-                    Err(Stopped::LinkBroken { peer, towards, error }) => {
-                        let (from, to) = if towards { (me, peer) } else { (peer, me) };
-                        PerformResult::LinkBroken { from, to, error }
-                    }
-                    Err(Stopped::Mismatch { peer, .. }) => PerformResult::Mismatch { peer },
-                    Err(other) => {
-                        tracing::debug!(error = %other, "an attempt stopped");
-                        PerformResult::Stopped
+                    Err(stopped) => {
+                        tracing::debug!(why = %stopped, "an attempt stopped");
+                        match stopped {
+                            Stopped::LinkBroken { peer, towards, error } => {
+                                let (from, to) = if towards { (me, peer) } else { (peer, me) };
+                                PerformResult::LinkBroken { from, to, error }
+                            }
+                            Stopped::Mismatch { peer, .. } => PerformResult::Mismatch { peer },
+                            _ => PerformResult::Stopped,
+                        }
                     }
                 };
                 Some(result)
@@ -227,9 +229,11 @@ impl Communicator {
                 }
                 None
             }
-            // Dropping restores the caller's data.
             Order::Undo | Order::Finish(_) => {
-                performed = None;
+                // Dropping restores the caller's data.
+                if performed.take().is_some() {
+                    tracing::debug!(why = "undone", "an attempt stopped");
+                }
                 None
             }
         })

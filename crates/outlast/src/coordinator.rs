@@ -4,14 +4,18 @@
 //! its inbox, what it says is put into bounded queues, and a peer whose queue is full loses its connection,
 //! not everybody's time. Health comes from a member of its own in each run.
 
+mod ask;
 mod clerk;
 mod line;
+
+pub use ask::ask_status;
+pub(crate) use ask::{ControlFrames, ask, dial};
 
 use crate::fork::Creator;
 use crate::membership::Preset;
 use crate::port::{Port, PortError, Routes, RunIdentities, Serving};
 use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
-use crate::{port, runtime};
+use crate::{clock, port, runtime};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::{PeerId, RunId};
@@ -52,6 +56,14 @@ pub enum CoordinatorError {
     /// The handle was inherited by a forked child.
     #[error(transparent)]
     Forked(#[from] crate::fork::UsedAfterFork),
+    /// No coordinator answers there.
+    #[error("the coordinator {address} cannot be reached: {cause}")]
+    Unreachable {
+        /// Where it should be.
+        address: String,
+        /// What went wrong.
+        cause: String,
+    },
     /// The clerk did not answer in time.
     #[error("the coordinator did not answer within {STATUS_TIMEOUT:?}")]
     Silent,
@@ -64,6 +76,7 @@ pub struct CoordinatorBuilder {
     listen: SocketAddr,
     secret: Option<RunSecret>,
     preset: Preset,
+    stall_budget: Option<Duration>,
 }
 
 impl CoordinatorBuilder {
@@ -85,6 +98,12 @@ impl CoordinatorBuilder {
         self
     }
 
+    /// How long a stopped process is waited for. The coordinator evicts, so its word counts, not the peers'.
+    pub fn stall_budget(mut self, budget: Duration) -> Self {
+        self.stall_budget = Some(budget);
+        self
+    }
+
     /// Starts to serve.
     pub fn start(self) -> Result<Coordinator, CoordinatorError> {
         let secret = self.secret.unwrap_or_else(RunSecret::generate);
@@ -100,8 +119,13 @@ impl CoordinatorBuilder {
             spawner.spawn(line::serve(stream, me, lines.clone()));
         });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
-        let clerk =
-            Clerk::new(Config::preset(self.preset), self.preset, secret.clone(), address, inbox.downgrade());
+        let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
+        // Peers of a coordinator that died here redial after a pause. At a port that the system has just
+        // chosen nobody can have been.
+        let (_, redial_max) = outlast_proto::session::Config::preset(self.preset).redial;
+        let fresh_after = (self.listen.port() != 0).then(|| clock::now() + 2 * redial_max);
+        let config = Config::preset(self.preset);
+        let clerk = Clerk::new(config, health, secret.clone(), address, fresh_after, inbox.downgrade());
         let (stop, stopped) = oneshot::channel();
         handle.spawn(clerk.run(letters, stopped));
         let creator = Creator::this_process();
@@ -116,6 +140,7 @@ impl Coordinator {
             listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
             secret: None,
             preset: Preset::Lan,
+            stall_budget: None,
         }
     }
 

@@ -7,19 +7,17 @@
 mod options;
 mod report;
 mod screen;
-mod secret;
-mod stop;
 mod table;
 
-pub(crate) use options::Args;
+pub(crate) use options::{Args, PresetName, duration};
 
+use super::group_secret::{GroupSecret, HandOver};
+use super::stop::StopSignal;
 use anyhow::Context as _;
 use outlast::Membership;
-use secret::GroupSecret;
 use std::io::{IsTerminal as _, Write as _};
 use std::process::ExitCode;
 use std::time::{Duration, Instant};
-use stop::StopSignal;
 
 /// How long the goodbye may take: three rounds of the lan preset, and short enough for an impatient person.
 const GOODBYE: Duration = Duration::from_secs(2);
@@ -31,7 +29,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let stop = StopSignal::install()?;
     let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), !args.join.is_empty())?;
     let membership = args.builder(secret.secret().clone()).start()?;
-    let hand_over = secret.hand_over(membership.address())?;
+    let hand_over = secret.hand_over("members", membership.address())?;
     let join = args.join_command(membership.address(), &hand_over);
     let live = std::io::stdout().is_terminal() && !args.json && !args.plain;
     announce(&membership, args, &join, &hand_over)?;
@@ -54,12 +52,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 }
 
 /// The first lines: where we are, and what to type elsewhere to join.
-fn announce(
-    membership: &Membership,
-    args: &Args,
-    join: &str,
-    hand_over: &secret::HandOver,
-) -> anyhow::Result<()> {
+fn announce(membership: &Membership, args: &Args, join: &str, hand_over: &HandOver) -> anyhow::Result<()> {
     if args.json {
         let mut started = report::started_json(membership, &membership.info(), args.run_id.as_str(), join);
         started["secret_file"] = hand_over.file().map(|path| path.display().to_string()).into();

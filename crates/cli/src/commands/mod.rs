@@ -1,5 +1,9 @@
 //! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.
 
+pub(crate) mod coordinator;
+mod group_secret;
 pub(crate) mod lab;
 pub(crate) mod members;
 pub(crate) mod secret;
+pub(crate) mod status;
+mod stop;

@@ -7,20 +7,18 @@
 use super::error::Error;
 use super::receipt::Peer;
 use crate::clock;
+use crate::coordinator::{self, ControlFrames};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
-use crate::port;
-use crate::security::{self, TlsIdentity};
+use crate::security::TlsIdentity;
 use outlast_proto::collective::{OpKey, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{Action, CallId, Command, Config, Op, Outcome, PerformResult, Session};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{EpochRecord, Registration, SessionId, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{EpochRecord, Registration, ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use tokio::net::lookup_host;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
@@ -76,7 +74,6 @@ struct State {
 pub(super) struct Control {
     me: PeerId,
     grace: Duration,
-    registration: Registration,
     coordinator: String,
     identity: TlsIdentity,
     runtime: Handle,
@@ -104,13 +101,12 @@ impl Control {
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> Arc<Self> {
         let Settings { coordinator, identity, registration, config, runtime } = settings;
-        let grace = config.verdict_grace;
-        let session = Session::new(config, registration.clone());
+        let (me, grace) = (registration.info.id, config.verdict_grace);
+        let session = Session::new(config, registration);
         let state = State { session, outbound: None, calls: BTreeMap::new(), dials: 0, linked: 0 };
         let control = Arc::new_cyclic(|this| Self {
-            me: registration.info.id,
+            me,
             grace,
-            registration,
             coordinator,
             identity,
             runtime: runtime.clone(),
@@ -153,12 +149,10 @@ impl Control {
         min_world: u32,
         deadline: Instant,
     ) -> Result<(CallId, Receiver<Order>), Error> {
-        let mut state = lock(&self.state);
+        let state = lock(&self.state);
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
         }
-        let session = SessionId(security::random_bytes());
-        state.session.renew(Registration { session, ..self.registration.clone() });
         Ok(self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline)))
     }
 
@@ -288,24 +282,7 @@ impl Control {
     }
 
     async fn open(&self) -> Result<ControlFrames, String> {
-        let mut error = format!("no address in {:?}", self.coordinator);
-        for address in self.coordinator.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-            let found = lookup_host(address).await.map_err(|cause| format!("{address}: {cause}"))?;
-            for address in found {
-                match self.open_at(address).await {
-                    Ok(frames) => return Ok(frames),
-                    Err(cause) => error = cause,
-                }
-            }
-        }
-        Err(error)
-    }
-
-    async fn open_at(&self, address: SocketAddr) -> Result<ControlFrames, String> {
-        let stream = port::connect(address, port::CONTROL, &self.identity, DIAL_TIMEOUT).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        let greeted = port::greet(stream, self.me, DIAL_TIMEOUT).await.map_err(|error| error.to_string())?;
-        Ok(greeted.frames)
+        coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT).await
     }
 
     async fn talk(&self, dial: u64, mut frames: ControlFrames) {
@@ -350,19 +327,12 @@ impl Control {
     pub(super) fn status(&self, timeout: Duration) -> Result<String, Error> {
         let asking = async {
             let mut frames = self.open().await?;
-            frames.send(&encode(&ToCoordinator::AskStatus)).await.map_err(|error| error.to_string())?;
-            let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or("closed")?;
-            match decode::<ToPeer>(&bytes) {
-                Ok(ToPeer::Status(status)) => Ok(status),
-                other => Err(format!("{other:?}")),
-            }
+            coordinator::ask(&mut frames).await
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(timeout, asking).await });
         answer.map_err(|_| Error::Silent(format!("within {timeout:?}")))?.map_err(Error::Silent)
     }
 }
-
-type ControlFrames = port::Frames<tokio_rustls::TlsStream<crate::fork::Guarded<tokio::net::TcpStream>>>;
 
 async fn write(
     frames: &mut ControlFrames,

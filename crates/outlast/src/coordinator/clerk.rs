@@ -6,6 +6,7 @@ use crate::security::RunSecret;
 use outlast_proto::coordinator::{Action, Config, ConnectionId, Run, Sign};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::membership::{ConnectOutcome, ConnectToken};
+use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -39,11 +40,20 @@ struct Desk {
     empty_since: Option<std::time::Instant>,
 }
 
+/// How the coordinator's own members of the health groups are set up.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct HealthSettings {
+    pub(super) preset: Preset,
+    pub(super) stall_budget: Option<Duration>,
+}
+
 pub(super) struct Clerk {
     config: Config,
-    preset: Preset,
+    health: HealthSettings,
     secret: RunSecret,
     address: SocketAddr,
+    /// Until then somebody may come back to a coordinator that was here before us.
+    fresh_after: Option<Instant>,
     /// Weak, so that the clerk does not keep itself at work.
     inbox: mpsc::WeakSender<Inbox>,
     desks: BTreeMap<RunId, Desk>,
@@ -52,12 +62,13 @@ pub(super) struct Clerk {
 impl Clerk {
     pub(super) fn new(
         config: Config,
-        preset: Preset,
+        health: HealthSettings,
         secret: RunSecret,
         address: SocketAddr,
+        fresh_after: Option<Instant>,
         inbox: mpsc::WeakSender<Inbox>,
     ) -> Self {
-        Self { config, preset, secret, address, inbox, desks: BTreeMap::new() }
+        Self { config, health, secret, address, fresh_after, inbox, desks: BTreeMap::new() }
     }
 
     /// Works until the service is dropped; then every line is closed, because its queue is.
@@ -139,19 +150,25 @@ impl Clerk {
     }
 
     fn desk(&mut self, run: &RunId) -> &mut Desk {
-        self.desks.entry(run.clone()).or_insert_with(|| Desk {
-            run: Run::new(self.config.clone()),
-            lines: BTreeMap::new(),
-            membership: None,
-            met: BTreeSet::new(),
-            empty_since: None,
+        self.desks.entry(run.clone()).or_insert_with(|| {
+            let mut machine = Run::new(self.config.clone());
+            if let Some(until) = self.fresh_after {
+                machine.expect_old_members(until);
+            }
+            Desk {
+                run: machine,
+                lines: BTreeMap::new(),
+                membership: None,
+                met: BTreeSet::new(),
+                empty_since: None,
+            }
         })
     }
 
     /// Our own member of that run's health group gets to know a peer.
     fn meet(&mut self, run: &RunId, peer: PeerId, address: SocketAddr) {
-        let (preset, secret, listen) =
-            (self.preset, self.secret.clone(), SocketAddr::new(self.address.ip(), 0));
+        let (health, secret, listen) =
+            (self.health, self.secret.clone(), SocketAddr::new(self.address.ip(), 0));
         let desk = self.desk(run);
         if !desk.met.insert(peer) {
             return;
@@ -160,15 +177,17 @@ impl Clerk {
             member.join(&[address]);
             return;
         }
-        let member = Membership::builder()
+        let mut member = Membership::builder()
             .listen(listen)
-            .preset(preset)
+            .preset(health.preset)
             .secret(secret)
             .run_id(run.clone())
             .name("coordinator")
-            .join([address.to_string()])
-            .start();
-        match member {
+            .join([address.to_string()]);
+        if let Some(budget) = health.stall_budget {
+            member = member.stall_budget(budget);
+        }
+        match member.start() {
             Ok(member) => desk.membership = Some(member),
             Err(error) => tracing::error!(%run, %error, "no health for this run; evictions will be slower"),
         }

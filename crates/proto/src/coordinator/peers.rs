@@ -1,5 +1,6 @@
 //! Peers: registration, sessions, goodbyes.
 
+use super::rebuild::UNKNOWN_SESSION;
 use super::run::{Action, ConnectionId, Note, Run, Timer};
 use crate::collective::Group;
 use crate::id::PeerId;
@@ -129,7 +130,8 @@ impl Run {
             return self.turn_away(at, KickReason::Breach, &text);
         }
         if let Some(known) = self.peers.get(&from) {
-            if known.connection == Some(at) || known.session != registration.session {
+            let same = known.session == registration.session || known.session == UNKNOWN_SESSION;
+            if known.connection == Some(at) || !same {
                 let text = format!("{from} is registered already: every process needs a PeerId of its own");
                 return self.turn_away(at, KickReason::Duplicate, &text);
             }

@@ -7,7 +7,7 @@
 //! means abort; otherwise commit, because every survivor holds the result (rule 17).
 
 use super::ops::TagState;
-use super::peers::{Peer, Phase, TopologyVote};
+use super::peers::{Peer, Phase, Sign, TopologyVote};
 use super::run::{ConnectionId, Note, Run, Timer};
 use crate::collective::{Group, OpKey};
 use crate::id::PeerId;
@@ -167,6 +167,8 @@ impl Run {
                 self.next_age += 1;
                 peer.phase = Phase::Accepted;
                 peer.lost_since = Some(now);
+                // Nobody has called it alive yet, and it may have died before we came (rule 20c).
+                peer.sign = Sign::Suspect;
                 self.peers.insert(info.id, peer);
                 self.schedule(now + self.config.control_grace, Timer::Lost(info.id));
                 self.schedule(now + self.config.control_lost_after, Timer::Lost(info.id));
@@ -252,7 +254,7 @@ impl Run {
 }
 
 /// Stands for a session that nobody has told us yet.
-const UNKNOWN_SESSION: SessionId = SessionId([0; 16]);
+pub(super) const UNKNOWN_SESSION: SessionId = SessionId([0; 16]);
 
 /// A verdict and who has not learned it.
 type Decided = (OpKey, Verdict, Vec<PeerId>);
@@ -279,7 +281,10 @@ fn decide(
     for key in keys {
         let known = learned.get(&key);
         let votes = open.get(&key);
-        let in_scope: Vec<_> = resumed.keys().copied().filter(|peer| key.scope.involves(*peer)).collect();
+        // Whoever is in a later epoch had this attempt's verdict before it, or came after it: only those who
+        // are still in the attempt's own epoch can lack it.
+        let involved: Vec<_> = resumed.keys().copied().filter(|peer| key.scope.involves(*peer)).collect();
+        let in_scope: Vec<_> = involved.iter().copied().filter(|peer| resumed[peer].0 <= key.epoch).collect();
         // A member that is past this attempt learned its verdict once, though it may not remember it.
         let past = |peer: &PeerId| {
             resumed[peer].1.iter().flat_map(|report| &report.learned).any(|(later, _)| {
@@ -309,7 +314,7 @@ fn decide(
                 }
                 verdict.clone()
             }
-            None if key.epoch < record.epoch && in_scope.iter().any(&past) => {
+            None if key.epoch < record.epoch && involved.iter().any(&past) => {
                 // Decided long ago, and nobody remembers how: whoever waits for it must join anew.
                 liars.extend(votes.into_iter().flat_map(|votes| votes.keys().copied()));
                 continue;

@@ -70,6 +70,8 @@ pub(super) enum Timer {
     Lost(PeerId),
     /// The ends of a broken link had their time.
     LinkSettle(Group),
+    /// Members of a run that we do not know had their time to come back.
+    Fresh,
 }
 
 /// The coordinator of one run.
@@ -90,6 +92,8 @@ pub struct Run {
     pub(super) knocks: BTreeMap<u64, (PeerId, super::peers::Knock)>,
     pub(super) next_token: u64,
     pub(super) frozen_until: Option<Instant>,
+    /// Until then this may be an old run whose members are still on their way.
+    pub(super) fresh_after: Option<Instant>,
     pub(super) counters: Counters,
     timers: BTreeSet<(Instant, Timer)>,
     actions: VecDeque<Action>,
@@ -124,10 +128,18 @@ impl Run {
             knocks: BTreeMap::new(),
             next_token: 0,
             frozen_until: None,
+            fresh_after: None,
             counters: Counters::default(),
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
         }
+    }
+
+    /// A coordinator that was started a moment ago may have been restarted: until then a run of which nobody
+    /// spoke is not begun afresh, because its old members would have to throw the new ones out.
+    pub fn expect_old_members(&mut self, until: Instant) {
+        self.fresh_after = Some(until);
+        self.schedule(until, Timer::Fresh);
     }
 
     /// A message arrived on a connection whose other end is proven to be `from`.
@@ -198,6 +210,7 @@ impl Run {
                 Timer::Ops(group) => self.review_ops(now, group),
                 Timer::Lost(peer) => self.review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
+                Timer::Fresh => self.try_topology(now),
             }
         }
     }

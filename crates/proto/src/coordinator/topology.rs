@@ -74,7 +74,8 @@ impl Run {
     pub(super) fn try_topology(&mut self, now: Instant) {
         let busy = self.groups.values().any(|group| group.has_open_ops() || group.rebuild.is_some());
         let unanimous = self.accepted().all(|(_, peer)| peer.vote.is_some());
-        if busy || !unanimous {
+        let too_early = self.groups.is_empty() && self.fresh_after.is_some_and(|fresh| now < fresh);
+        if busy || !unanimous || too_early {
             return;
         }
         let newcomers: Vec<_> = self

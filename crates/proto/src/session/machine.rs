@@ -124,7 +124,8 @@ impl Session {
         }
     }
 
-    /// The program wants to take part. Ends when admitted and the group is large enough.
+    /// The program wants to take part. Ends when admitted and the group is large enough. Also after a session
+    /// is over: under the same id, by which a coordinator that has not heard of the end knows us again.
     pub fn handle_connect_call(&mut self, now: Instant, min_world: u32, deadline: Instant) -> CallId {
         let id = self.next_call();
         self.out = None;
@@ -690,6 +691,10 @@ impl Session {
         if self.out.is_some() {
             return;
         }
+        if self.is_up() && matches!(reason, OutReason::OutcomeUnknown) {
+            // Nobody need wait for somebody who fenced itself.
+            self.send(ToCoordinator::Leave);
+        }
         self.out = Some(reason.clone());
         self.connection = Connection::Off;
         self.down_since = None;
@@ -711,12 +716,6 @@ impl Session {
         self.tags.clear();
         self.generation = 0;
         self.hold = false;
-    }
-
-    /// Begins a new session on the same object, after the old one is over.
-    pub fn renew(&mut self, registration: Registration) {
-        assert!(self.out.is_some(), "a session is renewed only when it is over");
-        self.registration = registration;
     }
 
     // Small things.

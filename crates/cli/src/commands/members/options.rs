@@ -1,6 +1,6 @@
 //! What the user typed, and what it means.
 
-use super::secret::HandOver;
+use super::super::group_secret::HandOver;
 use anyhow::Context as _;
 use outlast::Membership;
 use outlast::membership::{MembershipBuilder, PairPolicy, Preset, RunId};
@@ -94,6 +94,15 @@ pub(crate) enum PairPolicyName {
 }
 
 impl PresetName {
+    /// What it stands for.
+    pub(crate) fn preset(self) -> Preset {
+        match self {
+            Self::Local => Preset::Local,
+            Self::Lan => Preset::Lan,
+            Self::Wan => Preset::Wan,
+        }
+    }
+
     pub(super) fn word(self) -> &'static str {
         match self {
             Self::Local => "local",
@@ -106,15 +115,10 @@ impl PresetName {
 impl Args {
     /// The member that the arguments describe.
     pub(super) fn builder(&self, secret: RunSecret) -> MembershipBuilder {
-        let preset = match self.preset {
-            PresetName::Local => Preset::Local,
-            PresetName::Lan => Preset::Lan,
-            PresetName::Wan => Preset::Wan,
-        };
         let mut builder = Membership::builder()
             .listen(self.listen)
             .join(self.join.iter().cloned())
-            .preset(preset)
+            .preset(self.preset.preset())
             .run_id(self.run_id.clone())
             .secret(secret)
             .meta(self.meta.as_bytes())
@@ -173,7 +177,7 @@ impl Args {
 }
 
 /// `500ms`, `60s`, `2m`, `1h`, or a plain number of seconds.
-fn duration(text: &str) -> anyhow::Result<Duration> {
+pub(crate) fn duration(text: &str) -> anyhow::Result<Duration> {
     let digits = text.find(|c: char| !(c.is_ascii_digit() || c == '.')).unwrap_or(text.len());
     let (number, unit) = text.split_at(digits);
     let number: f64 =

@@ -1,7 +1,7 @@
 //! The loop around the live table: keys in, frames out, the terminal given back whatever happens.
 
+use super::super::stop::StopSignal;
 use super::options::Args;
-use super::stop::StopSignal;
 use super::table::{View, draw};
 use outlast::Membership;
 use ratatui::DefaultTerminal;

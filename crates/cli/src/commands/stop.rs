@@ -9,7 +9,7 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 /// Whether the program was told to stop.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct StopSignal;
+pub(crate) struct StopSignal;
 
 extern "C" fn on_signal(signal: libc::c_int) {
     if STOP.swap(true, Ordering::Relaxed) {
@@ -20,7 +20,7 @@ extern "C" fn on_signal(signal: libc::c_int) {
 
 impl StopSignal {
     /// Installs the handlers.
-    pub(super) fn install() -> anyhow::Result<Self> {
+    pub(crate) fn install() -> anyhow::Result<Self> {
         for signal in [libc::SIGINT, libc::SIGTERM] {
             // SAFETY: the action is fully initialised, and the handler only stores to an atomic or exits.
             let outcome = unsafe {
@@ -39,7 +39,7 @@ impl StopSignal {
 
     /// Whether one of the signals came.
     #[expect(clippy::unused_self, reason = "holding the value proves that the handlers are installed")]
-    pub(super) fn is_set(self) -> bool {
+    pub(crate) fn is_set(self) -> bool {
         STOP.load(Ordering::Relaxed)
     }
 }

@@ -15,19 +15,19 @@ use std::path::{Path, PathBuf};
 
 /// The secret, and whether others have it already.
 #[derive(Debug)]
-pub(super) struct GroupSecret {
+pub(crate) struct GroupSecret {
     secret: RunSecret,
     fresh: bool,
 }
 
 /// How the secret reaches others.
 #[derive(Debug)]
-pub(super) struct HandOver {
+pub(crate) struct HandOver {
     file: Option<PathBuf>,
 }
 
 impl GroupSecret {
-    pub(super) fn find_or_generate(file: Option<&Path>, joins: bool) -> anyhow::Result<Self> {
+    pub(crate) fn find_or_generate(file: Option<&Path>, joins: bool) -> anyhow::Result<Self> {
         if let Some(path) = file {
             return Ok(Self { secret: RunSecret::from_file(path)?, fresh: false });
         }
@@ -42,16 +42,16 @@ impl GroupSecret {
         Ok(Self { secret: RunSecret::generate(), fresh: true })
     }
 
-    pub(super) fn secret(&self) -> &RunSecret {
+    pub(crate) fn secret(&self) -> &RunSecret {
         &self.secret
     }
 
-    /// Writes a fresh secret to a file of its own, named after the port, readable by this user only.
-    pub(super) fn hand_over(&self, address: SocketAddr) -> anyhow::Result<HandOver> {
+    /// Writes a fresh secret to a file of its own, named after its program and port, readable by this user only.
+    pub(crate) fn hand_over(&self, program: &str, address: SocketAddr) -> anyhow::Result<HandOver> {
         if !self.fresh {
             return Ok(HandOver { file: None });
         }
-        let path = private_directory()?.join(format!("members-{}.secret", address.port()));
+        let path = private_directory()?.join(format!("{program}-{}.secret", address.port()));
         write_private(&path, &(self.secret.to_text() + "\n"))
             .with_context(|| format!("writing the group's secret to {}", path.display()))?;
         Ok(HandOver { file: Some(path) })
@@ -59,12 +59,12 @@ impl GroupSecret {
 }
 
 impl HandOver {
-    pub(super) fn file(&self) -> Option<&Path> {
+    pub(crate) fn file(&self) -> Option<&Path> {
         self.file.as_deref()
     }
 
     /// What to tell a person.
-    pub(super) fn explanation(&self) -> String {
+    pub(crate) fn explanation(&self) -> String {
         match &self.file {
             Some(path) => format!(
                 "new secret for this group in {} (only you can read it); on other machines give its text in \

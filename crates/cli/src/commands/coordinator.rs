@@ -1,0 +1,84 @@
+//! `outlast coordinator`: the service that counts votes and writes verdicts.
+//!
+//! It holds nothing that its peers could not tell it again: killed and started at the same address with the
+//! same secret, it continues the runs. Nothing here decides anything; it starts [`outlast::Coordinator`],
+//! says where it is and how peers find it, and waits for a signal.
+
+use super::group_secret::GroupSecret;
+use super::members::{PresetName, duration};
+use super::stop::StopSignal;
+use outlast::Coordinator;
+use outlast::coordinator::DEFAULT_PORT;
+use std::io::Write as _;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::Duration;
+
+/// How often it looks whether it was told to stop.
+const GLANCE: Duration = Duration::from_millis(50);
+
+const EXAMPLES: &str = "\
+Example: a coordinator, and what its peers need to know
+  outlast coordinator --listen 0.0.0.0:29400 --secret-file run.secret     # made by: outlast secret new --file run.secret
+  OUTLAST_COORDINATOR=10.0.0.1:29400 OUTLAST_SECRET_FILE=run.secret ./train
+
+Killed and started again with the same address and secret, it goes on with its runs. `outlast status` shows them.";
+
+/// Serve runs: admit peers, count their votes, write verdicts.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// Where to listen; port 0 takes a free one
+    #[arg(long, value_name = "ADDR", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)))]
+    listen: SocketAddr,
+    /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`, else a new secret
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Times for this kind of network; peers should use the same
+    #[arg(long, value_enum, default_value = "lan")]
+    preset: PresetName,
+    /// Give up on a stalled process after this long (as in 500ms, 60s, 2m); default: the preset's
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    stall_budget: Option<Duration>,
+}
+
+/// Serves until it is told to stop.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let stop = StopSignal::install()?;
+    let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), false)?;
+    let mut builder = Coordinator::builder()
+        .listen(args.listen)
+        .secret(secret.secret().clone())
+        .preset(args.preset.preset());
+    if let Some(budget) = args.stall_budget {
+        builder = builder.stall_budget(budget);
+    }
+    let coordinator = builder.start()?;
+    let address = coordinator.address();
+    let hand_over = secret.hand_over("coordinator", address)?;
+    let mut out = std::io::stdout().lock();
+    writeln!(out, "coordinator at {address}")?;
+    writeln!(out, "{}", hand_over.explanation())?;
+    let file = hand_over.file().or(args.secret_file.as_deref());
+    let secret = file.map(|file| format!(" OUTLAST_SECRET_FILE={}", file.display())).unwrap_or_default();
+    writeln!(out, "peers use:  OUTLAST_COORDINATOR={}{secret}", reachable(address))?;
+    out.flush()?;
+    drop(out);
+    while !stop.is_set() {
+        std::thread::sleep(GLANCE);
+    }
+    drop(coordinator);
+    // Whoever read our lines may have gone.
+    let _ = writeln!(std::io::stdout(), "stopped");
+    Ok(ExitCode::SUCCESS)
+}
+
+/// What to type elsewhere: an address that listens everywhere is reached under this host's name.
+fn reachable(address: SocketAddr) -> String {
+    if !address.ip().is_unspecified() {
+        return address.to_string();
+    }
+    let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
+    format!("{host}:{}", address.port())
+}

@@ -1,0 +1,95 @@
+//! `outlast status`: how a run stands, as its coordinator tells it.
+//!
+//! Looking changes nothing: the question comes over a connection of its own, from nobody in particular. The
+//! coordinator answers with one JSON object; `--json` passes it on, otherwise it is put into tables and words.
+
+mod table;
+
+use super::stop::StopSignal;
+use anyhow::Context as _;
+use outlast::coordinator::{self, DEFAULT_PORT};
+use outlast::membership::RunId;
+use outlast::security::RunSecret;
+use std::io::{IsTerminal as _, Write as _};
+use std::path::PathBuf;
+use std::process::ExitCode;
+use std::time::{Duration, Instant};
+
+/// `EX_UNAVAILABLE` of sysexits: the service is not there.
+const UNREACHABLE: u8 = 69;
+/// How long the coordinator may take to answer.
+const PATIENCE: Duration = Duration::from_secs(5);
+/// How often `--watch` looks.
+const REFRESH: Duration = Duration::from_secs(1);
+const GLANCE: Duration = Duration::from_millis(50);
+
+const EXAMPLES: &str = "\
+Example: who is in the run, and who waits for whom?
+  outlast status --coordinator 10.0.0.1:29400 --secret-file run.secret
+  outlast status --json | jq -r '.waiting[]'
+
+Exit code: 0 if the coordinator answered, 69 if it could not be reached.";
+
+/// Show how a run stands: its peers, its groups, and who waits for whom.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+pub(crate) struct Args {
+    /// The coordinator, host:port
+    #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
+    coordinator: String,
+    /// The run to show
+    #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID")]
+    run_id: RunId,
+    /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    /// Look again every second until interrupted
+    #[arg(long)]
+    watch: bool,
+    /// The coordinator's answer as it is: one JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+/// Asks and shows.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    let secret = match &args.secret_file {
+        Some(path) => RunSecret::from_file(path)?,
+        None => RunSecret::from_environment()?.context(
+            "a question about a run needs its secret: set OUTLAST_SECRET or OUTLAST_SECRET_FILE, or give \
+             --secret-file (the coordinator printed where it wrote it)",
+        )?,
+    };
+    let stop = StopSignal::install()?;
+    let clear = args.watch && !args.json && std::io::stdout().is_terminal();
+    loop {
+        let asked = Instant::now();
+        let text = match coordinator::ask_status(&args.coordinator, &secret, &args.run_id, PATIENCE) {
+            Ok(answer) if args.json => answer + "\n",
+            Ok(answer) => {
+                let status = serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
+                table::render(&args.run_id, &args.coordinator, &status)
+            }
+            Err(error) => {
+                eprintln!("outlast: {error}");
+                if !args.watch {
+                    return Ok(ExitCode::from(UNREACHABLE));
+                }
+                String::new()
+            }
+        };
+        let mut out = std::io::stdout().lock();
+        // Home, the new text, and nothing of the old one below it.
+        let written = if clear { write!(out, "\x1b[H\x1b[2J{text}") } else { write!(out, "{text}") };
+        if written.and_then(|()| out.flush()).is_err() {
+            return Ok(ExitCode::SUCCESS); // Whoever read our lines has gone.
+        }
+        drop(out);
+        while args.watch && !stop.is_set() && asked.elapsed() < REFRESH {
+            std::thread::sleep(GLANCE);
+        }
+        if !args.watch || stop.is_set() {
+            return Ok(ExitCode::SUCCESS);
+        }
+    }
+}

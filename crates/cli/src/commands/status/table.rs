@@ -1,0 +1,143 @@
+//! The coordinator's answer, for people.
+
+use outlast::membership::RunId;
+use serde_json::Value;
+use std::fmt::Write as _;
+
+/// The whole answer as text.
+pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
+    let mut text = String::new();
+    let number = |field: &str| status[field].as_u64().unwrap_or(0);
+    let _ = writeln!(
+        text,
+        "run {run} at {coordinator}: epoch {}, term {}; {} committed, {} aborted, {} evicted, {} kicked\n",
+        number("run_epoch"),
+        number("term"),
+        number("commits"),
+        number("aborts"),
+        number("evictions"),
+        number("kicks"),
+    );
+    let mut peers: Vec<_> = list(&status["peers"]).iter().collect();
+    peers.sort_by_key(|peer| (peer["group"].as_u64(), peer["rank"].as_u64().unwrap_or(u64::MAX)));
+    if peers.is_empty() {
+        text.push_str("nobody is in this run\n");
+    } else {
+        let head = ["group", "rank", "name", "peer", "health", "phase", "state", "last call", "ago"];
+        let rows: Vec<_> = peers.into_iter().map(peer_row).collect();
+        columns(&mut text, &head, &rows);
+    }
+    if !list(&status["groups"]).is_empty() {
+        text.push('\n');
+        let head = ["group", "epoch", "world", "ring"];
+        let rows: Vec<_> = list(&status["groups"]).iter().map(group_row).collect();
+        columns(&mut text, &head, &rows);
+    }
+    text.push('\n');
+    let waiting = list(&status["waiting"]);
+    if waiting.is_empty() {
+        text.push_str("nobody waits for anybody\n");
+    }
+    for sentence in waiting {
+        let _ = writeln!(text, "{}", word(sentence));
+    }
+    text
+}
+
+fn list(value: &Value) -> &[Value] {
+    value.as_array().map_or(&[], Vec::as_slice)
+}
+
+fn word(value: &Value) -> String {
+    match value {
+        Value::Null => "-".to_owned(),
+        Value::String(text) => text.clone(),
+        other => other.to_string(),
+    }
+}
+
+fn seconds(value: &Value) -> String {
+    value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s"))
+}
+
+fn peer_row(peer: &Value) -> Vec<String> {
+    let state = match peer["away_seconds"].as_f64() {
+        Some(away) => format!("{} for {away:.1} s", word(&peer["state"])),
+        None => word(&peer["state"]),
+    };
+    vec![
+        word(&peer["group"]),
+        word(&peer["rank"]),
+        word(&peer["name"]),
+        word(&peer["id"]).chars().take(8).collect(),
+        word(&peer["health"]),
+        word(&peer["phase"]),
+        state,
+        word(&peer["last_call"]),
+        seconds(&peer["last_call_seconds"]),
+    ]
+}
+
+fn group_row(group: &Value) -> Vec<String> {
+    let mut ring = list(&group["ring"]).iter().map(word).collect::<Vec<_>>().join(" -> ");
+    for link in list(&group["broken_links"]) {
+        let _ = write!(ring, "; {} -> {} is broken", word(&link[0]), word(&link[1]));
+    }
+    if group["rebuilding"] == true {
+        ring.push_str("; rebuilding");
+    }
+    vec![word(&group["group"]), word(&group["epoch"]), word(&group["world_size"]), ring]
+}
+
+/// Every column as wide as its widest cell.
+fn columns(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
+    let width = |at: usize| {
+        let cells = rows.iter().map(|row| row[at].chars().count());
+        cells.max().unwrap_or(0).max(head[at].len())
+    };
+    let widths: Vec<_> = (0..head.len()).map(width).collect();
+    let mut line = |cells: &mut dyn Iterator<Item = &str>| {
+        let padded: Vec<_> =
+            cells.zip(&widths).map(|(cell, width)| format!("{cell:width$}", width = *width)).collect();
+        text.push_str(padded.join("  ").trim_end());
+        text.push('\n');
+    };
+    line(&mut head.iter().copied());
+    for row in rows {
+        line(&mut row.iter().map(String::as_str));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn it_names_peers_rings_and_who_waits() {
+        let status = serde_json::json!({
+            "term": 1, "run_epoch": 7, "commits": 5, "aborts": 1, "evictions": 0, "kicks": 0,
+            "peers": [
+                {"id": "bbbbbbbbbbbb", "name": "b", "group": 0, "rank": 1, "phase": "accepted", "state": "Idle",
+                 "health": "stalled", "away_seconds": 1.25, "last_call": "connect", "last_call_seconds": 3.21},
+                {"id": "aaaaaaaaaaaa", "name": "a", "group": 0, "rank": 0, "phase": "accepted",
+                 "state": "CollectivesRunning", "health": "alive", "away_seconds": null,
+                 "last_call": "all_reduce", "last_call_seconds": 0.5},
+            ],
+            "groups": [{"group": 0, "epoch": 4, "world_size": 2, "ring": ["a", "b"], "broken_links": [],
+                        "rebuilding": false}],
+            "waiting": ["group 0 tag 0: all_reduce waits since 0.5 s for b to call it"],
+        });
+        let text = render(&"default".parse().unwrap(), "127.0.0.1:1", &status);
+        let lines: Vec<_> = text.lines().collect();
+        assert!(lines[0].contains("epoch 7") && lines[0].contains("1 aborted"), "{text}");
+        assert!(lines[3].starts_with("0      0     a ") && lines[3].ends_with("all_reduce  0.5 s"), "{text}");
+        assert!(lines[4].contains("stalled") && lines[4].contains("Idle for 1.2 s"), "{text}");
+        assert!(text.contains("a -> b") && text.contains("waits since 0.5 s for b"), "{text}");
+    }
+
+    #[test]
+    fn an_empty_run_says_so() {
+        let text = render(&"default".parse().unwrap(), "127.0.0.1:1", &serde_json::json!({}));
+        assert!(text.contains("nobody is in this run") && text.contains("nobody waits"), "{text}");
+    }
+}

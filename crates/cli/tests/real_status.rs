@@ -1,0 +1,112 @@
+//! `outlast coordinator` and `outlast status` as a person uses them: one prints what the other needs.
+
+use assert_cmd::cargo::CommandCargoExt as _;
+use outlast::Communicator;
+use outlast::membership::Preset;
+use outlast::security::RunSecret;
+use std::io::{BufRead as _, BufReader};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Output, Stdio};
+use std::time::{Duration, Instant};
+
+fn outlast(folder: &Path) -> Command {
+    let mut command = Command::cargo_bin("outlast").unwrap();
+    command.env("XDG_RUNTIME_DIR", folder);
+    for name in ["OUTLAST_SECRET", "OUTLAST_SECRET_FILE", "OUTLAST_COORDINATOR", "OUTLAST_RUN_ID"] {
+        command.env_remove(name);
+    }
+    command
+}
+
+struct Service {
+    process: Child,
+    address: String,
+    secret: PathBuf,
+}
+
+impl Service {
+    fn start(folder: &Path) -> Self {
+        let mut command = outlast(folder);
+        command.args(["coordinator", "--listen", "127.0.0.1:0", "--preset", "local"]);
+        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
+        let usage = lines.into_iter().find(|line| line.starts_with("peers use:")).expect("how to use it");
+        let after = |name: &str| {
+            let text = usage.split(' ').find_map(|word| word.strip_prefix(name));
+            text.unwrap_or_else(|| panic!("no {name} in {usage:?}")).to_owned()
+        };
+        let (address, secret) = (after("OUTLAST_COORDINATOR="), after("OUTLAST_SECRET_FILE=").into());
+        Self { process, address, secret }
+    }
+
+    fn status(&self, folder: &Path, more: &[&str]) -> Output {
+        let mut command = outlast(folder);
+        command.args(["status", "--coordinator", &self.address, "--secret-file"]).arg(&self.secret);
+        command.args(more).output().unwrap()
+    }
+
+    /// SIGTERM, and how it ended.
+    fn stop(&mut self) -> Option<i32> {
+        let pid = i32::try_from(self.process.id()).unwrap();
+        // SAFETY: a signal to a child that we have not waited for.
+        assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
+        let deadline = Instant::now() + Duration::from_secs(10);
+        loop {
+            if let Some(status) = self.process.try_wait().unwrap() {
+                return status.code();
+            }
+            assert!(Instant::now() < deadline, "it does not stop");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut service = Service::start(folder.path());
+    assert_eq!(std::fs::metadata(&service.secret).unwrap().mode() & 0o777, 0o600);
+
+    let empty = service.status(folder.path(), &[]);
+    let text = String::from_utf8(empty.stdout).unwrap();
+    assert!(empty.status.success() && text.contains("nobody is in this run"), "{text}");
+
+    let comm = Communicator::builder()
+        .coordinator(&*service.address)
+        .secret(RunSecret::from_file(&service.secret).unwrap())
+        .listen("127.0.0.1:0".parse().unwrap())
+        .preset(Preset::Local)
+        .name("ada")
+        .start()
+        .unwrap();
+    comm.connect(1).unwrap();
+    let text = String::from_utf8(service.status(folder.path(), &[]).stdout).unwrap();
+    assert!(text.contains("ada") && text.contains("accepted") && text.contains("alive"), "{text}");
+    let json = service.status(folder.path(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    assert_eq!(
+        (json["peers"][0]["name"].as_str(), json["peers"][0]["rank"].as_u64()),
+        (Some("ada"), Some(0))
+    );
+
+    assert_eq!(service.stop(), Some(0));
+    let gone = service.status(folder.path(), &[]);
+    assert_eq!(gone.status.code(), Some(69), "{gone:?}");
+    assert!(String::from_utf8(gone.stderr).unwrap().contains(&service.address), "it names what it asked");
+}
+
+#[test]
+fn a_question_without_the_secret_says_where_to_find_it() {
+    let folder = tempfile::tempdir().unwrap();
+    let output = outlast(folder.path()).arg("status").output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("OUTLAST_SECRET_FILE"));
+}

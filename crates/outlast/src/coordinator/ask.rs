@@ -1,0 +1,89 @@
+//! One question to a coordinator: how does a run stand?
+//!
+//! Whoever holds the secret may ask, over a connection of its own and without taking part; looking changes
+//! nothing.
+
+use super::CoordinatorError;
+use crate::port;
+use crate::runtime;
+use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::wire::control::{ToCoordinator, ToPeer};
+use outlast_proto::wire::{decode, encode};
+use std::net::SocketAddr;
+use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::lookup_host;
+
+/// A control connection whose hello is over.
+pub(crate) type ControlFrames =
+    port::Frames<tokio_rustls::TlsStream<crate::fork::Guarded<tokio::net::TcpStream>>>;
+
+/// How a run stands, as its coordinator tells it: a JSON object. `address` is `host:port`; several, separated
+/// by commas, are tried in turn.
+pub fn ask_status(
+    address: &str,
+    secret: &RunSecret,
+    run: &RunId,
+    timeout: Duration,
+) -> Result<String, CoordinatorError> {
+    let me = security::fresh_peer_id();
+    let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), me);
+    let asking = async {
+        let mut frames = dial(address, &identity, me, timeout).await?;
+        ask(&mut frames).await
+    };
+    let answer = runtime::handle()?.block_on(async { tokio::time::timeout(timeout, asking).await });
+    let unreachable = |cause| CoordinatorError::Unreachable { address: address.to_owned(), cause };
+    answer.map_err(|_| unreachable(format!("no answer within {timeout:?}")))?.map_err(unreachable)
+}
+
+/// Opens a control connection to the first of the addresses that answers.
+pub(crate) async fn dial(
+    addresses: &str,
+    identity: &TlsIdentity,
+    me: PeerId,
+    timeout: Duration,
+) -> Result<ControlFrames, String> {
+    let mut error = format!("no address in {addresses:?}");
+    for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
+        match lookup_host(address).await {
+            Err(cause) => error = format!("{address}: {cause}"),
+            Ok(found) => {
+                for address in found {
+                    match dial_one(address, identity, me, timeout).await {
+                        Ok(frames) => return Ok(frames),
+                        Err(cause) => error = cause,
+                    }
+                }
+            }
+        }
+    }
+    Err(error)
+}
+
+async fn dial_one(
+    address: SocketAddr,
+    identity: &TlsIdentity,
+    me: PeerId,
+    timeout: Duration,
+) -> Result<ControlFrames, String> {
+    let stream = port::connect(address, port::CONTROL, identity, timeout).await;
+    let stream = stream.map_err(|error| error.to_string())?;
+    let greeted = port::greet(stream, me, timeout).await.map_err(|error| error.to_string())?;
+    Ok(greeted.frames)
+}
+
+/// The question and its answer.
+pub(crate) async fn ask<S: AsyncRead + AsyncWrite + Unpin>(
+    frames: &mut port::Frames<S>,
+) -> Result<String, String> {
+    frames.send(&encode(&ToCoordinator::AskStatus)).await.map_err(|error| error.to_string())?;
+    let bytes = frames.next().await.map_err(|error| error.to_string())?;
+    let bytes = bytes.ok_or("it closed the connection without an answer")?;
+    match decode::<ToPeer>(&bytes) {
+        Ok(ToPeer::Status(status)) => Ok(status),
+        Ok(other) => Err(format!("it answered something else: {other:?}")),
+        Err(error) => Err(error.to_string()),
+    }
+}

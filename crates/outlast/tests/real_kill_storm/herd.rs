@@ -1,0 +1,279 @@
+//! The parent's side: it starts workers, kills them, and compares what they tell.
+//!
+//! Every committed collective is entered into a ledger under its (epoch, tag, seq). Two workers that disagree
+//! about contributors or bits are found at once; a worker that lives and never commits what another did is
+//! found at the end. Whoever is thrown out without having been killed is found too.
+
+use crate::roles::{ADDRESS, BYTES_MAX, MIN_WORLD, NAME, ROLE, SECRET, micros};
+use std::collections::{BTreeMap, BTreeSet};
+use std::io::{BufRead as _, BufReader, Write as _};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, channel};
+use std::time::{Duration, Instant};
+
+/// A worker that says nothing for this long hangs: more than a call's deadline and the verdict's grace.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// This program again, as `role`, with its end of the pipes.
+pub(crate) fn spawn_role(role: &str, settings: &[(&str, String)]) -> Child {
+    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    command.args(["role", "--exact", "--nocapture", "--test-threads=1"]);
+    command.env(ROLE, role).envs(settings.iter().map(|(name, value)| (*name, value)));
+    command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process")
+}
+
+/// One committed collective, as one worker tells it.
+#[derive(Clone, Debug)]
+pub(crate) struct Commit {
+    pub(crate) at: u64,
+    pub(crate) began: u64,
+    pub(crate) key: (u64, u64, u64),
+    pub(crate) attempts: u32,
+    pub(crate) contributors: Vec<String>,
+    hash: String,
+}
+
+#[derive(Debug)]
+struct Worker {
+    process: Child,
+    stdin: Option<ChildStdin>,
+    id: String,
+    commits: Vec<Commit>,
+    aborts: Vec<u64>,
+    outs: Vec<String>,
+    children: Vec<i32>,
+    killed: bool,
+    done: bool,
+}
+
+/// What all who committed a collective must have in common, and who they are.
+#[derive(Debug)]
+struct Entry {
+    contributors: Vec<String>,
+    hash: String,
+    by: BTreeSet<String>,
+}
+
+/// All workers that ever were.
+pub(crate) struct Herd {
+    settings: Vec<(&'static str, String)>,
+    workers: Vec<Worker>,
+    lines: Receiver<(usize, String)>,
+    sender: Sender<(usize, String)>,
+    ledger: BTreeMap<(u64, u64, u64), Entry>,
+    /// Whatever must not happen and did.
+    pub(crate) faults: Vec<String>,
+}
+
+impl Herd {
+    pub(crate) fn new(address: String, secret: String, bytes_max: usize) -> Self {
+        let (sender, lines) = channel();
+        let settings = vec![(ADDRESS, address), (SECRET, secret), (BYTES_MAX, bytes_max.to_string())];
+        Self { settings, workers: Vec::new(), lines, sender, ledger: BTreeMap::new(), faults: Vec::new() }
+    }
+
+    /// A setting for all workers to come.
+    pub(crate) fn set(&mut self, name: &'static str, value: impl ToString) {
+        self.settings.push((name, value.to_string()));
+    }
+
+    pub(crate) fn spawn(&mut self, min_world: u32) -> usize {
+        let number = self.workers.len();
+        let mut settings = self.settings.clone();
+        settings.push((NAME, format!("w{number}")));
+        settings.push((MIN_WORLD, min_world.to_string()));
+        let mut process = spawn_role("worker", &settings);
+        let out = BufReader::new(process.stdout.take().expect("its output"));
+        let sender = self.sender.clone();
+        std::thread::spawn(move || {
+            for line in out.lines().map_while(Result::ok) {
+                if let Some(line) = line.strip_prefix('@')
+                    && sender.send((number, line.to_owned())).is_err()
+                {
+                    return;
+                }
+            }
+        });
+        let stdin = process.stdin.take();
+        self.workers.push(Worker {
+            process,
+            stdin,
+            id: String::new(),
+            commits: Vec::new(),
+            aborts: Vec::new(),
+            outs: Vec::new(),
+            children: Vec::new(),
+            killed: false,
+            done: false,
+        });
+        number
+    }
+
+    /// The first workers: each waits until all are there.
+    pub(crate) fn spawn_all(&mut self, count: u32) {
+        for _ in 0..count {
+            self.spawn(count);
+        }
+    }
+
+    pub(crate) fn pid(&self, number: usize) -> i32 {
+        i32::try_from(self.workers[number].process.id()).expect("a process id")
+    }
+
+    /// SIGKILL, and when.
+    pub(crate) fn kill(&mut self, number: usize) -> u64 {
+        let worker = &mut self.workers[number];
+        worker.killed = true;
+        let at = micros();
+        worker.process.kill().expect("a kill");
+        worker.process.wait().expect("an end");
+        at
+    }
+
+    pub(crate) fn alive(&self) -> Vec<usize> {
+        (0..self.workers.len()).filter(|number| !self.workers[*number].killed).collect()
+    }
+
+    pub(crate) fn commits(&self, number: usize) -> &[Commit] {
+        &self.workers[number].commits
+    }
+
+    pub(crate) fn aborts(&self, number: usize) -> &[u64] {
+        &self.workers[number].aborts
+    }
+
+    pub(crate) fn outs(&self, number: usize) -> &[String] {
+        &self.workers[number].outs
+    }
+
+    pub(crate) fn id(&self, number: usize) -> &str {
+        &self.workers[number].id
+    }
+
+    pub(crate) fn collectives(&self) -> usize {
+        self.ledger.len()
+    }
+
+    /// Listens until the condition holds. False if nothing of the kind happens within `patience`.
+    pub(crate) fn until(&mut self, patience: Duration, mut holds: impl FnMut(&Self) -> bool) -> bool {
+        let deadline = Instant::now() + patience;
+        while !holds(self) {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.lines.recv_timeout(left.min(Duration::from_millis(20))) {
+                Ok((number, line)) => self.hear(number, &line),
+                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(_) => return false,
+            }
+        }
+        true
+    }
+
+    /// Takes in what is said during that time.
+    pub(crate) fn listen(&mut self, time: Duration) {
+        self.until(time, |_| false);
+    }
+
+    fn hear(&mut self, number: usize, line: &str) {
+        let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
+        let worker = &mut self.workers[number];
+        match word {
+            "ready" => rest.clone_into(&mut worker.id),
+            "child" => worker.children.extend(rest.parse::<i32>()),
+            "abort" => worker.aborts.extend(rest.parse::<u64>()),
+            "out" => worker.outs.push(rest.to_owned()),
+            "done" => worker.done = true,
+            "op" => match parse_commit(rest) {
+                Some(commit) => self.enter(number, commit),
+                None => self.faults.push(format!("w{number} said {line:?}")),
+            },
+            _ => self.faults.push(format!("w{number}: {line}")),
+        }
+    }
+
+    fn enter(&mut self, number: usize, commit: Commit) {
+        let id = self.workers[number].id.clone();
+        if !commit.contributors.contains(&id) {
+            self.faults.push(format!("w{number} committed {:?} without contributing", commit.key));
+        }
+        let entry = self.ledger.entry(commit.key).or_insert_with(|| Entry {
+            contributors: commit.contributors.clone(),
+            hash: commit.hash.clone(),
+            by: BTreeSet::new(),
+        });
+        if entry.contributors != commit.contributors || entry.hash != commit.hash {
+            self.faults.push(format!("w{number} has {commit:?}, others {entry:?}"));
+        }
+        if !entry.by.insert(id) {
+            self.faults.push(format!("w{number} committed {:?} twice", commit.key));
+        }
+        self.workers[number].commits.push(commit);
+    }
+
+    /// Tells all to stop, waits for them, and holds the books against each other.
+    pub(crate) fn finish(&mut self) {
+        for number in self.alive() {
+            // One that is gone already is found below.
+            let _ = self.workers[number].stdin.as_mut().map(|stdin| stdin.write_all(b"stop\n"));
+        }
+        let alive = self.alive();
+        if !self.until(PATIENCE, |herd| alive.iter().all(|number| herd.workers[*number].done)) {
+            let hung: Vec<_> = alive.iter().filter(|number| !self.workers[**number].done).collect();
+            self.faults.push(format!("never stopped: {hung:?}"));
+        }
+        let alive: BTreeSet<_> = alive.iter().map(|number| self.workers[*number].id.clone()).collect();
+        for (key, entry) in &self.ledger {
+            let silent: Vec<_> = entry
+                .contributors
+                .iter()
+                .filter(|id| alive.contains(*id) && !entry.by.contains(*id))
+                .collect();
+            if !silent.is_empty() {
+                let by = &entry.by;
+                self.faults.push(format!("{key:?} was committed by {by:?} and never by {silent:?}"));
+            }
+        }
+    }
+
+    /// Panics with everything that went wrong.
+    pub(crate) fn check(&self, context: &str) {
+        assert!(self.faults.is_empty(), "{context}: {:#?}", &self.faults[..self.faults.len().min(20)]);
+    }
+
+    /// For people who look for the reason of a hang.
+    pub(crate) fn describe(&self) -> String {
+        let describe = |number: &usize| {
+            let worker = &self.workers[*number];
+            let last = worker.commits.last().map(|commit| (commit.key, micros().saturating_sub(commit.at)));
+            format!("w{number} {} last commit and its age {last:?}, done {}", worker.id, worker.done)
+        };
+        self.alive().iter().map(describe).collect::<Vec<_>>().join("\n")
+    }
+}
+
+impl Drop for Herd {
+    fn drop(&mut self) {
+        for worker in &mut self.workers {
+            if !worker.killed {
+                let _ = worker.process.kill();
+                let _ = worker.process.wait();
+            }
+            for child in &worker.children {
+                // SAFETY: a child that we know of by its parent's word; it pauses until its alarm.
+                unsafe { libc::kill(*child, libc::SIGKILL) };
+            }
+        }
+    }
+}
+
+fn parse_commit(rest: &str) -> Option<Commit> {
+    let words: Vec<_> = rest.split(' ').collect();
+    let number = |at: usize| words.get(at)?.parse::<u64>().ok();
+    Some(Commit {
+        at: number(0)?,
+        began: number(1)?,
+        key: (number(2)?, number(3)?, number(4)?),
+        attempts: u32::try_from(number(5)?).ok()?,
+        contributors: words.get(7)?.split(',').map(str::to_owned).collect(),
+        hash: (*words.get(8)?).to_owned(),
+    })
+}

@@ -1,0 +1,396 @@
+//! Processes that are killed while they reduce (rules 4 to 8, 15, 20): the product's promise, held against
+//! real SIGKILLs. No result is wrong, nobody disagrees, nobody hangs, nobody who lives is thrown out.
+
+mod herd;
+mod roles;
+
+use herd::{Herd, PATIENCE, spawn_role};
+use outlast::Coordinator;
+use outlast::coordinator::CoordinatorBuilder;
+use outlast::membership::Preset;
+use roles::{ADDRESS, Dice, FORK, ROLE, SECRET, STALL_MS, micros};
+use std::io::{BufRead as _, BufReader};
+use std::process::Child;
+use std::time::{Duration, Instant};
+
+const PEERS: u32 = 4;
+
+/// Not a test by itself: what the other processes do, when the environment says so.
+#[test]
+fn role() {
+    match std::env::var(ROLE).as_deref() {
+        Ok("worker") => roles::worker(),
+        Ok("coordinator") => roles::coordinator(),
+        _ => {}
+    }
+}
+
+fn seed() -> u64 {
+    let seed = std::env::var("OUTLAST_STORM_SEED").ok().and_then(|seed| seed.parse().ok());
+    let seed = seed.unwrap_or_else(|| micros() % 1_000_000);
+    println!("OUTLAST_STORM_SEED={seed}");
+    seed
+}
+
+fn coordinator() -> Coordinator {
+    builder().start().expect("a coordinator")
+}
+
+fn builder() -> CoordinatorBuilder {
+    Coordinator::builder().listen("127.0.0.1:0".parse().expect("an address")).preset(Preset::Local)
+}
+
+fn herd(coordinator: &Coordinator, bytes_max: usize) -> Herd {
+    Herd::new(coordinator.address().to_string(), coordinator.secret().to_text(), bytes_max)
+}
+
+/// Waits until all who live have committed something since that moment, in a world of that many.
+fn all_commit(herd: &mut Herd, since: u64, world: usize, status: impl Fn() -> String) {
+    let alive = herd.alive();
+    let committed = |herd: &Herd, number: &usize| {
+        let commits = herd.commits(*number);
+        commits.last().is_some_and(|commit| commit.at > since && commit.contributors.len() == world)
+    };
+    let all = |herd: &Herd| !herd.faults.is_empty() || alive.iter().all(|number| committed(herd, number));
+    let happened = herd.until(PATIENCE, all);
+    herd.check("while waiting for everybody's next commit");
+    assert!(happened, "a hang:\n{}\n{}", herd.describe(), status());
+}
+
+/// Milliseconds from each kill to the last survivor's abort, and to its first commit without the victim.
+#[derive(Default)]
+struct Times {
+    abort: Vec<f64>,
+    commit: Vec<f64>,
+}
+
+impl Times {
+    fn take(&mut self, herd: &Herd, killed: u64, victim: &str, survivors: &[usize]) {
+        let first_abort = |number: &usize| herd.aborts(*number).iter().copied().find(|at| *at > killed);
+        let first_commit = |number: &usize| {
+            let without = |commit: &&herd::Commit| {
+                commit.at > killed && !commit.contributors.iter().any(|id| id == victim)
+            };
+            herd.commits(*number).iter().find(without).map(|commit| commit.at)
+        };
+        let last = |moments: Option<Vec<u64>>| {
+            moments.and_then(|moments| moments.into_iter().max()).map(|at| (at - killed) as f64 / 1e3)
+        };
+        let commits = last(survivors.iter().map(first_commit).collect());
+        self.commit.extend(commits);
+        let aborts = last(survivors.iter().map(first_abort).collect());
+        // A survivor without an abort was between two collectives; what it aborts later is another story.
+        self.abort.extend(aborts.filter(|at| commits.is_some_and(|commit| *at <= commit)));
+    }
+}
+
+fn describe(what: &str, mut values: Vec<f64>) {
+    values.sort_by(f64::total_cmp);
+    let at =
+        |share: f64| values.get(((values.len() as f64 - 1.0) * share) as usize).copied().unwrap_or(f64::NAN);
+    println!(
+        "{what}: median {:.1} ms, p99 {:.1} ms, max {:.1} ms ({} samples)",
+        at(0.5),
+        at(0.99),
+        at(1.0),
+        values.len()
+    );
+}
+
+fn kill_storm(kills: usize, bytes_max: usize) {
+    let mut dice = Dice::new(seed());
+    let coordinator = coordinator();
+    let run = "default".parse().expect("a run id");
+    let status = || format!("{:?}", coordinator.status(&run));
+    let mut herd = herd(&coordinator, bytes_max);
+    herd.spawn_all(PEERS);
+    let (mut killed, mut times, began) = (0, Times::default(), Instant::now());
+    let mut since = 0;
+    while killed < kills {
+        all_commit(&mut herd, since, PEERS as usize, status);
+        herd.listen(Duration::from_millis(dice.below(60)));
+        // Mostly one, sometimes all but one at nearly the same time.
+        let victims = [1, 1, 1, 1, 1, 1, 2, 2, 3][dice.below(9) as usize].min(kills - killed);
+        let mut last = (0, 0);
+        for _ in 0..victims {
+            let alive = herd.alive();
+            let victim = alive[dice.below(alive.len() as u64) as usize];
+            last = (victim, herd.kill(victim));
+            killed += 1;
+            herd.listen(Duration::from_millis(dice.below(20)));
+        }
+        since = micros();
+        let survivors = herd.alive();
+        if victims == 1 {
+            let (victim, at) = last;
+            let id = herd.id(victim).to_owned();
+            let committed = |herd: &Herd, number: &usize| {
+                herd.commits(*number)
+                    .iter()
+                    .any(|commit| commit.at > at && !commit.contributors.contains(&id))
+            };
+            let all = |herd: &Herd| survivors.iter().all(|number| committed(herd, number));
+            // The newcomer starts at the same time as the survivors recover, half of the time.
+            let late = dice.below(2) == 0;
+            if !late {
+                herd.spawn(1);
+            }
+            let happened = herd.until(PATIENCE, all);
+            assert!(happened, "survivors hang after kill {killed}:\n{}\n{}", herd.describe(), status());
+            times.take(&herd, at, &id, &survivors);
+            if late {
+                herd.spawn(1);
+            }
+        } else {
+            for _ in 0..victims {
+                herd.spawn(1);
+            }
+        }
+        for number in survivors {
+            let outs = herd.outs(number).to_vec();
+            assert!(outs.is_empty(), "w{number} lives and was thrown out: {outs:?}");
+        }
+    }
+    all_commit(&mut herd, since, PEERS as usize, status);
+    herd.finish();
+    herd.check("at the end");
+    let healthy: Vec<_> = (0..herd.alive().len())
+        .flat_map(|at| herd.commits(herd.alive()[at]).to_vec())
+        .filter(|commit| commit.attempts == 1)
+        .map(|commit| (commit.at - commit.began) as f64 / 1e3)
+        .collect();
+    println!("{killed} kills, {} collectives, {:.1} s", herd.collectives(), began.elapsed().as_secs_f64());
+    describe("one healthy round", healthy);
+    describe("SIGKILL to the abort on the last survivor", times.abort);
+    describe("SIGKILL to the last survivor's commit without the victim", times.commit);
+}
+
+#[test]
+fn a_hundred_kills_up_to_a_megabyte() {
+    kill_storm(100, 1 << 20);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn a_thousand_kills_up_to_64_megabytes() {
+    kill_storm(1_000, 64 << 20);
+}
+
+/// A coordinator in a process of its own, at one address for the whole run.
+struct Service {
+    process: Child,
+    address: String,
+    secret: String,
+}
+
+impl Service {
+    fn start(address: &str, secret: &str) -> Self {
+        let settings = [(ADDRESS, address.to_owned()), (SECRET, secret.to_owned())];
+        let mut process = spawn_role("coordinator", &settings);
+        let mut lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        let ready = lines
+            .by_ref()
+            .map_while(Result::ok)
+            .find_map(|line| Some(line.strip_prefix("@ready ")?.to_owned()));
+        // Whatever else it prints is read, so that it never waits for us.
+        std::thread::spawn(move || lines.map_while(Result::ok).for_each(drop));
+        Self { process, address: ready.expect("a coordinator that starts"), secret: secret.to_owned() }
+    }
+
+    fn restart(&mut self, pause: Duration) {
+        self.process.kill().expect("a kill");
+        self.process.wait().expect("an end");
+        std::thread::sleep(pause);
+        *self = Self::start(&self.address.clone(), &self.secret.clone());
+    }
+}
+
+impl Drop for Service {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+fn coordinator_storm(restarts: usize, bytes_max: usize) {
+    let mut dice = Dice::new(seed());
+    let secret = outlast::security::RunSecret::generate().to_text();
+    let mut service = Service::start("127.0.0.1:0", &secret);
+    let mut herd = Herd::new(service.address.clone(), secret, bytes_max);
+    herd.spawn_all(PEERS);
+    let mut gaps = Vec::new();
+    let mut since = 0;
+    for _ in 0..restarts {
+        all_commit(&mut herd, since, PEERS as usize, String::new);
+        herd.listen(Duration::from_millis(dice.below(100)));
+        let killed = micros();
+        service.restart(Duration::from_millis(dice.below(300)));
+        since = micros();
+        all_commit(&mut herd, since, PEERS as usize, String::new);
+        gaps.push((micros() - killed) as f64 / 1e3);
+        let outs: Vec<_> = herd.alive().iter().flat_map(|number| herd.outs(*number).to_vec()).collect();
+        assert!(outs.is_empty(), "thrown out by a restart: {outs:?}");
+    }
+    herd.finish();
+    herd.check("at the end");
+    println!("{restarts} restarts of the coordinator, {} collectives", herd.collectives());
+    describe("SIGKILL of the coordinator to everybody's next commit", gaps);
+}
+
+#[test]
+fn the_coordinator_is_killed_and_restarted_ten_times() {
+    coordinator_storm(10, 1 << 20);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn the_coordinator_is_killed_and_restarted_two_hundred_times() {
+    coordinator_storm(200, 4 << 20);
+}
+
+/// Workers and the coordinator are killed, also at the same time.
+fn mixed_storm(rounds: usize, bytes_max: usize) {
+    let mut dice = Dice::new(seed());
+    let secret = outlast::security::RunSecret::generate().to_text();
+    let mut service = Service::start("127.0.0.1:0", &secret);
+    let run = "default".parse().expect("a run id");
+    let (address, key) = (service.address.clone(), secret.parse().expect("a secret"));
+    let status =
+        || format!("{:?}", outlast::coordinator::ask_status(&address, &key, &run, Duration::from_secs(5)));
+    let mut herd = Herd::new(service.address.clone(), secret, bytes_max);
+    herd.spawn_all(PEERS);
+    let mut gaps = Vec::new();
+    let mut since = 0;
+    for _ in 0..rounds {
+        all_commit(&mut herd, since, PEERS as usize, status);
+        herd.listen(Duration::from_millis(dice.below(60)));
+        let alive = herd.alive();
+        let victim = alive[dice.below(alive.len() as u64) as usize];
+        let killed = micros();
+        let order = dice.below(3);
+        if order == 0 {
+            service.restart(Duration::from_millis(dice.below(100)));
+            herd.listen(Duration::from_millis(dice.below(200)));
+        }
+        herd.kill(victim);
+        herd.spawn(1);
+        if order > 0 {
+            // The newcomer's admission is under way when the coordinator dies.
+            herd.listen(Duration::from_millis(dice.below(if order == 1 { 20 } else { 500 })));
+            service.restart(Duration::from_millis(dice.below(100)));
+        }
+        since = micros();
+        all_commit(&mut herd, since, PEERS as usize, status);
+        gaps.push((micros() - killed) as f64 / 1e3);
+        for number in herd.alive() {
+            let outs = herd.outs(number);
+            assert!(outs.is_empty(), "w{number} lives and was thrown out: {outs:?}");
+        }
+    }
+    herd.finish();
+    herd.check("at the end");
+    println!("{rounds} kills of a worker and the coordinator, {} collectives", herd.collectives());
+    describe("SIGKILL of both to a commit by four again", gaps);
+}
+
+#[test]
+fn workers_and_the_coordinator_are_killed_together() {
+    mixed_storm(10, 1 << 20);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn workers_and_the_coordinator_are_killed_together_two_hundred_times() {
+    mixed_storm(200, 4 << 20);
+}
+
+fn signal(pid: i32, signal: i32) {
+    // SAFETY: a signal to a child that we have not waited for.
+    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
+}
+
+#[test]
+fn a_stopped_peer_is_waited_for_within_its_stall_budget() {
+    let coordinator = coordinator();
+    let mut herd = herd(&coordinator, 1 << 18);
+    herd.spawn_all(PEERS);
+    let run = "default".parse().expect("a run id");
+    let status = || format!("{:?}", coordinator.status(&run));
+    all_commit(&mut herd, 0, PEERS as usize, status);
+    let pid = herd.pid(1);
+    signal(pid, libc::SIGSTOP);
+    let stopped = micros();
+    herd.listen(Duration::from_secs(3));
+    signal(pid, libc::SIGCONT);
+    let resumed = micros();
+    all_commit(&mut herd, resumed, PEERS as usize, status);
+    for number in herd.alive() {
+        let meanwhile = |commit: &&herd::Commit| commit.at > stopped;
+        let lonely =
+            herd.commits(number).iter().filter(meanwhile).find(|commit| commit.contributors.len() != 4);
+        assert!(lonely.is_none(), "w{number} went on without the stopped one: {lonely:?}");
+        assert!(herd.outs(number).is_empty(), "w{number} is out: {:?}", herd.outs(number));
+    }
+    herd.finish();
+    herd.check("at the end");
+}
+
+#[test]
+fn a_peer_stopped_for_longer_is_left_behind_and_comes_back() {
+    let budget = Duration::from_secs(2);
+    let coordinator = builder().stall_budget(budget).start().expect("a coordinator");
+    let mut herd = herd(&coordinator, 1 << 18);
+    herd.set(STALL_MS, budget.as_millis());
+    herd.spawn_all(PEERS);
+    let run = "default".parse().expect("a run id");
+    let status = || format!("{:?}", coordinator.status(&run));
+    all_commit(&mut herd, 0, PEERS as usize, status);
+    let pid = herd.pid(1);
+    signal(pid, libc::SIGSTOP);
+    let stopped = micros();
+    let id = herd.id(1).to_owned();
+    let went_on = |herd: &Herd, number: usize| {
+        herd.commits(number).iter().find(|commit| !commit.contributors.contains(&id)).map(|commit| commit.at)
+    };
+    let happened =
+        herd.until(PATIENCE, |herd| [0, 2, 3].iter().all(|number| went_on(herd, *number).is_some()));
+    assert!(happened, "the others never went on:\n{}\n{}", herd.describe(), status());
+    let waited = went_on(&herd, 0).map_or(0, |at| at - stopped);
+    println!("the others went on after {:.1} s", waited as f64 / 1e6);
+    assert!(waited > 1_500_000, "a stall budget of 2 s was cut to {waited} us");
+    signal(pid, libc::SIGCONT);
+    let resumed = micros();
+    let out = herd.until(PATIENCE, |herd| !herd.outs(1).is_empty());
+    assert!(out, "it never learned that it is out:\n{}\n{}", herd.describe(), status());
+    all_commit(&mut herd, resumed, PEERS as usize, status);
+    println!("after SIGCONT: {:?}", herd.outs(1));
+    herd.finish();
+    herd.check("at the end");
+}
+
+#[test]
+fn a_victim_with_living_children_is_as_dead_as_any() {
+    let coordinator = coordinator();
+    let mut herd = herd(&coordinator, 1 << 20);
+    herd.set(FORK, 1);
+    herd.spawn_all(PEERS);
+    let run = "default".parse().expect("a run id");
+    let status = || format!("{:?}", coordinator.status(&run));
+    let (mut since, mut times) = (0, Times::default());
+    for _ in 0..5 {
+        all_commit(&mut herd, since, PEERS as usize, status);
+        let victim = herd.alive()[0];
+        let id = herd.id(victim).to_owned();
+        since = herd.kill(victim);
+        let survivors = herd.alive();
+        all_commit(&mut herd, since, PEERS as usize - 1, status);
+        times.take(&herd, since, &id, &survivors);
+        since = micros();
+        herd.spawn(1);
+    }
+    all_commit(&mut herd, since, PEERS as usize, status);
+    herd.finish();
+    herd.check("at the end");
+    describe("SIGKILL to the abort on the last survivor, children alive", times.abort);
+    describe("SIGKILL to the last survivor's commit, children alive", times.commit);
+}

@@ -1,0 +1,326 @@
+//! What the storm's processes do: this test program, started again in another role.
+//!
+//! A worker reduces for ever. Its contribution is a number made from its own id, so that everybody who reads
+//! a receipt can compute the one right sum over the contributors named there, and every element is compared
+//! with it. Which sizes and tags come next follows from the last vote's epoch and the number of collectives
+//! since, which survivors and newcomers share. Whatever happens is told to the parent, a line each.
+
+use outlast::communicator::{Call, Error, NextStep, Receipt};
+use outlast::membership::Preset;
+use outlast::security::RunSecret;
+use outlast::{Communicator, Coordinator};
+use std::fmt::Write as _;
+use std::io::{BufRead as _, Write as _};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
+
+pub(crate) const ROLE: &str = "OUTLAST_STORM_ROLE";
+pub(crate) const SECRET: &str = "OUTLAST_STORM_SECRET";
+/// The coordinator's address: where a worker finds it, and where a coordinator listens.
+pub(crate) const ADDRESS: &str = "OUTLAST_STORM_ADDRESS";
+pub(crate) const NAME: &str = "OUTLAST_STORM_NAME";
+pub(crate) const MIN_WORLD: &str = "OUTLAST_STORM_MIN_WORLD";
+pub(crate) const BYTES_MAX: &str = "OUTLAST_STORM_BYTES_MAX";
+pub(crate) const FORK: &str = "OUTLAST_STORM_FORK";
+pub(crate) const STALL_MS: &str = "OUTLAST_STORM_STALL_MS";
+/// Set to see every event of the runtime on stderr.
+pub(crate) const LOG: &str = "OUTLAST_STORM_LOG";
+
+pub(crate) const BYTES_MIN: usize = 64 << 10;
+/// No call may take longer than this and the verdict's grace.
+pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
+/// No forked child outlives a test that went wrong for longer than this.
+const CHILD_SECONDS: u32 = 120;
+
+static STOP: AtomicBool = AtomicBool::new(false);
+
+fn setting(name: &str) -> Option<String> {
+    std::env::var(name).ok()
+}
+
+fn secret() -> RunSecret {
+    setting(SECRET).expect("a secret").parse().expect("a whole secret")
+}
+
+/// Microseconds on the clock that all processes of a machine share.
+pub(crate) fn micros() -> u64 {
+    outlast::clock::now().as_nanos() / 1_000
+}
+
+/// A line for the parent. The test harness may have left the cursor behind something of its own.
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    // If nobody listens any more there is nobody to tell.
+    let _ = write!(out, "\n@{line}\n");
+    let _ = out.flush();
+}
+
+/// Ends this process when the parent is gone, and notes when it says stop.
+fn mind_the_parent() {
+    std::thread::spawn(|| {
+        for line in std::io::stdin().lock().lines() {
+            if line.is_ok_and(|line| line == "stop") {
+                STOP.store(true, Ordering::Relaxed);
+            }
+        }
+        std::process::exit(3);
+    });
+}
+
+/// Runs the coordinator until killed.
+pub(crate) fn coordinator() {
+    trace::install();
+    mind_the_parent();
+    let address = setting(ADDRESS).expect("an address").parse().expect("an address");
+    let coordinator = Coordinator::builder().listen(address).secret(secret()).preset(Preset::Local);
+    let coordinator = coordinator.start().expect("a coordinator");
+    say(&format!("ready {}", coordinator.address()));
+    loop {
+        std::thread::park();
+    }
+}
+
+/// Reduces until told to stop.
+pub(crate) fn worker() {
+    trace::install();
+    mind_the_parent();
+    let mut builder = Communicator::builder()
+        .coordinator(setting(ADDRESS).expect("an address"))
+        .secret(secret())
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .preset(Preset::Local)
+        .timeout(CALL_TIMEOUT)
+        .name(setting(NAME).expect("a name"));
+    if let Some(budget) = setting(STALL_MS) {
+        builder = builder.stall_budget(Duration::from_millis(budget.parse().expect("milliseconds")));
+    }
+    let comm = Arc::new(builder.start().expect("a communicator"));
+    say(&format!("ready {}", comm.peer_id()));
+    if setting(FORK).is_some() {
+        fork();
+    }
+    let mut min_world = setting(MIN_WORLD).expect("a number").parse().expect("a number");
+    loop {
+        match reduce_for_ever(&comm, min_world) {
+            Ok(()) => break,
+            Err(error) if error.action() == NextStep::Rejoin => say(&format!("out {error}")),
+            Err(error) => {
+                say(&format!("error {error}"));
+                break;
+            }
+        }
+        min_world = 1;
+    }
+    comm.leave();
+    say("done");
+}
+
+/// A child that holds whatever it inherited, as a data loader's does.
+fn fork() {
+    // SAFETY: the child only pauses; the alarm ends it.
+    let child = unsafe {
+        let child = libc::fork();
+        if child == 0 {
+            libc::alarm(CHILD_SECONDS);
+            loop {
+                libc::pause();
+            }
+        }
+        child
+    };
+    assert!(child > 0, "no child");
+    say(&format!("child {child}"));
+}
+
+fn reduce_for_ever(comm: &Arc<Communicator>, min_world: u32) -> Result<(), Error> {
+    let mut epoch = comm.connect(min_world)?.epoch;
+    let mut number = 0;
+    loop {
+        let round = Round::plan(epoch, number);
+        number += 1;
+        let (stopped, pending) = round.reduce(comm)?;
+        if stopped {
+            return Ok(());
+        }
+        if pending > 0 {
+            epoch = comm.update_topology(1)?.epoch;
+            number = 0;
+        }
+    }
+}
+
+/// One step of the program: one collective, or four at once.
+struct Round {
+    number: u64,
+    count: usize,
+    tags: u64,
+}
+
+impl Round {
+    fn plan(epoch: u64, number: u64) -> Self {
+        let bytes_max: usize = setting(BYTES_MAX).and_then(|bytes| bytes.parse().ok()).unwrap_or(1 << 20);
+        let mut dice = Dice::new(epoch.wrapping_mul(1_000_003).wrapping_add(number));
+        let doublings = (bytes_max / BYTES_MIN).ilog2();
+        // Small ones are common, so that the storm has many collectives to hit.
+        let size =
+            BYTES_MIN << dice.below(u64::from(doublings) + 1).min(dice.below(u64::from(doublings) + 1));
+        let odd = dice.below(7) as usize;
+        Self { number, count: size / 4 + odd, tags: if dice.below(3) == 0 { 4 } else { 1 } }
+    }
+
+    /// Whether somebody wants to stop, and how many wait to come in. The same on every member.
+    fn reduce(&self, comm: &Arc<Communicator>) -> Result<(bool, u32), Error> {
+        let began = micros();
+        let me = worth(&comm.peer_id().to_string());
+        let stop = if STOP.load(Ordering::Relaxed) { 1.0 } else { 0.0 };
+        let fill = |tag: u64| {
+            let mut data: Vec<f32> = (0..self.count).map(|at| me + self.shape(at, tag)).collect();
+            data.push(stop);
+            data
+        };
+        let mut ended = Vec::new();
+        if self.tags == 1 {
+            let mut data = fill(0);
+            let receipt = comm.all_reduce(&mut data, &Call::sum());
+            ended.push((0, data, receipt));
+        } else {
+            // In another order on every peer, because tags may come in any.
+            let mut tags: Vec<_> = (1..=self.tags).collect();
+            tags.rotate_left(comm.rank() % self.tags as usize);
+            let begin = |tag: u64| (tag, comm.all_reduce_async(fill(tag), Call::sum().tag(tag)));
+            let handles: Vec<_> = tags.into_iter().map(begin).collect();
+            ended.extend(handles.into_iter().map(|(tag, handle)| {
+                let (data, receipt) = handle.wait();
+                (tag, data, receipt)
+            }));
+        }
+        let (mut stopped, mut pending) = (false, 0);
+        let mut failure = None;
+        for (tag, data, receipt) in ended {
+            match receipt {
+                Ok(receipt) => {
+                    self.check(tag, &data, &receipt, began);
+                    stopped |= data.last().is_some_and(|flag| *flag > 0.0);
+                    pending = pending.max(receipt.pending);
+                }
+                Err(error) => {
+                    if data != fill(tag) {
+                        say(&format!("wrong the data of a failed call changed ({error})"));
+                    }
+                    failure.get_or_insert(error);
+                }
+            }
+        }
+        failure.map_or(Ok((stopped, pending)), Err)
+    }
+
+    /// What every contributor adds to its own number: different at every place, tag and step.
+    fn shape(&self, at: usize, tag: u64) -> f32 {
+        ((at % 61) as u64 + 64 * tag + self.number % 16) as f32
+    }
+
+    /// Compares every element with the one right sum, and tells the parent what was committed.
+    fn check(&self, tag: u64, data: &[f32], receipt: &Receipt, began: u64) {
+        let ids: Vec<_> = receipt.contributors.iter().map(ToString::to_string).collect();
+        let base: f32 = ids.iter().map(|id| worth(id)).sum();
+        let each = ids.len() as f32;
+        let (flag, values) = data.split_last().expect("a flag");
+        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
+        let mut wrong = 0;
+        for (at, value) in values.iter().enumerate() {
+            wrong += usize::from(value.to_bits() != (base + each * self.shape(at, tag)).to_bits());
+            hash = (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0100_0000_01b3);
+        }
+        hash = (hash ^ u64::from(flag.to_bits())).wrapping_mul(0x0100_0000_01b3);
+        if wrong > 0 || data.len() != self.count + 1 {
+            say(&format!("wrong {wrong} of {} elements in {receipt:?}", data.len()));
+        }
+        let mut line = format!("op {} {began}", micros());
+        let Receipt { epoch, tag, seq, attempts, pending, .. } = receipt;
+        let _ = write!(line, " {epoch} {tag} {seq} {attempts} {pending} {} {hash:x}", ids.join(","));
+        say(&line);
+    }
+}
+
+/// A peer's contribution: a whole number, small enough for exact sums of any few.
+fn worth(id: &str) -> f32 {
+    let hash = id
+        .bytes()
+        .fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
+    ((hash >> 20) % 100_000) as f32
+}
+
+/// A small generator; the storm's choices need be varied, not secret.
+pub(crate) struct Dice(u64);
+
+impl Dice {
+    pub(crate) fn new(seed: u64) -> Self {
+        Self(seed.wrapping_add(0x9e37_79b9_7f4a_7c15))
+    }
+
+    pub(crate) fn below(&mut self, end: u64) -> u64 {
+        self.0 = self.0.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mut z = self.0;
+        z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        z = (z ^ (z >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        (z ^ (z >> 31)) % end
+    }
+}
+
+/// Watches the runtime's own events: the moment at which an attempt is given up is nowhere else to be seen.
+mod trace {
+    use super::{LOG, micros, say};
+    use std::fmt::{Debug, Write as _};
+    use tracing::field::{Field, Visit};
+    use tracing::span::{Attributes, Id, Record};
+    use tracing::{Event, Level, Metadata, Subscriber};
+
+    struct Watch {
+        log: bool,
+    }
+
+    pub(super) fn install() {
+        let watch = Watch { log: std::env::var_os(LOG).is_some() };
+        let _ = tracing::subscriber::set_global_default(watch);
+    }
+
+    #[derive(Default)]
+    struct Text(String);
+
+    impl Visit for Text {
+        fn record_debug(&mut self, field: &Field, value: &dyn Debug) {
+            let _ = write!(self.0, "{}={value:?} ", field.name());
+        }
+    }
+
+    impl Subscriber for Watch {
+        fn enabled(&self, metadata: &Metadata<'_>) -> bool {
+            metadata.target().starts_with("outlast") && *metadata.level() <= Level::DEBUG
+        }
+
+        fn new_span(&self, _: &Attributes<'_>) -> Id {
+            Id::from_u64(1)
+        }
+
+        fn record(&self, _: &Id, _: &Record<'_>) {}
+
+        fn record_follows_from(&self, _: &Id, _: &Id) {}
+
+        fn event(&self, event: &Event<'_>) {
+            let mut text = Text::default();
+            event.record(&mut text);
+            if event.metadata().target() == "outlast::communicator" && text.0.contains("an attempt stopped") {
+                say(&format!("abort {}", micros()));
+            }
+            if self.log {
+                let name = std::env::var(super::NAME).unwrap_or_else(|_| "coordinator".to_owned());
+                eprintln!("{} {name} {} {}", micros(), event.metadata().target(), text.0);
+            }
+        }
+
+        fn enter(&self, _: &Id) {}
+
+        fn exit(&self, _: &Id) {}
+    }
+}
