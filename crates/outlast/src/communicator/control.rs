@@ -10,7 +10,7 @@ use crate::clock;
 use crate::coordinator::{self, ControlFrames};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
 use crate::security::TlsIdentity;
-use outlast_proto::collective::{OpKey, Tag};
+use outlast_proto::collective::{Group, OpKey, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{Action, CallId, Command, Config, Op, Outcome, PerformResult, Session};
 use outlast_proto::time::{Duration, Instant};
@@ -73,6 +73,7 @@ struct State {
 /// The control side of a communicator.
 pub(super) struct Control {
     me: PeerId,
+    group: Group,
     grace: Duration,
     coordinator: String,
     identity: TlsIdentity,
@@ -101,11 +102,12 @@ impl Control {
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> Arc<Self> {
         let Settings { coordinator, identity, registration, config, runtime } = settings;
-        let (me, grace) = (registration.info.id, config.verdict_grace);
+        let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State { session, outbound: None, calls: BTreeMap::new(), dials: 0, linked: 0 };
         let control = Arc::new_cyclic(|this| Self {
             me,
+            group,
             grace,
             coordinator,
             identity,
@@ -149,10 +151,12 @@ impl Control {
         min_world: u32,
         deadline: Instant,
     ) -> Result<(CallId, Receiver<Order>), Error> {
-        let state = lock(&self.state);
+        let mut state = lock(&self.state);
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
         }
+        state.linked = 0;
+        self.data.forget_group(self.group);
         Ok(self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline)))
     }
 

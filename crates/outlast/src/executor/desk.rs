@@ -161,6 +161,11 @@ impl Desk {
         }
     }
 
+    /// A group's epochs are counted anew.
+    pub(super) fn forget_group(&mut self, group: Group) {
+        self.groups.remove(&group);
+    }
+
     /// Ids of operations for which `wanted` holds.
     pub(super) fn ids(&self, wanted: impl Fn(&Operation) -> bool) -> Vec<OpId> {
         self.iter().filter(|(_, operation)| wanted(operation)).map(|(id, _)| id).collect()

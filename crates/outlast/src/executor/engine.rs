@@ -32,6 +32,7 @@ pub(super) enum Command {
     Join(Box<Operation>),
     OpenEpoch { group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)> },
     CloseEpoch { group: Group, epoch: GroupEpoch },
+    ForgetGroup { group: Group },
     Accepted { peer: PeerId, wire: Box<dyn Wire> },
     Dialled { peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>> },
     Shutdown,
@@ -110,6 +111,7 @@ impl Engine {
             Command::Join(operation) => self.join(operation),
             Command::OpenEpoch { group, epoch, ring } => self.open_epoch(group, epoch, ring),
             Command::CloseEpoch { group, epoch } => self.close_epoch(group, epoch),
+            Command::ForgetGroup { group } => self.forget_group(group),
             Command::Accepted { peer, wire } => self.accepted(peer, wire),
             Command::Dialled { peer, serial, result } => self.dialled(peer, serial, result),
             Command::Shutdown => self.shut_down(),
@@ -475,6 +477,15 @@ impl Engine {
         }
         let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
         self.leave_epochs_before(group, epoch + 1);
+        self.drop_strangers(gone.unwrap_or_default());
+    }
+
+    /// The group begins anew, and its epochs may be numbered from the start. The links go too, so that no frame
+    /// of the old life can be taken for one of the new.
+    fn forget_group(&mut self, group: Group) {
+        let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
+        self.leave_epochs_before(group, GroupEpoch::MAX);
+        self.desk.forget_group(group);
         self.drop_strangers(gone.unwrap_or_default());
     }
 

@@ -120,6 +120,12 @@ impl DataPlane {
         self.shared.post(Command::CloseEpoch { group, epoch });
     }
 
+    /// This peer joins the group anew, perhaps in a run that counts its epochs from the start: whatever was
+    /// before has no say any more.
+    pub fn forget_group(&self, group: Group) {
+        self.shared.post(Command::ForgetGroup { group });
+    }
+
     /// Takes over a connection that `peer`, whose identity is proved, has opened to us.
     pub fn accept(&self, peer: PeerId, wire: Box<dyn Wire>) {
         self.shared.post(Command::Accepted { peer, wire });

@@ -209,6 +209,11 @@ impl Herd {
         self.workers[number].commits.push(commit);
     }
 
+    /// A run begins whose epochs are counted from the start.
+    pub(crate) fn forget_ledger(&mut self) {
+        self.ledger.clear();
+    }
+
     /// Tells all to stop, waits for them, and holds the books against each other.
     pub(crate) fn finish(&mut self) {
         for number in self.alive() {

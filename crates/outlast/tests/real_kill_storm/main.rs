@@ -197,9 +197,13 @@ impl Service {
         Self { process, address: ready.expect("a coordinator that starts"), secret: secret.to_owned() }
     }
 
-    fn restart(&mut self, pause: Duration) {
+    fn kill(&mut self) {
         self.process.kill().expect("a kill");
         self.process.wait().expect("an end");
+    }
+
+    fn restart(&mut self, pause: Duration) {
+        self.kill();
         std::thread::sleep(pause);
         *self = Self::start(&self.address.clone(), &self.secret.clone());
     }
@@ -302,6 +306,34 @@ fn workers_and_the_coordinator_are_killed_together() {
 #[ignore = "long: make soak"]
 fn workers_and_the_coordinator_are_killed_together_two_hundred_times() {
     mixed_storm(200, 4 << 20);
+}
+
+/// Everybody gives the run up, and the run that they begin afterwards counts its epochs from the start.
+#[test]
+fn a_coordinator_that_is_away_for_too_long_costs_a_rejoin_and_no_more() {
+    let secret = outlast::security::RunSecret::generate().to_text();
+    let mut service = Service::start("127.0.0.1:0", &secret);
+    let mut herd = Herd::new(service.address.clone(), secret, 1 << 18);
+    herd.spawn_all(PEERS);
+    for _ in 0..2 {
+        // Losses let the old run's epochs grow beyond those of the new one.
+        all_commit(&mut herd, 0, PEERS as usize, String::new);
+        let victim = herd.alive()[0];
+        herd.kill(victim);
+        herd.spawn(1);
+    }
+    let since = micros();
+    all_commit(&mut herd, since, PEERS as usize, String::new);
+    service.kill();
+    let alive = herd.alive();
+    let happened = herd.until(PATIENCE, |herd| alive.iter().all(|number| !herd.outs(*number).is_empty()));
+    assert!(happened, "they never gave up:\n{}", herd.describe());
+    herd.forget_ledger();
+    service.restart(Duration::ZERO);
+    let since = micros();
+    all_commit(&mut herd, since, PEERS as usize, String::new);
+    herd.finish();
+    herd.check("at the end");
 }
 
 fn signal(pid: i32, signal: i32) {

@@ -618,6 +618,13 @@ impl Session {
         self.hold = false;
         self.record = Some(record.clone());
         self.act(Action::OpenEpoch(record));
+        // Looked up before anything is tried again: an attempt of the new epoch is not to be aborted with it.
+        let performing: Vec<_> = self
+            .calls
+            .iter()
+            .filter(|(_, call)| matches!(call.stage, Stage::Performing { aborted: None, .. }))
+            .map(|(id, _)| *id)
+            .collect();
         // Whatever was still open in the old epoch has had its verdict; what has none was never decided.
         let stale: Vec<_> = self
             .calls
@@ -634,12 +641,6 @@ impl Session {
             }
             self.aborted(now, id, AbortReason::EpochOver);
         }
-        let performing: Vec<_> = self
-            .calls
-            .iter()
-            .filter(|(_, call)| matches!(call.stage, Stage::Performing { aborted: None, .. }))
-            .map(|(id, _)| *id)
-            .collect();
         for id in performing {
             if let Some(Stage::Performing { aborted, .. }) =
                 self.calls.get_mut(&id).map(|call| &mut call.stage)
