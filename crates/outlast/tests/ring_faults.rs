@@ -2,14 +2,17 @@
 
 mod support;
 
-use outlast::executor::{Abort, Buffers, LinkEvent, Performed, Stopped};
-use outlast::link::{TcpSettings, TcpWire};
+use outlast::executor::{Abort, Buffers, DataSettings, LinkEvent, Performed, Stopped};
+use outlast::link::{TcpSettings, TcpWire, Wire};
 use outlast_proto::collective::{DataType, ReduceOp};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
-use std::io::Write;
+use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::{TcpListener, TcpStream};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::{Duration, Instant};
-use support::{Cluster, PATIENCE, bytes_of, bytes_of_mut, contribution_f32, peer, reduce, sum_f32};
+use support::{Cluster, PATIENCE, Wrap, bytes_of, bytes_of_mut, contribution_f32, peer, reduce, sum_f32};
 
 /// A small generator: the same moments in every run of a seed.
 struct Moments(u64);
@@ -23,8 +26,8 @@ impl Moments {
     }
 }
 
-fn abort_at_random_moments(world: usize, count: usize, attempts: u64) {
-    let cluster = Cluster::new(world);
+fn abort_at_random_moments(cluster: &Cluster, count: usize, attempts: u64) {
+    let world = cluster.members.len();
     let mut moments = Moments(0x9e37_79b9 + world as u64);
     let expected = sum_f32(world, count, 0);
     let (mut aborted, mut completed) = (0, 0);
@@ -84,17 +87,130 @@ fn abort_at_random_moments(world: usize, count: usize, attempts: u64) {
 
 #[test]
 fn an_abort_at_any_moment_leaves_the_memory_alone_and_the_links_usable() {
-    abort_at_random_moments(2, 300_000, 20);
-    abort_at_random_moments(3, 300_000, 20);
+    abort_at_random_moments(&Cluster::new(2), 300_000, 20);
+    abort_at_random_moments(&Cluster::new(3), 300_000, 20);
 }
 
 #[test]
 #[ignore = "long: make soak"]
 fn soak_aborts_at_random_moments() {
     for world in 2..=4 {
-        abort_at_random_moments(world, 2_000_000, 300);
-        abort_at_random_moments(world, 1_000, 2_000);
+        abort_at_random_moments(&Cluster::new(world), 2_000_000, 300);
+        abort_at_random_moments(&Cluster::new(world), 1_000, 2_000);
     }
+}
+
+/// A wire that takes and gives a few bytes at a time, and refuses now and then: whatever happens, happens in
+/// the middle of a frame.
+struct Trickle {
+    wire: Box<dyn Wire>,
+    moments: Moments,
+}
+
+impl Trickle {
+    fn share(&mut self, bytes: usize) -> io::Result<usize> {
+        if self.moments.below(4) == 0 {
+            return Err(io::ErrorKind::WouldBlock.into());
+        }
+        Ok(bytes.min(1 + self.moments.below(20_000) as usize))
+    }
+}
+
+impl Wire for Trickle {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        let piece = pieces.iter().find(|piece| !piece.is_empty()).map_or(&[][..], |piece| piece);
+        let share = self.share(piece.len())?;
+        self.wire.send(&[IoSlice::new(&piece[..share])])
+    }
+
+    fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let share = self.share(usize::MAX)?;
+        let piece = pieces.iter_mut().find(|piece| !piece.is_empty()).expect("somewhere to put it");
+        let share = share.min(piece.len());
+        self.wire.receive(&mut [IoSliceMut::new(&mut piece[..share])])
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.wire.flush()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.wire.descriptor()
+    }
+
+    fn wants_checksums(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn frames_that_were_begun_are_finished_although_their_operation_is_gone() {
+    let seed = AtomicU64::new(1);
+    let wrap: Wrap = Arc::new(move |wire| {
+        Box::new(Trickle { wire, moments: Moments(seed.fetch_add(0x1234_5678_9abc, Ordering::Relaxed)) })
+    });
+    for world in 2..=3 {
+        abort_at_random_moments(&Cluster::with(world, DataSettings::default(), &wrap), 300_000, 15);
+    }
+}
+
+/// A wire with checksums that turns one bit over, once.
+struct Flip {
+    wire: Box<dyn Wire>,
+    after: usize,
+    flips: Arc<AtomicBool>,
+}
+
+impl Wire for Flip {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.wire.send(pieces)
+    }
+
+    fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let bytes = self.wire.receive(pieces)?;
+        if bytes > self.after && self.flips.swap(false, Ordering::SeqCst) {
+            pieces[0][self.after] ^= 0x10;
+        }
+        Ok(bytes)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.wire.flush()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.wire.descriptor()
+    }
+
+    fn wants_checksums(&self) -> bool {
+        true
+    }
+}
+
+#[test]
+fn a_bit_that_turns_over_on_the_way_is_noticed() {
+    let flips = Arc::new(AtomicBool::new(true));
+    let armed = Arc::clone(&flips);
+    let wrap: Wrap = Arc::new(move |wire| Box::new(Flip { wire, after: 5_000, flips: Arc::clone(&armed) }));
+    let cluster = Cluster::with(2, DataSettings::default(), &wrap);
+    let count = 500_000;
+    let spec = cluster.spec(0, 0, DataType::F32, ReduceOp::Sum, &[count]);
+    let outcomes = cluster.everybody(|number, member| {
+        let original = contribution_f32(number, count, 0);
+        let mut tensor = original.clone();
+        let outcome = reduce(member, &spec, &mut tensor).map(Performed::undo);
+        assert_eq!(tensor, original);
+        outcome
+    });
+    assert!(!flips.load(Ordering::SeqCst), "the bit was turned over");
+    let noticed = |outcome: &Result<(), Stopped>| matches!(outcome, Err(Stopped::LinkBroken { error, .. }) if error.contains("checksum"));
+    assert!(outcomes.iter().any(noticed), "{outcomes:?}");
+    let spec = cluster.spec(0, 1, DataType::F32, ReduceOp::Sum, &[count]);
+    cluster.everybody(|number, member| {
+        let mut tensor = contribution_f32(number, count, 0);
+        reduce(member, &spec, &mut tensor).unwrap().commit();
+        assert!(tensor == sum_f32(2, count, 0), "the next call dials again and works");
+    });
 }
 
 fn tags_in_reversed_order(count: usize) {

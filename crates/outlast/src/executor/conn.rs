@@ -141,10 +141,9 @@ impl Conn {
         !self.unflushed
     }
 
-    /// Whether bytes of this operation went either way.
-    pub(super) fn has_touched(&self, id: OpId) -> bool {
+    /// Whether a frame of this operation is half sent.
+    pub(super) fn is_sending(&self, id: OpId) -> bool {
         matches!(&self.sending, Some(Sending::Block { op, sent, .. }) if *op == id && *sent > 0)
-            || matches!(&self.receiving, Some(Receiving { sink: Sink::Operation(op, _), .. }) if *op == id)
     }
 
     // ---- receiving ----

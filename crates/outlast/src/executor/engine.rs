@@ -382,10 +382,10 @@ impl Engine {
         }
         let towards = role == Role::Outgoing;
         for op in self.desk.ids(|op| if towards { op.outgoing } else { op.incoming } == Some(id)) {
-            let begun = conn.has_touched(op);
+            let begun = conn.is_sending(op);
             conn.detach(&mut self.desk, op);
             let Some(operation) = self.desk.get_mut(op) else { continue };
-            let moved = if towards { operation.frames_sent } else { operation.frames_received };
+            let moved = if towards { operation.frames_sent } else { operation.frames_begun };
             if towards {
                 operation.outgoing = None;
             } else {

@@ -80,9 +80,9 @@ pub(super) struct Operation {
     pub(super) ending: Option<Result<(), Stopped>>,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
-    /// Frames that moved over the present connections; after the first, a new connection is no help.
+    /// Frames that went out, and frames that began to come in; after the first, a new connection is no help.
     pub(super) frames_sent: u64,
-    pub(super) frames_received: u64,
+    pub(super) frames_begun: u64,
     /// How often a connection that broke before it was of use may be dialled again.
     pub(super) redials_left: u8,
     /// The link from the predecessor broke before it was of use, and must be back by then.
@@ -121,7 +121,7 @@ impl Operation {
             bytes_sent: 0,
             bytes_received: 0,
             frames_sent: 0,
-            frames_received: 0,
+            frames_begun: 0,
             redials_left: 2,
             link_wanted_by: None,
             granted: None,
@@ -255,6 +255,7 @@ impl Operation {
 
     /// Where the block of an expected header lands. Saves what it will overwrite.
     pub(super) fn landing(&mut self, header: &Header, slots: &mut Slots) -> Landing {
+        self.frames_begun += 1;
         let step = u32::from(header.step);
         let range = self.parts.plan.receives(header.round, step);
         match self.parts.plan.duty(step) {
@@ -307,7 +308,6 @@ impl Operation {
             queue.push_back(Message { round, step: step + 1, slot: passed_on });
         }
         self.bytes_received += range.len() as u64;
-        self.frames_received += 1;
         self.outstanding -= 1;
         let index = round as usize % self.progress.len();
         self.progress[index].received += 1;

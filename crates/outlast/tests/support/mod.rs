@@ -2,7 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of this page")]
 
 use outlast::executor::{Abort, Buffers, DataPlane, DataSettings, LinkEvent, OpSpec, Performed, Stopped};
-use outlast::link::{PlainDialer, TcpSettings, TcpWire, read_plain_hello};
+use outlast::link::{Dial, PlainDialer, TcpSettings, TcpWire, Wire, read_plain_hello};
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
 use std::net::{SocketAddr, TcpListener};
@@ -20,6 +20,17 @@ pub(crate) fn peer(number: usize) -> PeerId {
     PeerId::from_bytes(bytes)
 }
 
+/// Puts something between the executor and the socket.
+pub(crate) type Wrap = Arc<dyn Fn(Box<dyn Wire>) -> Box<dyn Wire> + Send + Sync>;
+
+struct WrappingDialer(PlainDialer, Wrap);
+
+impl Dial for WrappingDialer {
+    fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> std::io::Result<Box<dyn Wire>> {
+        self.0.dial(peer, address, deadline).map(|wire| (self.1)(wire))
+    }
+}
+
 /// One member: a plane and a listener that hands it connections.
 pub(crate) struct Member {
     pub(crate) id: PeerId,
@@ -31,11 +42,13 @@ pub(crate) struct Member {
 }
 
 impl Member {
-    pub(crate) fn new(number: usize, settings: DataSettings) -> Self {
+    pub(crate) fn new(number: usize, settings: DataSettings, wrap: &Wrap) -> Self {
         let id = peer(number);
         let events = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&events);
-        let dialer = Arc::new(PlainDialer { me: id, tcp: TcpSettings::default() });
+        let plain = PlainDialer { me: id, tcp: TcpSettings::default() };
+        let dialer = Arc::new(WrappingDialer(plain, Arc::clone(wrap)));
+        let wrap = Arc::clone(wrap);
         let plane = DataPlane::new(id, settings, dialer, move |event| told.lock().unwrap().push(event));
         let plane = Arc::new(plane.unwrap());
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -50,7 +63,7 @@ impl Member {
                 let Ok(mut stream) = stream else { continue };
                 let Ok(peer) = read_plain_hello(&mut stream, PATIENCE) else { continue };
                 let Ok(wire) = TcpWire::new(stream, &TcpSettings::default()) else { continue };
-                taker.accept(peer, Box::new(wire));
+                taker.accept(peer, wrap(Box::new(wire)));
             }
         });
         Self { id, address, plane, events, stop, listening: Some(listening) }
@@ -81,11 +94,11 @@ pub(crate) struct Cluster {
 
 impl Cluster {
     pub(crate) fn new(world: usize) -> Self {
-        Self::with(world, DataSettings::default())
+        Self::with(world, DataSettings::default(), &(Arc::new(|wire| wire) as Wrap))
     }
 
-    pub(crate) fn with(world: usize, settings: DataSettings) -> Self {
-        let members: Vec<_> = (0..world).map(|number| Member::new(number, settings)).collect();
+    pub(crate) fn with(world: usize, settings: DataSettings, wrap: &Wrap) -> Self {
+        let members: Vec<_> = (0..world).map(|number| Member::new(number, settings, wrap)).collect();
         let mut cluster = Self { ring: members.iter().map(|member| member.id).collect(), members, epoch: 0 };
         cluster.open_epoch();
         cluster
