@@ -55,6 +55,9 @@ enum Command {
         /// A small part of everything, in seconds.
         #[arg(long)]
         quick: bool,
+        /// Only groups up to this size.
+        #[arg(long)]
+        up_to: Option<u32>,
         /// The page to write into, between its markers; standard output otherwise.
         #[arg(long)]
         out: Option<PathBuf>,
@@ -77,7 +80,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Soak { seeds, from, jobs, scenario } => soak(seeds, from, jobs, scenario.as_deref()),
-        Command::Table { quick, out } => write_tables(quick, out.as_deref()),
+        Command::Table { quick, up_to, out } => write_tables(quick, up_to, out.as_deref()),
         Command::Scale { members } => {
             state_scale(members);
             ExitCode::SUCCESS
@@ -85,8 +88,9 @@ fn main() -> ExitCode {
     }
 }
 
-fn write_tables(quick: bool, out: Option<&Path>) -> ExitCode {
-    let plan = if quick { Plan::quick() } else { Plan::full() };
+fn write_tables(quick: bool, up_to: Option<u32>, out: Option<&Path>) -> ExitCode {
+    let mut plan = if quick { Plan::quick() } else { Plan::full() };
+    plan.sizes.retain(|(members, _)| up_to.is_none_or(|most| *members <= most));
     let mut text = table::tables(&plan, |line| eprintln!("{line}"));
     if !quick {
         text.push('\n');

@@ -30,7 +30,7 @@ pub struct Plan {
 impl Plan {
     /// Everything: minutes.
     pub fn full() -> Self {
-        let sizes = vec![(2, 60), (3, 60), (8, 60), (64, 40), (512, 10), (2_000, 4)];
+        let sizes = vec![(2, 60), (3, 60), (8, 60), (64, 40), (512, 16), (2_000, 2)];
         Self { sizes, outcome_seeds: 20, jobs: 2 }
     }
 

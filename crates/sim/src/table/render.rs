@@ -168,7 +168,10 @@ pub(super) fn stalls(text: &mut String, lines: &[Line]) {
         text,
         "5 % of the processes, at least one, stop together; or one host freezes for half a second. Members declared"
     );
-    put!(text, "dead by anybody / members struck.\n");
+    put!(
+        text,
+        "dead by anybody / members struck. A group that has fallen apart (see its packets below) declares nobody any more.\n"
+    );
     let troubles = [
         (Trouble::Stall(1_000), "stall 1 s"),
         (Trouble::Stall(2_000), "stall 2 s"),
