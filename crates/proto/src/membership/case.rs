@@ -64,6 +64,8 @@ pub(super) struct Case {
     pub(super) incarnation: u32,
     /// Since when nobody is known to have had an answer.
     pub(super) silent_since: Instant,
+    /// Since when its kernel answers and the process does not, by the earliest voucher.
+    stalled_since: Option<Instant>,
     pub(super) testimony: Vec<Testimony>,
     /// Our own last probe: what it showed, and when it was sent.
     pub(super) own: Option<(Unanswered, Instant)>,
@@ -97,7 +99,7 @@ pub(super) struct Bench<'a> {
     pub(super) needed: usize,
     /// No third member was heard of lately: we are two, or as good as two.
     pub(super) alone: bool,
-    /// More members are silent to us than answer: more likely it is us (rule 21).
+    /// More than half of the group is silent at once: more likely it is us (rule 21).
     pub(super) isolated: bool,
     /// Our own timers were late: we testify nothing until then.
     pub(super) quiet_until: Option<Instant>,
@@ -118,6 +120,7 @@ impl Case {
         Self {
             incarnation,
             silent_since,
+            stalled_since: None,
             testimony: Vec::new(),
             own: None,
             refusals: 0,
@@ -134,8 +137,8 @@ impl Case {
         }
     }
 
-    /// Takes down what `accuser` says. True if it is a new accuser or a new accusation.
-    pub(super) fn accuse(&mut self, now: Instant, accuser: PeerId, kind: Silence) -> bool {
+    /// Takes down what `accuser` says, which counts for `life`. True if it is a new accuser or a new accusation.
+    pub(super) fn accuse(&mut self, now: Instant, life: Duration, accuser: PeerId, kind: Silence) -> bool {
         if let Some(known) = self.testimony.iter_mut().find(|known| known.accuser == accuser) {
             let news = known.kind != kind;
             let first = if news { now } else { known.first };
@@ -143,25 +146,36 @@ impl Case {
             return news;
         }
         if self.testimony.len() == ACCUSERS_MAX {
-            let oldest =
-                self.testimony.iter().enumerate().min_by_key(|(_, word)| word.last).map(|(at, _)| at);
-            self.testimony.swap_remove(oldest.unwrap_or(0));
+            // More voices than a decision needs. Only one that has gone quiet makes room: if every new voice
+            // drove out an older one, the earliest would never grow old enough to convict, and every repetition
+            // would be news to be spread again.
+            let Some(quiet) = self.testimony.iter().position(|word| now.since(word.last) > life) else {
+                return false;
+            };
+            self.testimony.swap_remove(quiet);
         }
         self.testimony.push(Testimony { accuser, kind, first: now, last: now });
         true
     }
 
     /// Takes down what our own probe showed.
-    pub(super) fn note_own(&mut self, now: Instant, sent: Instant, me: PeerId, seen: Unanswered) {
+    pub(super) fn note_own(
+        &mut self,
+        now: Instant,
+        sent: Instant,
+        life: Duration,
+        me: PeerId,
+        seen: Unanswered,
+    ) {
         self.own = Some((seen, sent));
         match seen {
             Unanswered::Silent => {
                 self.refusals = 0;
-                self.accuse(now, me, Silence::Silent);
+                self.accuse(now, life, me, Silence::Silent);
             }
             Unanswered::Refused => {
                 self.refusals += 1;
-                self.accuse(now, me, Silence::Refused);
+                self.accuse(now, life, me, Silence::Refused);
             }
             Unanswered::Stalled => {
                 self.refusals = 0;
@@ -170,14 +184,23 @@ impl Case {
         }
     }
 
-    /// Its kernel accepted a connect at `seen`; that counts until `until`. True if that is news.
-    pub(super) fn vouch_kernel(&mut self, until: Instant, silent_since: Instant) -> bool {
-        self.silent_since = self.silent_since.min(silent_since);
+    /// Its kernel accepted a connect at `seen`, which counts until `until`, and the process has not answered
+    /// since `stalled_since`. True if that is news. What was testified before says nothing any more.
+    pub(super) fn vouch_kernel(&mut self, seen: Instant, until: Instant, stalled_since: Instant) -> bool {
+        self.stalled_since = Some(self.stalled_since.map_or(stalled_since, |known| known.min(stalled_since)));
+        self.testimony.retain(|word| word.last > seen);
+        self.testimony.iter_mut().for_each(|word| word.first = word.first.max(seen));
         let news = self.vouched_until.is_none_or(|known| until > known);
         if news {
             self.vouched_until = Some(until);
         }
         news
+    }
+
+    /// Since when the process is stalled. A member that was cut off itself may have opened the case long before
+    /// the stall began; that is silence, and must not use up the stall's budget for everybody.
+    pub(super) fn stalled_since(&self) -> Instant {
+        self.stalled_since.unwrap_or(self.silent_since)
     }
 
     /// A message of its own reached somebody at `when`. What was testified before says nothing any more.
@@ -194,6 +217,7 @@ impl Case {
     /// We were not running ourselves until `now`: what we measured means nothing, and every wait restarts.
     pub(super) fn restart(&mut self, now: Instant, me: PeerId) {
         self.silent_since = now;
+        self.stalled_since = None;
         self.own = None;
         self.refusals = 0;
         self.testimony.retain(|word| word.accuser != me);
@@ -207,6 +231,11 @@ impl Case {
 
     pub(super) fn kernel_vouches(&self, now: Instant) -> bool {
         self.vouched_until.is_some_and(|until| now < until)
+    }
+
+    /// Whether the member and its kernel were silent to somebody, and nobody has seen a sign of life since.
+    pub(super) fn is_silent(&self, now: Instant) -> bool {
+        !self.kernel_vouches(now) && self.testimony.iter().any(|word| word.kind == Silence::Silent)
     }
 
     pub(super) fn accusers(&self) -> Vec<PeerId> {
@@ -244,24 +273,31 @@ impl Case {
         };
 
         let vouched = self.kernel_vouches(now);
+        let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
         if let Some(declared) = &self.declared {
-            let contradicted = vouched || own == Unanswered::Stalled;
-            if !contradicted || declared.reason == DeathReason::StalledTooLong {
+            let contradicted = match declared.reason {
+                DeathReason::StalledTooLong | DeathReason::Deaf => false,
+                _ => talks || vouched || own == Unanswered::Stalled,
+            };
+            if !contradicted {
                 return Some(declared.reason);
             }
         }
         if vouched || own == Unanswered::Stalled {
-            return due(self.silent_since + config.stall_budget).then_some(DeathReason::StalledTooLong);
+            return due(self.stalled_since() + config.stall_budget).then_some(DeathReason::StalledTooLong);
         }
-        let fresh = |word: &&Testimony| now.since(word.last) <= config.suspicion_min * TESTIMONY_LIFE;
+        if talks {
+            // It cannot hear us, or a firewall keeps us out; but it lives, and was heard of late. Testimony has
+            // no date and travels slowly, so what arrives now may be older than what was heard.
+            return due(self.silent_since + config.dead_after).then_some(DeathReason::Deaf);
+        }
+        let fresh = |word: &&Testimony| now.since(word.last) <= testimony_life(config);
         let refused = self.testimony.iter().filter(fresh).filter(|word| word.kind == Silence::Refused);
         if refused.clone().count() >= 2 || (bench.alone && self.refusals >= 2) {
             let first = refused.map(|word| word.first).min().unwrap_or(now);
             // A living member says something to somebody in every interval, whatever a firewall does to what
-            // it should hear, and whoever hears it vouches.
-            let spoke = self.heard.map_or(self.silent_since, |heard| heard.max(self.silent_since));
-            let settled = first + config.probe_timeout * bench.patience;
-            if due(settled.max(spoke + config.probe_interval + config.probe_timeout)) {
+            // it should hear, and whoever has heard of the accusation and hears the member vouches.
+            if due(first + config.probe_interval + config.probe_timeout * bench.patience) {
                 return Some(DeathReason::Refused);
             }
         }
@@ -273,12 +309,15 @@ impl Case {
                 return Some(DeathReason::Silent);
             }
         }
-        if due(self.silent_since + config.dead_after) {
-            let talks = self.heard.is_some_and(|heard| now.since(heard) < config.dead_after / 2);
-            return Some(if talks { DeathReason::Deaf } else { DeathReason::SilentTooLong });
-        }
-        None
+        // While its kernel answered it was stalled, not silent; a stall may last longer than `dead_after`.
+        let silent_since = self.vouched_until.map_or(self.silent_since, |until| until.max(self.silent_since));
+        due(silent_since + config.dead_after).then_some(DeathReason::SilentTooLong)
     }
+}
+
+/// How long an accusation counts if it is not repeated.
+pub(super) fn testimony_life(config: &Config) -> Duration {
+    config.suspicion_min * TESTIMONY_LIFE
 }
 
 /// How long an accepting kernel's word is believed: long enough to reach everybody on packets that travel

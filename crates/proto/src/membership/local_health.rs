@@ -17,6 +17,8 @@ const LATENESS_MIN: Duration = Duration::from_millis(20);
 pub(super) struct LocalHealth {
     multiplier: u32,
     quiet_until: Option<Instant>,
+    /// When we last noticed; the same late timer proves nothing new.
+    noticed: Instant,
     stalls: u64,
 }
 
@@ -34,7 +36,8 @@ impl LocalHealth {
         self.multiplier = self.multiplier.saturating_sub(1);
     }
 
-    /// A timer that was due at `due` runs at `now`. True if it is so late that we must have been stopped.
+    /// At `now` we run again, and a timer was due at `due`. True if that is so long ago that we must have been
+    /// stopped.
     pub(super) fn observe_timer(
         &mut self,
         now: Instant,
@@ -42,9 +45,10 @@ impl LocalHealth {
         timeout: Duration,
         quiet: Duration,
     ) -> bool {
-        if now.since(due) <= (timeout / 2).max(LATENESS_MIN) {
+        if now.since(due.max(self.noticed)) <= (timeout / 2).max(LATENESS_MIN) {
             return false;
         }
+        self.noticed = now;
         self.worse();
         self.stalls += 1;
         self.quiet_until = Some(now + quiet);

@@ -84,7 +84,7 @@ pub struct Membership {
     pub(super) serial: u64,
     pub(super) ticks: u64,
     pub(super) push_wanted: bool,
-    pub(super) last_push: Instant,
+    pub(super) last_push: Option<Instant>,
     /// Where background records of the failed list go on.
     pub(super) failed_cursor: Option<PeerId>,
     timers: BTreeSet<(Instant, Timer)>,
@@ -121,7 +121,7 @@ impl Membership {
             serial: 0,
             ticks: 0,
             push_wanted: false,
-            last_push: now,
+            last_push: None,
             failed_cursor: None,
             timers: BTreeSet::new(),
             actions: VecDeque::new(),
@@ -168,9 +168,7 @@ impl Membership {
         if due > now {
             return;
         }
-        if self.health.observe_timer(now, due, self.config.probe_timeout, self.config.probe_interval) {
-            self.doubt_ourselves(now);
-        }
+        self.guard(now);
         while let Some(&(due, timer)) = self.timers.first().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(due, timer));
             self.fire(now, timer);
@@ -195,6 +193,16 @@ impl Membership {
             Timer::Join => self.try_seeds(now),
             Timer::SendTable => self.send_table_part(now),
             Timer::Push => self.push_wanted = true,
+        }
+    }
+
+    /// First of all in every `handle_*`: were we running? What lay in the socket is handed in before the timers
+    /// run, and it must not be judged with a clock that leapt while we stood still.
+    pub(super) fn guard(&mut self, now: Instant) {
+        if let Some(&(due, _)) = self.timers.first()
+            && self.health.observe_timer(now, due, self.config.probe_timeout, self.config.probe_interval)
+        {
+            self.doubt_ourselves(now);
         }
     }
 
@@ -310,7 +318,7 @@ impl Membership {
     fn member_of(&self, now: Instant, entry: &Entry) -> Member {
         let health = match self.cases.get(&entry.id()).map(|case| (case, case.shown)) {
             None | Some((_, Shown::Alive)) => Health::Alive,
-            Some((case, Shown::Stalled)) => Health::Stalled { since: case.silent_since },
+            Some((case, Shown::Stalled)) => Health::Stalled { since: case.stalled_since() },
             Some((case, Shown::Suspect)) => {
                 Health::Suspect { since: case.shown_since, accusers: case.testimony.len() }
             }
@@ -392,13 +400,13 @@ impl Membership {
             return;
         }
         let spacing = self.config.probe_interval / 10;
-        if now.since(self.last_push) < spacing && now != self.last_push {
+        if let Some(next) = self.last_push.map(|last| last + spacing).filter(|next| now < *next) {
             self.push_wanted = false;
-            self.schedule(self.last_push + spacing, Timer::Push);
+            self.schedule(next, Timer::Push);
             return;
         }
         self.push_wanted = false;
-        self.last_push = now;
+        self.last_push = Some(now);
         let cases = &self.cases;
         let listeners =
             self.table.sample(self.config.fanout, &mut self.rng, |entry| !cases.contains_key(&entry.id()));
@@ -414,16 +422,16 @@ impl Membership {
     /// What the judge knows besides a case.
     fn bench(&self, now: Instant, about: PeerId) -> Bench<'_> {
         let window = self.config.suspicion_min.max(self.config.probe_interval * 5);
-        let recent = || self.sightings.iter().filter(move |(_, (at, _))| now.since(*at) <= window);
-        let answered = recent().filter(|(id, (_, answered))| *answered && **id != about).count();
-        let silent = recent().filter(|(_, (_, answered))| !answered).count();
+        let recent = self.sightings.iter().filter(|(_, (at, _))| now.since(*at) <= window);
+        let answered = recent.filter(|(id, (_, answered))| *answered && **id != about).count();
+        let silent = self.cases.values().filter(|case| case.is_silent(now)).count();
         Bench {
             config: &self.config,
             now,
             // Rule 21, with ourselves among the members heard.
             needed: answered.clamp(1, 3),
             alone: answered == 0,
-            isolated: silent > answered + 1,
+            isolated: silent * 2 > self.size(),
             quiet_until: self.health.quiet_until(now),
             patience: self.health.patience(),
         }

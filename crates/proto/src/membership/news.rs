@@ -5,7 +5,7 @@
 //! checked. We look for ourselves first, so a group that was cut off cannot spread its own mistaken list
 //! when it comes back.
 
-use super::case::{Case, Declared, vouch_life};
+use super::case::{Case, Declared, testimony_life, vouch_life};
 use super::machine::{Failed, Membership, Timer};
 use super::table::{Entry, KernelTrust};
 use super::{Event, Path, Source};
@@ -17,6 +17,9 @@ use std::sync::Arc;
 
 /// On hearing an accusation, about this many members in the whole group look for themselves.
 const CORROBORATORS: f64 = 10.0;
+/// And this many if its kernel is said to refuse: a death by refusal is due within a second, everybody must see
+/// it for himself before he believes it, and a refusal costs one packet each way.
+const REFUSAL_WITNESSES: f64 = 100.0;
 
 impl Membership {
     /// An authenticated packet arrived.
@@ -24,6 +27,7 @@ impl Membership {
         if self.left || source.id == self.me.id {
             return;
         }
+        self.guard(now);
         for record in packet.records {
             self.handle_record(now, source, record);
         }
@@ -201,17 +205,18 @@ impl Membership {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
-        let repeat = self.config.suspicion_min / 2;
+        let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
         let case = self.case(now, member, incarnation, now);
         let stale =
             case.testimony.iter().any(|word| word.accuser == accuser && now.since(word.last) >= repeat);
-        let news = case.accuse(now, accuser, kind);
+        let news = case.accuse(now, life, accuser, kind);
         let unseen = case.own.is_none();
+        let lookers = if kind == Silence::Refused { REFUSAL_WITNESSES } else { CORROBORATORS };
         if news || stale {
             self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind });
             self.push_wanted |= news;
         }
-        if news && unseen && self.rng.chance(CORROBORATORS / self.size() as f64) {
+        if news && unseen && self.rng.chance(lookers / self.size() as f64) {
             self.look(now, member);
         }
         self.review(now, member);
@@ -248,7 +253,7 @@ impl Membership {
                 }
                 let silent_since = seen - Duration::from_millis(u64::from(silent_ms));
                 let case = self.case(now, member, incarnation, silent_since);
-                (life / 3, case.vouch_kernel(seen + life, silent_since))
+                (life / 3, case.vouch_kernel(seen, seen + life, silent_since))
             }
         };
         if let Some(case) = self.cases.get_mut(&member).filter(|_| news)

@@ -9,7 +9,7 @@
 //! must accept and a port where nobody listens must refuse. Otherwise something between us answers for
 //! others, or refuses for the living.
 
-use super::case::{Case, Shown, Unanswered, vouch_life};
+use super::case::{Case, Shown, Unanswered, testimony_life, vouch_life};
 use super::machine::{Membership, Timer};
 use super::table::KernelTrust;
 use super::{Action, ConnectOutcome, ConnectToken, Event, Path, Source};
@@ -158,7 +158,7 @@ impl Membership {
                 voucher: self.me.id,
                 kind: SignOfLife::Kernel,
                 age_ms: 0,
-                silent_ms: millis(now.since(case.silent_since)),
+                silent_ms: millis(now.since(case.stalled_since())),
             },
         })
     }
@@ -229,6 +229,7 @@ impl Membership {
 
     /// A connect attempt ended.
     pub fn handle_connect(&mut self, now: Instant, token: ConnectToken, outcome: ConnectOutcome) {
+        self.guard(now);
         match self.connects.remove(&token.0) {
             Some(Purpose::Knock(id)) => match outcome {
                 ConnectOutcome::Accepted => self.kernel_said(now, id, Unanswered::Stalled),
@@ -296,12 +297,12 @@ impl Membership {
         }
         let case = self.cases.entry(target).or_insert_with(|| Case::open(now, incarnation, sent));
         let before = case.own.map(|(seen, _)| seen);
-        case.note_own(now, sent, me, seen);
+        case.note_own(now, sent, testimony_life(&self.config), me, seen);
         let again = before == Some(seen);
         let due = |last: Option<Instant>, spacing: Duration| last.is_none_or(|at| now.since(at) >= spacing);
         let record = match seen {
             Unanswered::Stalled => {
-                case.vouch_kernel(now + life, sent);
+                case.vouch_kernel(now, now + life, sent);
                 due(case.vouched_at, life / 3).then(|| {
                     case.vouched_at = Some(now);
                     Record::Vouch {
@@ -310,7 +311,7 @@ impl Membership {
                         voucher: me,
                         kind: SignOfLife::Kernel,
                         age_ms: 0,
-                        silent_ms: millis(now.since(case.silent_since)),
+                        silent_ms: millis(now.since(case.stalled_since())),
                     }
                 })
             }
@@ -401,14 +402,7 @@ impl Membership {
         };
         let others_doubt = case.shown != Shown::Alive || !case.testimony.is_empty();
         let incarnation = case.incarnation;
-        let refused = matches!(case.own, Some((Unanswered::Refused, _)));
         self.close_case(now, member);
-        if refused {
-            // Its kernel refused for the living: try it again before believing it again.
-            if let Some(entry) = self.table.get_mut(member) {
-                entry.kernel = KernelTrust::Untried(0);
-            }
-        }
         if others_doubt {
             let (voucher, kind) = (self.me.id, SignOfLife::Acked);
             self.dissemination
@@ -419,9 +413,14 @@ impl Membership {
 
     /// Ends a case with the member alive.
     pub(super) fn close_case(&mut self, _now: Instant, member: PeerId) {
-        let shown = self.cases.get(&member).map(|case| case.shown);
+        let Some(case) = self.cases.get(&member) else { return };
+        let (shown, refused) = (case.shown, matches!(case.own, Some((Unanswered::Refused, _))));
+        if let Some(entry) = self.table.get_mut(member).filter(|_| refused) {
+            // Its kernel refused for the living: try it again before believing it again (rule 22).
+            entry.kernel = KernelTrust::Untried(0);
+        }
         self.forget_doubts(member);
-        if shown.is_some_and(|shown| shown != Shown::Alive)
+        if shown != Shown::Alive
             && let Some(info) = self.table.get(member).map(|entry| Arc::clone(&entry.info))
         {
             self.notify(Event::Recovered(info));

@@ -281,6 +281,18 @@ fn silence_needs_three_accusers_and_the_suspicion_time() {
 }
 
 #[test]
+fn more_accusers_than_are_kept_do_not_postpone_the_verdict() {
+    let mut stage = Stage::new(30);
+    stage.script(1, CUT);
+    // Each new voice used to drive out an older one, so that none was ever old enough.
+    for accuser in (2..=30).cycle().take(1_000) {
+        stage.accuse(1, accuser, Silence::Silent);
+        stage.run(ms(4));
+    }
+    assert_eq!(stage.died(1), Some(DeathReason::Silent));
+}
+
+#[test]
 fn uncorroborated_silence_is_a_death_only_after_dead_after() {
     let mut stage = Stage::new(7);
     stage.script(1, CUT);
@@ -316,6 +328,22 @@ fn with_more_silent_than_answering_members_we_suspect_ourselves() {
 }
 
 #[test]
+fn a_majority_that_is_found_silent_slowly_makes_us_suspect_ourselves_too() {
+    // Probes come one at a time, so a second after the first silence most of a silent majority is still
+    // unprobed, and what was found first is no longer recent. Nobody may die of that before dead_after.
+    let mut stage = Stage::new(15);
+    (1..=12).for_each(|number| stage.script(number, CUT));
+    let start = stage.now;
+    for step in 0..40 {
+        stage.run(ms(200));
+        let member = 1 + step % 12;
+        (13..=15).for_each(|accuser| stage.accuse(member, accuser, Silence::Silent));
+    }
+    let dead: Vec<_> = (1..=12).filter_map(|number| stage.death(number)).collect();
+    assert!(dead.iter().all(|(at, _)| at.since(start) >= ms(9_000)), "{dead:?}");
+}
+
+#[test]
 fn an_accepting_kernel_means_stalled_until_the_budget_ends() {
     let mut stage = Stage::new(7);
     stage.script(1, STOPPED);
@@ -329,6 +357,71 @@ fn an_accepting_kernel_means_stalled_until_the_budget_ends() {
     let (at, reason) = stage.death(1).unwrap();
     assert_eq!(reason, DeathReason::StalledTooLong);
     assert!((15_000..17_500).contains(&at.since(start).as_millis()), "{:?}", at.since(start));
+}
+
+#[test]
+fn silence_after_a_long_stall_is_counted_from_the_kernels_last_word() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(12_000));
+    assert_eq!(stage.health(1), "stalled");
+    // Now its kernel is silent, too, and nobody else has anything to say.
+    stage.script(1, CUT);
+    stage.run(ms(4_000));
+    assert_eq!(stage.died(1), None, "silent for four seconds, not for dead_after: {:?}", stage.events);
+}
+
+#[test]
+fn silence_before_a_stall_does_not_use_up_its_budget() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(8_000));
+    stage.script(1, STOPPED);
+    stage.run(ms(10_000));
+    assert_eq!(stage.died(1), None, "stalled for ten seconds of fifteen: {:?}", stage.events);
+    assert_eq!(stage.health(1), "stalled");
+    stage.run(ms(7_000));
+    assert_eq!(stage.died(1), Some(DeathReason::StalledTooLong));
+}
+
+#[test]
+fn an_accepting_kernel_cancels_what_was_testified_before() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(2_000));
+    stage.accuse(1, 2, Silence::Silent);
+    stage.accuse(1, 3, Silence::Silent);
+    stage.run(ms(1_500));
+    assert_eq!(stage.health(1), "stalled");
+    stage.script(1, CUT);
+    stage.run(ms(3_000));
+    assert_eq!(stage.died(1), None, "two of three accusers spoke before the kernel did: {:?}", stage.events);
+}
+
+#[test]
+fn a_refusal_that_an_ack_to_somebody_else_refutes_is_not_believed_again() {
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(1), "suspect");
+    let (member, voucher, kind) = (peer(1), peer(2), SignOfLife::Acked);
+    let record = Record::Vouch { member, incarnation: 0, voucher, kind, age_ms: 0, silent_ms: 0 };
+    stage.run(ms(50));
+    stage.say(2, None, vec![record]);
+    let found = stage.machine.active(stage.now).into_iter().find(|found| found.info.id == member);
+    assert_eq!(found.expect("still a member").kernel_trusted, None, "to be tried again first");
+}
+
+#[test]
+fn a_socket_full_of_news_is_not_pushed_on_packet_by_packet() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(1_000));
+    stage.sent.clear();
+    for number in 100..150 {
+        stage.say(2, None, vec![Record::Alive { info: info(number), incarnation: 0 }]);
+    }
+    let pushed = stage.sent.len();
+    assert!(pushed <= stage.machine.config().fanout, "{pushed} packets at one moment");
 }
 
 #[test]
@@ -420,6 +513,17 @@ fn a_stall_of_our_own_restarts_the_waits_against_others() {
     assert_eq!(stage.died(1), None, "we were away for most of dead_after");
     stage.run(ms(8_000));
     assert_eq!(stage.died(1), Some(DeathReason::SilentTooLong));
+}
+
+#[test]
+fn what_lay_in_the_socket_while_we_stood_still_is_not_judged_by_the_leapt_clock() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(9_000));
+    stage.freeze(ms(6_000));
+    // The driver hands in what arrived before it runs the late timers.
+    stage.accuse(1, 2, Silence::Silent);
+    assert_eq!(stage.died(1), None, "we were away for most of dead_after");
 }
 
 #[test]

@@ -1,0 +1,189 @@
+//! The simulator's program: replay one seed, soak thousands, write the comparison table, state the scale.
+
+use clap::{Parser, Subcommand};
+use outlast_sim::nodes::MembershipNode;
+use outlast_sim::report::Report;
+use outlast_sim::runner;
+use outlast_sim::scale;
+use outlast_sim::scenarios::{self, Scenario};
+use outlast_sim::table::{self, Plan};
+use std::path::{Path, PathBuf};
+use std::process::ExitCode;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Instant;
+
+#[derive(Parser)]
+#[command(about = "A deterministic world for the machines of Outlast")]
+struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Subcommand)]
+enum Command {
+    /// Plays one scenario with one seed.
+    Replay {
+        /// Which scenario; `list` names them all.
+        #[arg(long, default_value = "mixed")]
+        scenario: String,
+        /// The seed.
+        #[arg(long, default_value_t = 1)]
+        seed: u64,
+        /// Prints the timeline of faults and of what members said.
+        #[arg(long)]
+        trace: bool,
+    },
+    /// Names every scenario.
+    List,
+    /// Plays every scenario with many seeds and stops at the first failure.
+    Soak {
+        /// How many seeds.
+        #[arg(long, default_value_t = 1_000)]
+        seeds: u64,
+        /// The first seed.
+        #[arg(long, default_value_t = 1)]
+        from: u64,
+        /// How many seeds run at once.
+        #[arg(long, default_value_t = 2)]
+        jobs: u64,
+        /// Only this scenario.
+        #[arg(long)]
+        scenario: Option<String>,
+    },
+    /// Measures ours beside the baseline (with the feature `baseline`) and writes the tables.
+    Table {
+        /// A small part of everything, in seconds.
+        #[arg(long)]
+        quick: bool,
+        /// The page to write into, between its markers; standard output otherwise.
+        #[arg(long)]
+        out: Option<PathBuf>,
+    },
+    /// Runs one large group and states its memory and its time.
+    Scale {
+        /// How many members.
+        #[arg(long, default_value_t = 10_000)]
+        members: u32,
+    },
+}
+
+fn main() -> ExitCode {
+    match Args::parse().command {
+        Command::Replay { scenario, seed, trace } => replay(&scenario, seed, trace),
+        Command::List => {
+            for scenario in scenarios::all() {
+                println!("{:24} {}", scenario.name, scenario.about);
+            }
+            ExitCode::SUCCESS
+        }
+        Command::Soak { seeds, from, jobs, scenario } => soak(seeds, from, jobs, scenario.as_deref()),
+        Command::Table { quick, out } => write_tables(quick, out.as_deref()),
+        Command::Scale { members } => {
+            state_scale(members);
+            ExitCode::SUCCESS
+        }
+    }
+}
+
+fn write_tables(quick: bool, out: Option<&Path>) -> ExitCode {
+    let plan = if quick { Plan::quick() } else { Plan::full() };
+    let mut text = table::tables(&plan, |line| eprintln!("{line}"));
+    if !quick {
+        text.push_str(&format!("\n{}\n", state_scale(10_000)));
+    }
+    let Some(out) = out else {
+        println!("{text}");
+        return ExitCode::SUCCESS;
+    };
+    let page = std::fs::read_to_string(out).unwrap_or_default();
+    if let Err(error) = std::fs::write(out, table::write_between_markers(&page, &text)) {
+        eprintln!("cannot write {}: {error}; does its folder exist?", out.display());
+        return ExitCode::FAILURE;
+    }
+    ExitCode::SUCCESS
+}
+
+/// Runs a large group, and says what it took.
+fn state_scale(members: u32) -> String {
+    let started = Instant::now();
+    let scale = scale::run(members, 1);
+    let memory = peak_memory_mib().map_or_else(|| "unknown".to_owned(), |mib| format!("{mib} MiB"));
+    let known =
+        scale.known_after.map_or_else(|| "never".to_owned(), |after| format!("{:.2} s", after.as_secs_f64()));
+    let text = format!(
+        "A world of {} members: {:.1} s of world time with {} events in {:.0} s; peak memory of the process {memory}; \
+         a killed process known to {} of {} after {known}; {:.1} packets per member and second.",
+        scale.members,
+        scale.simulated.as_secs_f64(),
+        scale.events,
+        started.elapsed().as_secs_f64(),
+        scale.informed,
+        scale.members - 1,
+        scale.packets
+    );
+    println!("{text}");
+    text
+}
+
+/// The most memory this process ever held, as the kernel counts it.
+fn peak_memory_mib() -> Option<u64> {
+    let status = std::fs::read_to_string("/proc/self/status").ok()?;
+    let line = status.lines().find(|line| line.starts_with("VmHWM:"))?;
+    line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1_024)
+}
+
+fn play(scenario: &Scenario, seed: u64, timeline: bool) -> Report {
+    runner::run::<MembershipNode>(scenario.name, seed, &(scenario.script)(seed), timeline)
+}
+
+fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {
+    let Some(scenario) = scenarios::find(name) else {
+        eprintln!("there is no scenario {name:?}; `outlast-sim list` names them all");
+        return ExitCode::from(2);
+    };
+    let report = play(&scenario, seed, trace);
+    for line in &report.timeline {
+        println!("{line}");
+    }
+    println!("faults left their marks: {}", report.tally);
+    println!("{report}");
+    if report.passed() { ExitCode::SUCCESS } else { ExitCode::FAILURE }
+}
+
+fn soak(seeds: u64, from: u64, jobs: u64, only: Option<&str>) -> ExitCode {
+    if let Some(name) = only.filter(|name| scenarios::find(name).is_none()) {
+        eprintln!("there is no scenario {name:?}; `outlast-sim list` names them all");
+        return ExitCode::from(2);
+    }
+    let (next, failed, started) = (AtomicU64::new(from), AtomicBool::new(false), Instant::now());
+    let worker = || {
+        let scenarios: Vec<_> = scenarios::all()
+            .into_iter()
+            .filter(|scenario| only.is_none_or(|name| scenario.name == name))
+            .collect();
+        loop {
+            let seed = next.fetch_add(1, Ordering::Relaxed);
+            if seed >= from + seeds || failed.load(Ordering::Relaxed) {
+                return;
+            }
+            for scenario in &scenarios {
+                let report = play(scenario, seed, false);
+                if !report.passed() {
+                    failed.store(true, Ordering::Relaxed);
+                    println!("{report}");
+                    return;
+                }
+            }
+            let done = seed - from + 1;
+            if done.is_multiple_of(50) {
+                println!("{done} of {seeds} seeds, {:.0} s", started.elapsed().as_secs_f64());
+            }
+        }
+    };
+    std::thread::scope(|scope| (0..jobs.max(1)).for_each(|_| drop(scope.spawn(worker))));
+    if failed.load(Ordering::Relaxed) {
+        return ExitCode::FAILURE;
+    }
+    println!("{seeds} seeds passed every scenario in {:.0} s", started.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
