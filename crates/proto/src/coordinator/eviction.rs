@@ -107,7 +107,10 @@ impl Run {
 
     /// The cause for which a peer may be evicted now, if there is one.
     fn cause(&self, now: Instant, peer: &Peer) -> Option<LossReason> {
-        if let Sign::Dead(reason) = peer.sign {
+        // That we evicted it ourselves, under an earlier registration, is no news.
+        if let Sign::Dead(reason) = peer.sign
+            && reason != DeathReason::Evicted
+        {
             // A refusal alone does not outweigh a control connection that is open (rule 20b wants both).
             if peer.connection.is_none() || reason != DeathReason::Refused {
                 return Some(LossReason::Dead(reason));

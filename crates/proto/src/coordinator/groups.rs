@@ -144,9 +144,8 @@ impl Run {
         };
         let floor = self.epoch_floor;
         let state = self.groups.entry(group).or_insert_with(|| GroupState::new(first, floor));
-        for ((scope, _), tag) in &mut state.tags {
-            left.iter().filter(|(peer, _)| scope.involves(*peer)).for_each(|(peer, _)| tag.forget(*peer));
-            joined.iter().for_each(|peer| tag.begin(*peer));
+        for tag in state.tags.values_mut() {
+            left.iter().for_each(|(peer, _)| tag.forget(*peer));
         }
         state.tags.retain(|_, tag| tag.next_epoch());
         state.tags_used = 0;
@@ -230,9 +229,7 @@ impl Run {
             return;
         };
         // It answers the epoch, so it has everything that was said before the epoch.
-        for (_, tag) in state.tags.iter_mut().filter(|((scope, _), _)| scope.involves(peer)) {
-            tag.learned_before(peer, epoch, 0);
-        }
+        state.tags.values_mut().for_each(|tag| tag.learned_before(peer, epoch, 0));
         if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
             self.count_topology = true;
         }

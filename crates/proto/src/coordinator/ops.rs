@@ -10,7 +10,7 @@ use crate::id::PeerId;
 use crate::limits::{CALLS_MAX, NAMED_MAX, TAGS_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict, Waiting};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// One member's vote in an attempt.
 #[derive(Clone, Debug)]
@@ -35,13 +35,12 @@ pub(super) struct Op {
     judged_at: Option<Instant>,
 }
 
-/// A verdict that not everybody is known to have.
+/// A verdict, and who is not known to have it.
 #[derive(Clone, Debug)]
 struct Kept {
-    serial: u64,
     key: OpKey,
     verdict: Verdict,
-    unknowing: u32,
+    unknowing: BTreeSet<PeerId>,
 }
 
 /// One (scope, tag).
@@ -52,42 +51,26 @@ pub(super) struct TagState {
     /// Whether this epoch has seen it.
     used: bool,
     kept: VecDeque<Kept>,
-    /// Up to which verdict each member is known to have learned.
-    cursors: BTreeMap<PeerId, u64>,
-    serial: u64,
 }
 
 impl TagState {
-    pub(super) fn keep(&mut self, key: OpKey, verdict: Verdict, members: usize) {
-        self.serial += 1;
-        self.kept.push_back(Kept { serial: self.serial, key, verdict, unknowing: members as u32 });
+    /// Keeps a verdict until these have learned it (rule 18).
+    pub(super) fn keep(&mut self, key: OpKey, verdict: Verdict, unknowing: &[PeerId]) {
+        self.kept.push_back(Kept { key, verdict, unknowing: unknowing.iter().copied().collect() });
     }
 
-    fn advance(&mut self, peer: PeerId, to: u64) {
-        let from = self.cursors.insert(peer, to).unwrap_or(0);
-        for kept in &mut self.kept {
-            if kept.serial > from && kept.serial <= to {
-                kept.unknowing = kept.unknowing.saturating_sub(1);
-            }
-        }
-        while self.kept.front().is_some_and(|kept| kept.unknowing == 0) {
-            self.kept.pop_front();
-        }
-    }
-
-    /// A peer joins: what was before is not its business.
-    pub(super) fn begin(&mut self, peer: PeerId) {
-        self.cursors.insert(peer, self.serial);
+    fn drop_known(&mut self) {
+        while self.kept.pop_front_if(|kept| kept.unknowing.is_empty()).is_some() {}
     }
 
     /// A peer knows the verdicts on all attempts before that one.
     pub(super) fn learned_before(&mut self, peer: PeerId, epoch: GroupEpoch, seq: Seq) {
-        let known = |kept: &&Kept| (kept.key.epoch, kept.key.seq) < (epoch, seq);
-        if let Some(to) = self.kept.iter().take_while(known).last().map(|kept| kept.serial)
-            && self.cursors.get(&peer).is_none_or(|at| *at < to)
-        {
-            self.advance(peer, to);
+        for kept in &mut self.kept {
+            if (kept.key.epoch, kept.key.seq) < (epoch, seq) {
+                kept.unknowing.remove(&peer);
+            }
         }
+        self.drop_known();
     }
 
     /// A peer knows the verdict on that attempt and those before it.
@@ -97,8 +80,7 @@ impl TagState {
 
     /// A peer is gone; nothing is kept for it.
     pub(super) fn forget(&mut self, peer: PeerId) {
-        self.advance(peer, self.serial);
-        self.cursors.remove(&peer);
+        self.learned_before(peer, GroupEpoch::MAX, Seq::MAX);
     }
 
     /// The group's epoch ends: numbering restarts. False if nothing is left to remember.
@@ -108,17 +90,9 @@ impl TagState {
         !self.kept.is_empty()
     }
 
-    /// Forgets the oldest verdict, and says who has not learned it.
-    fn drop_oldest(&mut self, members: &[PeerId]) -> Vec<PeerId> {
-        let Some(kept) = self.kept.pop_front() else { return Vec::new() };
-        let at = |peer: &PeerId| self.cursors.get(peer).copied().unwrap_or(0);
-        members.iter().copied().filter(|peer| at(peer) < kept.serial).collect()
-    }
-
     /// What a peer that comes back has not learned yet, in order.
     pub(super) fn unlearned(&self, peer: PeerId) -> Vec<(OpKey, Verdict)> {
-        let from = self.cursors.get(&peer).copied().unwrap_or(0);
-        let unlearned = self.kept.iter().filter(|kept| kept.serial > from);
+        let unlearned = self.kept.iter().filter(|kept| kept.unknowing.contains(&peer));
         unlearned.map(|kept| (kept.key.clone(), kept.verdict.clone())).collect()
     }
 }
@@ -427,10 +401,10 @@ impl Run {
         assert!(tag.open.take().is_some(), "a verdict is written on an attempt that was begun");
         state.open_ops -= 1;
         tag.next_seq += 1;
-        tag.keep(key.clone(), verdict.clone(), members.len());
+        tag.keep(key.clone(), verdict.clone(), &members);
         // Whoever is away for so long that this much piles up must join anew.
-        let unlearned =
-            if tag.kept.len() > UNCLAIMED_MAX { tag.drop_oldest(&members) } else { Vec::new() };
+        let overfull = tag.kept.len() > UNCLAIMED_MAX;
+        let dropped = if overfull { tag.kept.pop_front() } else { None };
         match verdict {
             Verdict::Commit { .. } => {
                 self.counters.commits += 1;
@@ -441,7 +415,7 @@ impl Run {
             Verdict::Abort(_) => self.counters.aborts += 1,
         }
         self.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
-        for peer in unlearned {
+        for peer in dropped.into_iter().flat_map(|kept| kept.unknowing) {
             if self.peers.get(&peer).is_some_and(|peer| peer.connection.is_none()) {
                 self.lose(peer, LossReason::NotResumed);
             }

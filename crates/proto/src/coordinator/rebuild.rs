@@ -140,8 +140,7 @@ impl Run {
                 tag.learned(from, key.epoch, key.seq);
             }
         }
-        let in_scope = state.tags.iter().filter(|((scope, _), _)| scope.involves(from));
-        let unlearned: Vec<_> = in_scope.flat_map(|(_, tag)| tag.unlearned(from)).collect();
+        let unlearned: Vec<_> = state.tags.values().flat_map(|tag| tag.unlearned(from)).collect();
         let behind = resume.record.epoch < state.epoch;
         for (key, verdict) in unlearned {
             self.tell(from, ToPeer::Verdict { key, verdict });
@@ -274,10 +273,7 @@ impl Run {
             if key.epoch == record.epoch {
                 tag.next_seq = tag.next_seq.max(key.seq.saturating_add(1));
             }
-            tag.keep(key.clone(), verdict.clone(), unknowing.len());
-            for peer in resumed.keys().filter(|peer| !unknowing.contains(peer)) {
-                tag.begin(*peer);
-            }
+            tag.keep(key.clone(), verdict.clone(), &unknowing);
             told.push((unknowing, ToPeer::Verdict { key, verdict }));
         }
         for (unknowing, message) in told {

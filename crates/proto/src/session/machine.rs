@@ -380,6 +380,11 @@ impl Session {
         self.global_world_size
     }
 
+    /// Whether a coordinator that we obey has greeted us on the connection at hand.
+    pub fn is_connected(&self) -> bool {
+        self.is_up()
+    }
+
     /// Why the session is over, if it is.
     pub fn out(&self) -> Option<&OutReason> {
         self.out.as_ref()
