@@ -12,8 +12,8 @@ use super::ring;
 use super::run::{Note, Run, Timer};
 use crate::collective::{Group, GroupEpoch, Scope, Tag};
 use crate::id::PeerId;
-use crate::time::Instant;
 use crate::limits::NAMED_MAX;
+use crate::time::Instant;
 use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Rounds, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -121,20 +121,19 @@ impl Run {
             state.roster = roster;
             return self.try_finish_rebuild(now, group);
         }
-        self.open_epoch(now, group, roster, Vec::new(), left);
+        self.open_epoch(group, roster, Vec::new(), left);
     }
 
     /// Ends the group's epoch and begins the next. Survivors keep their relative order (rule 3).
     pub(super) fn open_epoch(
         &mut self,
-        now: Instant,
         group: Group,
         roster: Vec<PeerId>,
         joined: Vec<PeerId>,
         left: Vec<(PeerId, LossReason)>,
     ) {
         let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
-        self.abort_all(now, group, &reason);
+        self.abort_all(group, &reason);
         let Some(&first) = roster.first() else {
             // Nobody is left to tell. Should the group be founded again, its numbers go on.
             if let Some(state) = self.groups.remove(&group) {
@@ -213,7 +212,8 @@ impl Run {
             cut_from.entry(*b).or_default().insert(*a);
         }
         let age = |peer: PeerId| self.peers.get(&peer).map_or(0, |peer| peer.age);
-        let victim = cut_from.iter().max_by_key(|(peer, cut)| (cut.len(), age(**peer))).map(|(peer, _)| *peer);
+        let victim =
+            cut_from.iter().max_by_key(|(peer, cut)| (cut.len(), age(**peer))).map(|(peer, _)| *peer);
         if let Some(victim) = victim {
             self.lose(victim, LossReason::Unreachable);
         }
@@ -287,7 +287,7 @@ impl Run {
         }
         if state.uses_broken() {
             let roster = state.roster.clone();
-            return self.open_epoch(now, group, roster, Vec::new(), Vec::new());
+            return self.open_epoch(group, roster, Vec::new(), Vec::new());
         }
         if std::mem::take(&mut state.waiting) {
             let (epoch, roster) = (state.epoch, state.roster.clone());

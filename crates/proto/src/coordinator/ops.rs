@@ -267,7 +267,9 @@ impl Run {
 
     /// Who deviates, if calls differ and all of them, or enough time, are in (rule 7).
     fn judge_mismatch(&mut self, now: Instant, key: &OpKey) {
-        let Some(state) = self.groups.get(&key.group).filter(|state| state.epoch == key.epoch) else { return };
+        let Some(state) = self.groups.get(&key.group).filter(|state| state.epoch == key.epoch) else {
+            return;
+        };
         let tag = state.tags.get(&(key.scope.clone(), key.tag)).filter(|tag| tag.next_seq == key.seq);
         let Some(op) = tag.and_then(|tag| tag.open.as_ref()) else { return };
         let Some(judged_at) = op.judged_at else { return };
@@ -356,7 +358,7 @@ impl Run {
     }
 
     /// A member lost its connection: the attempts that still need its word end now (rule 4).
-    pub(super) fn abort_ops_without(&mut self, now: Instant, group: Group, peer: PeerId, why: LossReason) {
+    pub(super) fn abort_ops_without(&mut self, group: Group, peer: PeerId, why: LossReason) {
         let needs = |scope: &Scope, op: &Op| {
             scope.involves(peer) && op.votes.get(&peer).is_none_or(|vote| !vote.complete)
         };
@@ -365,7 +367,7 @@ impl Run {
         }
     }
 
-    pub(super) fn abort_all(&mut self, now: Instant, group: Group, reason: &AbortReason) {
+    pub(super) fn abort_all(&mut self, group: Group, reason: &AbortReason) {
         for key in self.open_keys(group, |_, _| true) {
             self.abort(&key, reason.clone());
         }

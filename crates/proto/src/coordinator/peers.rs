@@ -202,7 +202,7 @@ impl Run {
             state.away.insert(peer);
         }
         self.note(Note::Disconnected(peer));
-        self.abort_ops_without(now, group, peer, LossReason::Disconnected);
+        self.abort_ops_without(group, peer, LossReason::Disconnected);
         self.review_lost(now, peer);
     }
 
@@ -247,7 +247,11 @@ impl Run {
         if record.phase == Phase::Accepted
             && let Some(group) = self.groups.get_mut(&record.group)
         {
-            if vote.is_some() { group.voters.insert(peer) } else { group.voters.remove(&peer) };
+            if vote.is_some() {
+                group.voters.insert(peer)
+            } else {
+                group.voters.remove(&peer)
+            };
             self.count_topology = true;
         }
     }

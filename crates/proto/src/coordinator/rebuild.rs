@@ -298,7 +298,7 @@ impl Run {
             self.tell_all(&current, ToPeer::Proceed { group, epoch });
         } else {
             let roster = self.groups[&group].roster.clone();
-            self.open_epoch(now, group, roster, Vec::new(), left);
+            self.open_epoch(group, roster, Vec::new(), left);
         }
         for (peer, told) in &resumed {
             self.tell_rounds(*peer, group, told.rounds);
@@ -324,7 +324,10 @@ impl Run {
             return false;
         }
         if peer.held.len() >= HELD_MAX {
-            self.kick(from, &format!("sent more than {HELD_MAX} messages to a coordinator that was restarted"));
+            self.kick(
+                from,
+                &format!("sent more than {HELD_MAX} messages to a coordinator that was restarted"),
+            );
         } else {
             peer.held.push(message.clone());
         }
@@ -351,7 +354,10 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
     let learned = tags.iter().flat_map(|tag| tag.learned.iter().map(|(key, _)| key));
     let mut keys = learned.chain(tags.iter().filter_map(|tag| tag.open.as_ref().map(|open| &open.key)));
     let foreign = |key: &&crate::collective::OpKey| {
-        key.group != record.group || key.epoch > record.epoch || !key.scope.involves(from) || key.seq == u64::MAX
+        key.group != record.group
+            || key.epoch > record.epoch
+            || !key.scope.involves(from)
+            || key.seq == u64::MAX
     };
     match keys.find(foreign) {
         Some(key) => Err(format!("resumed with {key}, which cannot be its own")),

@@ -97,7 +97,8 @@ mod tests {
 
     #[test]
     fn a_ring_of_thousands_is_mended_without_recursion() {
-        let members: Vec<_> = (0..16_000u128).map(|number| PeerId::from_bytes(number.to_be_bytes())).collect();
+        let members: Vec<_> =
+            (0..16_000u128).map(|number| PeerId::from_bytes(number.to_be_bytes())).collect();
         let broken = BTreeSet::from([(members[7], members[8]), (members[15_999], members[0])]);
         let ring = plan(&members, &broken).unwrap();
         let uses = |at: usize| broken.contains(&(ring[at], ring[(at + 1) % ring.len()]));
@@ -109,7 +110,8 @@ mod tests {
     fn a_ring_is_found_whenever_one_exists() {
         // All graphs of four members: compared with trying every order.
         let members = peers(4);
-        let pairs: Vec<_> = (0..4).flat_map(|a| (0..4).map(move |b| (a, b))).filter(|(a, b)| a != b).collect();
+        let pairs: Vec<_> =
+            (0..4).flat_map(|a| (0..4).map(move |b| (a, b))).filter(|(a, b)| a != b).collect();
         let orders = [[0, 1, 2, 3], [0, 1, 3, 2], [0, 2, 1, 3], [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 2, 1]];
         for mask in 0..1u32 << pairs.len() {
             let chosen = pairs.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);

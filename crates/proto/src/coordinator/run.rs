@@ -170,7 +170,13 @@ impl Run {
         self.finish(now);
     }
 
-    fn handle_member_message(&mut self, now: Instant, at: ConnectionId, from: PeerId, message: ToCoordinator) {
+    fn handle_member_message(
+        &mut self,
+        now: Instant,
+        at: ConnectionId,
+        from: PeerId,
+        message: ToCoordinator,
+    ) {
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.connection == Some(at)) else {
             // Either it never registered here, or its session goes on elsewhere, or it was evicted.
             return self.turn_away(at, KickReason::Evicted, "not a peer of this run any more: connect again");
@@ -247,7 +253,7 @@ impl Run {
                 self.remove_peers(now, &doomed);
                 self.count_topology = true;
             } else if std::mem::take(&mut self.count_topology) {
-                self.try_topology(now);
+                self.try_topology();
             } else {
                 return;
             }

@@ -97,7 +97,9 @@ impl Run {
         let mut groups = Vec::new();
         for (group, state) in &self.groups {
             let mut collectives = Vec::new();
-            for ((scope, tag), held) in state.tags.iter().filter(|(_, held)| held.open.is_some()).take(NAMED_MAX) {
+            for ((scope, tag), held) in
+                state.tags.iter().filter(|(_, held)| held.open.is_some()).take(NAMED_MAX)
+            {
                 let Some(op) = &held.open else { continue };
                 let members = self.members_in(*group, scope);
                 let not_called = some(members.iter().filter(|id| !op.votes.contains_key(id)), name);

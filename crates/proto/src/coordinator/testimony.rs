@@ -141,11 +141,12 @@ fn contradiction(record: &EpochRecord, resumed: &BTreeMap<PeerId, Testimony>) ->
             let was_there = key.epoch == record.epoch || told.epoch <= key.epoch;
             aborted || (was_there && !committed(told) && !told.completed(&key) && !told.past(&key))
         };
-        let deniers: BTreeSet<_> = in_scope().filter(|(_, told)| denies(told)).map(|(peer, _)| *peer).collect();
-        match (believers.is_empty(), deniers.is_empty()) {
+        let opposed: BTreeSet<_> =
+            in_scope().filter(|(_, told)| denies(told)).map(|(peer, _)| *peer).collect();
+        match (believers.is_empty(), opposed.is_empty()) {
             (true, _) | (_, true) => None,
-            _ if deniers.len() > believers.len() => Some(believers),
-            _ => Some(deniers),
+            _ if opposed.len() > believers.len() => Some(believers),
+            _ => Some(opposed),
         }
     })
 }

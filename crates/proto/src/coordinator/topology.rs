@@ -48,7 +48,10 @@ impl Run {
         state.rounds.ended = round;
         let (roster, voters) = (state.roster.clone(), state.voters.clone());
         let everybody = self.groups.values().flat_map(|state| {
-            state.roster.iter().filter(|peer| !state.voters.contains(peer) || state.unconfirmed.contains(peer))
+            state
+                .roster
+                .iter()
+                .filter(|peer| !state.voters.contains(peer) || state.unconfirmed.contains(peer))
         });
         let waiting = self.waiting_list(now, everybody);
         for voter in voters {
@@ -100,7 +103,7 @@ impl Run {
     }
 
     /// Takes the next step of admission if everybody agrees.
-    pub(super) fn try_topology(&mut self, now: Instant) {
+    pub(super) fn try_topology(&mut self) {
         let agree = self.groups.values().all(|group| {
             group.open_ops == 0 && group.rebuild.is_none() && group.voters.len() == group.roster.len()
         });
@@ -109,7 +112,7 @@ impl Run {
         }
         let admissible = self.admissible();
         if !admissible.is_empty() {
-            return self.admit(now, admissible);
+            return self.admit(admissible);
         }
         if self.groups.values().all(|group| group.unconfirmed.is_empty()) {
             self.finish_votes();
@@ -139,7 +142,7 @@ impl Run {
         by_group
     }
 
-    fn admit(&mut self, now: Instant, by_group: BTreeMap<Group, Vec<PeerId>>) {
+    fn admit(&mut self, by_group: BTreeMap<Group, Vec<PeerId>>) {
         self.run_epoch += 1;
         for (group, joined) in by_group {
             for id in &joined {
@@ -151,7 +154,7 @@ impl Run {
             }
             let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);
-            self.open_epoch(now, group, roster, joined.clone(), Vec::new());
+            self.open_epoch(group, roster, joined.clone(), Vec::new());
             if let Some(state) = self.groups.get_mut(&group) {
                 state.voters.extend(joined);
             }

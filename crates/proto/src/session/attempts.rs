@@ -220,7 +220,8 @@ impl Session {
     /// A verdict on an attempt that no call of ours is in.
     fn unexpected_verdict(&mut self, now: Instant, key: &OpKey, verdict: &Verdict) {
         // While we vote for newcomers others began a collective, and were told off: that is not our call.
-        let told_off = self.votes_topology() && matches!(verdict, Verdict::Abort(AbortReason::Mismatch { .. }));
+        let told_off =
+            self.votes_topology() && matches!(verdict, Verdict::Abort(AbortReason::Mismatch { .. }));
         let memory = self.tags.entry((key.scope.clone(), key.tag)).or_default();
         let learned = match told_off {
             false => memory.keep(key, verdict),

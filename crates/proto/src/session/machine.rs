@@ -9,8 +9,8 @@ use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
-    EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term,
-    ToCoordinator, ToPeer,
+    EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
+    ToPeer,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -180,7 +180,8 @@ impl Session {
         };
         if full(&self.tags) {
             let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
-            let in_use: Vec<_> = self.calls.values().map(|call| (call.op.scope.clone(), call.op.tag)).collect();
+            let in_use: Vec<_> =
+                self.calls.values().map(|call| (call.op.scope.clone(), call.op.tag)).collect();
             self.tags.retain(|place, memory| !memory.is_history(epoch) || in_use.contains(place));
         }
         if full(&self.tags) { Err(CallError::TooManyTags { tags: self.tags.len() }) } else { Ok(()) }

@@ -21,6 +21,7 @@ pub type Term = u64;
 pub struct SessionId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
 
 /// From a peer to the coordinator.
+#[expect(clippy::large_enum_variant, reason = "messages are handled one at a time and never kept in numbers")]
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub enum ToCoordinator {
     /// A new peer wants to take part. The number counts the connections of its session, so that a stream that

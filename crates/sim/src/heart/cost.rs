@@ -95,5 +95,12 @@ pub fn measure(peers: usize, rounds: u32, mut clock: impl FnMut() -> Duration) -
     drain(&mut run, &mut epoch);
     let eviction = clock() - begin;
     let votes = peers as u32 * rounds;
-    Cost { peers, admission, initiate: initiate / votes, complete: complete / votes, verdict: verdict / rounds, eviction }
+    Cost {
+        peers,
+        admission,
+        initiate: initiate / votes,
+        complete: complete / votes,
+        verdict: verdict / rounds,
+        eviction,
+    }
 }

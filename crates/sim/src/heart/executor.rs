@@ -94,7 +94,9 @@ impl World {
     /// Something happened to links: every executor looks at its neighbours again.
     pub(super) fn links_changed(&mut self) {
         let mut at_work = Vec::new();
-        for (index, process) in self.processes.iter().enumerate().filter(|(_, process)| process.killed.is_none()) {
+        for (index, process) in
+            self.processes.iter().enumerate().filter(|(_, process)| process.killed.is_none())
+        {
             for (call, state) in &process.calls {
                 if let Some(executing) = state.executing.as_ref().filter(|executing| !executing.aborting) {
                     at_work.push((index, *call, executing.serial, executing.transfer.clone()));
@@ -114,11 +116,11 @@ impl World {
         if transfer.inputs.len() < id.1.len() {
             return; // Somebody gave up.
         }
-        let members: Vec<_> = transfer.inputs.iter().map(|(process, (serial, _))| (*process, *serial)).collect();
+        let members: Vec<_> =
+            transfer.inputs.iter().map(|(process, (serial, _))| (*process, *serial)).collect();
         let ring = &id.1;
-        let broken = (0..ring.len()).any(|at| {
-            ring.len() > 1 && self.link_trouble(ring[at], ring[(at + 1) % ring.len()]).is_some()
-        });
+        let broken = (0..ring.len())
+            .any(|at| ring.len() > 1 && self.link_trouble(ring[at], ring[(at + 1) % ring.len()]).is_some());
         if broken || members.iter().any(|(process, _)| self.processes[*process].killed.is_some()) {
             for (process, serial) in members {
                 let calls = &self.processes[process].calls;
@@ -138,7 +140,9 @@ impl World {
         for (process, serial) in members {
             let calls = &self.processes[process].calls;
             let mine = |state: &CallState| state.executing.as_ref().is_some_and(|at| at.serial == serial);
-            let Some(call) = calls.iter().find(|(_, state)| mine(state)).map(|(call, _)| *call) else { continue };
+            let Some(call) = calls.iter().find(|(_, state)| mine(state)).map(|(call, _)| *call) else {
+                continue;
+            };
             let delay = self.some(Duration::from_millis(10));
             self.after(delay, Event::Performed(process, call, serial, PerformResult::Done));
         }
@@ -168,7 +172,8 @@ impl World {
     /// The links of an epoch are up, or cannot be made.
     pub(super) fn links_built(&mut self, process: usize, epoch: u64) {
         let me = self.processes[process].id;
-        let Some(record) = self.processes[process].session.record().filter(|record| record.epoch == epoch) else {
+        let Some(record) = self.processes[process].session.record().filter(|record| record.epoch == epoch)
+        else {
             return;
         };
         let ring: Vec<_> = record.ring.iter().map(|rank| record.roster[*rank as usize].id).collect();
@@ -189,7 +194,14 @@ impl World {
 
     // The program.
 
-    fn begin_call(&mut self, process: usize, id: CallId, planned: Option<Planned>, deadline: Instant, before: Buffer) {
+    fn begin_call(
+        &mut self,
+        process: usize,
+        id: CallId,
+        planned: Option<Planned>,
+        deadline: Instant,
+        before: Buffer,
+    ) {
         let now = self.now;
         let process = &mut self.processes[process];
         let state = CallState {

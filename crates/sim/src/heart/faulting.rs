@@ -37,7 +37,8 @@ impl World {
         let now = self.now;
         match fault {
             Fault::Kill { group, respawn } => {
-                let Some(victim) = self.victim(|process| group.is_none_or(|group| process.group == group)) else {
+                let Some(victim) = self.victim(|process| group.is_none_or(|group| process.group == group))
+                else {
                     return false;
                 };
                 self.kill(victim);
@@ -115,7 +116,9 @@ impl World {
                 self.spawn(*group);
             }
             Fault::Leave => {
-                let Some(victim) = self.victim(|process| process.session.record().is_some()) else { return false };
+                let Some(victim) = self.victim(|process| process.session.record().is_some()) else {
+                    return false;
+                };
                 self.line(|| format!("process {victim} says goodbye"));
                 self.processes[victim].phase = Phase::Gone;
                 self.processes[victim].session.handle_leave(now);
@@ -131,7 +134,8 @@ impl World {
     }
 
     pub(super) fn end_relapse(&mut self, back_to: usize) {
-        let Some(old) = self.at_address.filter(|old| *old != back_to && self.coordinators[back_to].lives) else {
+        let Some(old) = self.at_address.filter(|old| *old != back_to && self.coordinators[back_to].lives)
+        else {
             return;
         };
         self.line(|| format!("the address leads to coordinator {back_to} again"));
@@ -150,7 +154,9 @@ impl World {
         self.cut_all_wires(victim, Duration::from_millis(10));
         let calls = std::mem::take(&mut self.processes[victim].calls);
         for executing in calls.into_values().filter_map(|call| call.executing) {
-            if let Some(transfer) = self.transfers.get_mut(&executing.transfer).filter(|transfer| !transfer.moved) {
+            if let Some(transfer) =
+                self.transfers.get_mut(&executing.transfer).filter(|transfer| !transfer.moved)
+            {
                 transfer.inputs.remove(&victim);
             }
         }
@@ -166,8 +172,12 @@ impl World {
     }
 
     fn cut_wires_of(&mut self, coordinator: usize, notice_max: Duration) {
-        let wires: Vec<_> =
-            self.wires.iter().filter(|(_, wire)| wire.coordinator == coordinator).map(|(id, _)| *id).collect();
+        let wires: Vec<_> = self
+            .wires
+            .iter()
+            .filter(|(_, wire)| wire.coordinator == coordinator)
+            .map(|(id, _)| *id)
+            .collect();
         for wire in wires {
             self.cut_wire(wire, notice_max);
         }

@@ -123,7 +123,9 @@ fn play(
         suite.report(world.now(), "liveness", what);
     }
     if let Some(group) = script.untouched {
-        for (index, process) in world.processes.iter().enumerate().filter(|(_, process)| process.group() == group) {
+        for (index, process) in
+            world.processes.iter().enumerate().filter(|(_, process)| process.group() == group)
+        {
             if process.extra_attempts > 0 || process.errors > 0 {
                 let what = format!(
                     "process {index} of group {group} noticed: {} more attempts, {} errors",

@@ -83,7 +83,9 @@ impl World {
     pub(super) fn send_to_coordinator(&mut self, process: usize, message: ToCoordinator) {
         let delay = self.some(self.settings.latency_max);
         let Some(wire) = self.processes[process].connection else { return };
-        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds && !wire.up.cut) else { return };
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds && !wire.up.cut) else {
+            return;
+        };
         held.up.last = held.up.last.max(self.now + delay);
         self.queue.push(held.up.last, Event::ToCoordinator(wire, Box::new(message)));
     }
@@ -110,7 +112,9 @@ impl World {
     }
 
     pub(super) fn arrive_at_peer(&mut self, wire: u64, message: ToPeer) {
-        let Some(held) = self.wires.get_mut(&wire).filter(|wire| !wire.down.lost && wire.peer_holds) else { return };
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| !wire.down.lost && wire.peer_holds) else {
+            return;
+        };
         let process = held.process;
         if self.processes[process].connection != Some(wire) {
             return;
@@ -152,7 +156,9 @@ impl World {
         let founder = peer.session.record()?.founder;
         let peer = peer.id;
         match message.clone() {
-            ToPeer::Verdict { key, verdict } => Some(Fact::Heard { process, peer, key, verdict, founder, term }),
+            ToPeer::Verdict { key, verdict } => {
+                Some(Fact::Heard { process, peer, key, verdict, founder, term })
+            }
             _ => None,
         }
     }

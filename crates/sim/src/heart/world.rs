@@ -332,7 +332,11 @@ impl World {
     fn coordinator_sends(&mut self, index: usize, wire: u64, message: ToPeer) {
         self.coordinators[index].sends += 1;
         self.send_to_peer(wire, message);
-        if self.settings.crash_after_sends.is_some_and(|limit| index == 0 && self.coordinators[0].sends >= limit) {
+        if self
+            .settings
+            .crash_after_sends
+            .is_some_and(|limit| index == 0 && self.coordinators[0].sends >= limit)
+        {
             let down = self.some(Duration::from_millis(300));
             self.strike(&Fault::RestartCoordinator(down));
         }
@@ -348,7 +352,9 @@ impl World {
             _ if isolated || self.coordinators[index].deposed || !trusted => ConnectOutcome::Silent,
             _ if to.port() == CLOSED_PORT => ConnectOutcome::Refused,
             // A process that is being killed closes its sockets one after another.
-            Some(process) if process.killed.is_none_or(|at| self.now.since(at) < Duration::from_millis(20)) => {
+            Some(process)
+                if process.killed.is_none_or(|at| self.now.since(at) < Duration::from_millis(20)) =>
+            {
                 ConnectOutcome::Accepted
             }
             Some(_) => ConnectOutcome::Refused,

@@ -31,7 +31,9 @@ impl Checker for ExactValues {
                 return Err(format!("process {process} was told that {ours} differs from {others}"));
             }
             Err(error) if before != after => {
-                return Err(format!("process {process} failed with {error:?}, and its data is changed: {after:?}"));
+                return Err(format!(
+                    "process {process} failed with {error:?}, and its data is changed: {after:?}"
+                ));
             }
             Err(_) => return Ok(()),
         };
@@ -46,7 +48,9 @@ impl Checker for ExactValues {
         let place = (key.clone(), contributors.clone());
         let (result, first) = self.results.entry(place).or_insert_with(|| (after.clone(), pending));
         if result != after || *first != pending {
-            return Err(format!("process {process} committed {key} with another result or pending than others"));
+            return Err(format!(
+                "process {process} committed {key} with another result or pending than others"
+            ));
         }
         Ok(())
     }

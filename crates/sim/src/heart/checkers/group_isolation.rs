@@ -21,7 +21,8 @@ impl Checker for GroupIsolation {
 
     fn hear(&mut self, world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
         let Fact::Opened { record, .. } = fact else { return Ok(()) };
-        let foreign = |peer: &PeerId| world.process_of(*peer).is_some_and(|process| process.group() != record.group);
+        let foreign =
+            |peer: &PeerId| world.process_of(*peer).is_some_and(|process| process.group() != record.group);
         let left = record.left.iter().map(|(peer, _)| peer);
         let mut named = record.roster.iter().map(|info| &info.id).chain(&record.joined).chain(left);
         if let Some(peer) = named.find(|peer| foreign(peer)) {

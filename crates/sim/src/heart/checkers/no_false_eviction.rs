@@ -63,13 +63,19 @@ impl NoFalseEviction {
         let trouble = at.since(world.coordinator_trouble_until) < OUTLIVING
             || world.processes.iter().any(|process| at.since(process.blocked_until) < OUTLIVING);
         let fair = match reason {
-            OutReason::Kicked(KickReason::Evicted, _) => blocked || trouble || world.link_victims.contains(&index),
+            OutReason::Kicked(KickReason::Evicted, _) => {
+                blocked || trouble || world.link_victims.contains(&index)
+            }
             OutReason::Kicked(KickReason::Superseded, _) => trouble,
             OutReason::CoordinatorLost => blocked || trouble,
             OutReason::OutcomeUnknown => blocked || trouble,
             OutReason::Left | OutReason::NotConnected => true,
             _ => false,
         };
-        if fair { Ok(()) } else { Err(format!("process {index} is out though nothing befell it: {reason:?}")) }
+        if fair {
+            Ok(())
+        } else {
+            Err(format!("process {index} is out though nothing befell it: {reason:?}"))
+        }
     }
 }

@@ -57,7 +57,8 @@ impl Checker for OneVerdict {
                 });
                 lives && self.last.get(peer).is_some_and(|(epoch, _)| *epoch == key.epoch)
             };
-            let verdicts: BTreeSet<_> = told.iter().filter(|(peer, _)| still(peer)).map(|(_, v)| *v).collect();
+            let verdicts: BTreeSet<_> =
+                told.iter().filter(|(peer, _)| still(peer)).map(|(_, v)| *v).collect();
             if verdicts.len() > 1 {
                 return Err(format!("living members of one epoch were told different verdicts on {key}"));
             }
@@ -76,7 +77,9 @@ impl OneVerdict {
                 };
                 if together(a, b) && together(b, a) {
                     let (a, b) = (a.short(), b.short());
-                    return Err(format!("{a} and {b} were told different verdicts on {key} and went on together"));
+                    return Err(format!(
+                        "{a} and {b} were told different verdicts on {key} and went on together"
+                    ));
                 }
             }
         }
