@@ -7,7 +7,7 @@
 //! means abort; otherwise commit, because every survivor holds the result (rule 17).
 
 use super::groups::GroupState;
-use super::peers::{Peer, Phase, UNKNOWN_SESSION};
+use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::collective::Group;
@@ -80,9 +80,12 @@ impl Run {
         peer.generation = resume.generation;
         peer.info = resume.registration.info.clone();
         peer.heard = now;
+        if unknown {
+            peer.sign = Sign::Alive { acked: None }; // It is here; the health plane has not said otherwise.
+        }
+        self.raise_term(resume.term, rebuilding);
         self.attach(from, at);
         self.note(Note::Resumed(from));
-        self.raise_term(resume.term, rebuilding);
         self.tell(from, ToPeer::Resumed { term: self.term });
         if unknown {
             self.try_kernel(from);

@@ -311,6 +311,18 @@ impl Run {
         self.timers.insert((at, timer));
     }
 
+    /// How many alarms are set.
+    #[cfg(test)]
+    pub(super) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// How many connections are held.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        self.connections.len()
+    }
+
     pub(super) fn act(&mut self, action: Action) {
         self.actions.push_back(action);
     }

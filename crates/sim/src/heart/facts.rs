@@ -24,6 +24,8 @@ pub enum Fact {
         founder: PeerId,
         /// The term under which the coordinator that said it had greeted this peer.
         term: u64,
+        /// When it was said.
+        sent: Instant,
     },
     /// A peer said, or would say if it were connected, that it holds the result.
     Completed {

@@ -77,7 +77,7 @@ impl World {
             return;
         }
         held.down.last = held.down.last.max(self.now + delay);
-        self.queue.push(held.down.last, Event::ToPeer(wire, Box::new(message)));
+        self.queue.push(held.down.last, Event::ToPeer(wire, self.now, Box::new(message)));
     }
 
     pub(super) fn send_to_coordinator(&mut self, process: usize, message: ToCoordinator) {
@@ -111,7 +111,7 @@ impl World {
         self.drain_coordinator(index);
     }
 
-    pub(super) fn arrive_at_peer(&mut self, wire: u64, message: ToPeer) {
+    pub(super) fn arrive_at_peer(&mut self, wire: u64, sent: Instant, message: ToPeer) {
         let Some(held) = self.wires.get_mut(&wire).filter(|wire| !wire.down.lost && wire.peer_holds) else {
             return;
         };
@@ -124,7 +124,7 @@ impl World {
         }
         let (now, term) = (self.now, held.term);
         self.trace.event(now, b'p', [wire, process as u64, term]);
-        let heard = self.heard(process, term, &message);
+        let heard = self.heard(process, term, sent, &message);
         self.processes[process].session.handle_message(now, message);
         if let Some(fact) = heard {
             self.fact(fact);
@@ -133,7 +133,7 @@ impl World {
     }
 
     /// What a checker should know of a message that is about to be taken in.
-    fn heard(&mut self, process: usize, term: u64, message: &ToPeer) -> Option<Fact> {
+    fn heard(&mut self, process: usize, term: u64, sent: Instant, message: &ToPeer) -> Option<Fact> {
         let peer = &mut self.processes[process];
         if peer.session.out().is_some() || !peer.session.is_connected() {
             if let ToPeer::Registered { term } | ToPeer::Resumed { term } = message
@@ -157,7 +157,7 @@ impl World {
         let peer = peer.id;
         match message.clone() {
             ToPeer::Verdict { key, verdict } => {
-                Some(Fact::Heard { process, peer, key, verdict, founder, term })
+                Some(Fact::Heard { process, peer, key, verdict, founder, term, sent })
             }
             _ => None,
         }

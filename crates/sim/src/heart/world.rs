@@ -82,7 +82,7 @@ pub struct Coordinator {
 #[derive(Debug)]
 pub(super) enum Event {
     ToCoordinator(u64, Box<ToCoordinator>),
-    ToPeer(u64, Box<ToPeer>),
+    ToPeer(u64, Instant, Box<ToPeer>),
     PeerSeesClose(u64),
     CoordinatorSeesClose(u64),
     Dialled(usize, bool),
@@ -104,7 +104,7 @@ impl Event {
     /// Whose process must run for this to happen.
     fn process(&self, wires: &BTreeMap<u64, Wire>) -> Option<usize> {
         match self {
-            Self::ToPeer(wire, _) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
+            Self::ToPeer(wire, ..) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
             Self::Dialled(process, _)
             | Self::PeerTimer(process)
             | Self::LinksBuilt(process, _)
@@ -244,7 +244,7 @@ impl World {
         }
         match event {
             Event::ToCoordinator(wire, message) => self.arrive_at_coordinator(wire, *message),
-            Event::ToPeer(wire, message) => self.arrive_at_peer(wire, *message),
+            Event::ToPeer(wire, sent, message) => self.arrive_at_peer(wire, sent, *message),
             Event::PeerSeesClose(wire) => self.peer_sees_close(wire),
             Event::CoordinatorSeesClose(wire) => self.coordinator_sees_close(wire),
             Event::Dialled(process, well) => self.dialled(process, well),

@@ -1,8 +1,7 @@
-//! No two terms decide (invariant 7): nobody acts on the word of a lower term than one it has obeyed, and two
-//! terms never commit one attempt with different members.
+//! No two terms decide (invariant 7): nobody acts on the word of a lower term than one it has obeyed, and no
+//! commit that anybody acts on was said by a term after a higher one had begun to decide.
 
 use super::{Checker, Fact, World};
-use outlast_proto::collective::OpKey;
 use outlast_proto::id::PeerId;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::Verdict;
@@ -11,9 +10,8 @@ use std::collections::BTreeMap;
 /// See above.
 #[derive(Default)]
 pub struct NoTwoTerms {
-    commits: BTreeMap<(PeerId, OpKey), BTreeMap<PeerId, u64>>,
-    /// By lineage: the highest term that was heard to decide, and when.
-    highest: BTreeMap<PeerId, (u64, Instant)>,
+    /// By lineage and term: when it first said a verdict that anybody heard, and when it last said a commit.
+    reigns: BTreeMap<PeerId, BTreeMap<u64, (Instant, Instant)>>,
 }
 
 impl Checker for NoTwoTerms {
@@ -21,22 +19,28 @@ impl Checker for NoTwoTerms {
         "no_two_terms"
     }
 
-    fn hear(&mut self, _world: &World, at: Instant, fact: &Fact) -> Result<(), String> {
+    fn hear(&mut self, _world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::ObeyedLowerTerm { process, term, obeyed, .. } => {
                 Err(format!("process {process} obeyed term {term} after term {obeyed}"))
             }
-            Fact::Heard { peer, key, verdict: Verdict::Commit { .. }, founder, term, .. } => {
-                self.commits.entry((*founder, key.clone())).or_default().insert(*peer, *term);
-                let (highest, _) = *self.highest.entry(*founder).or_insert((*term, at));
-                // An attempt that two terms commit is one that the first had committed and the second was told of.
-                if *term < highest {
-                    let terms = &self.commits[&(*founder, key.clone())];
-                    if terms.values().all(|other| other == term) {
-                        return Err(format!("term {term} committed {key} after term {highest} had decided"));
-                    }
+            Fact::Heard { key, verdict, founder, term, sent, .. } => {
+                let reigns = self.reigns.entry(*founder).or_default();
+                let (first, last) = reigns.entry(*term).or_insert((*sent, Instant::ORIGIN));
+                *first = (*first).min(*sent);
+                if matches!(verdict, Verdict::Commit { .. }) {
+                    *last = (*last).max(*sent);
                 }
-                self.highest.entry(*founder).and_modify(|(highest, _)| *highest = (*highest).max(*term));
+                let lower = reigns.range(..term).map(|(term, (_, last))| (*term, *last));
+                let higher = reigns.range(term + 1..).map(|(term, (first, _))| (*term, *first));
+                let first = reigns[term].0;
+                if let Some((other, _)) = lower.into_iter().find(|(_, last)| *last > first) {
+                    return Err(format!("term {other} committed after term {term} had decided {key}"));
+                }
+                let commits = reigns[term].1;
+                if let Some((other, _)) = higher.into_iter().find(|(_, first)| commits > *first) {
+                    return Err(format!("term {term} committed {key} after term {other} had decided"));
+                }
                 Ok(())
             }
             _ => Ok(()),
