@@ -25,6 +25,9 @@ pub const ACCUSERS_MAX: usize = 8;
 
 /// Largest control message on a stream, and so the most that a framed reader ever buffers for one.
 pub const FRAME_BYTES_MAX: usize = 1 << 20;
+/// Largest message between a peer and the coordinator: a full roster, each member with the longest name and
+/// metadata, fits.
+pub const CONTROL_BYTES_MAX: usize = 16 << 20;
 /// Largest hello. It is read before the other side has proved anything, so it is small.
 pub const HELLO_BYTES_MAX: usize = 1_024;
 /// Longest name of a software or of a plane in a hello.
@@ -39,14 +42,26 @@ pub const FAILED_MAX: usize = 4_096;
 pub const SCOPE_MEMBERS_MAX: usize = 1_024;
 /// Tensors in one transaction.
 pub const TENSORS_MAX: usize = 4_096;
-/// Scopes and tags in use at once, per group.
-pub const OPEN_TAGS_MAX: usize = 1_024;
+/// Different (scope, tag) that one group uses in one epoch. Their numbers must be remembered until it ends, so
+/// tags are names to be used again, not serial numbers.
+pub const TAGS_MAX: usize = 1_024;
+/// Members that all scopes which one peer uses list together, so that its resume fits a message.
+pub const SCOPES_MEMBERS_MAX: usize = 16_384;
 /// Verdicts that a peer keeps for calls that its program has not made yet.
 pub const UNCLAIMED_MAX: usize = 256;
 /// Longest explanation in words.
 pub const TEXT_BYTES_MAX: usize = 2_048;
-/// Verdicts per tag that a peer remembers for a coordinator that has forgotten them.
+/// Verdicts per tag that a peer remembers for a coordinator that has forgotten them, besides the last commit.
 pub const LEARNED_MAX: usize = 8;
+/// Peers that an error or a status names; the rest is counted.
+pub const NAMED_MAX: usize = 32;
+/// Peers that a status describes one by one.
+pub const STATUS_PEERS_MAX: usize = 1_024;
+/// Different calls that are told apart in one attempt before it is judged who deviates.
+pub const CALLS_MAX: usize = 16;
+/// Messages of one peer that are held back while the coordinator is being rebuilt: each call may vote, refuse
+/// and acknowledge.
+pub const HELD_MAX: usize = 4 * TAGS_MAX;
 
 /// Bytes of the largest TCP segment on loopback, rounded down to whole cache lines. Frames that fill whole
 /// segments leave no crumbs: a segment of a hundred bytes costs as much as a full one.

@@ -1,6 +1,7 @@
 //! The simulator's program: replay one seed, soak thousands, write the comparison table, state the scale.
 
 use clap::{Parser, Subcommand};
+use outlast_sim::heart;
 use outlast_sim::nodes::MembershipNode;
 use outlast_sim::report::Report;
 use outlast_sim::runner;
@@ -46,7 +47,7 @@ enum Command {
         /// How many seeds run at once.
         #[arg(long, default_value_t = 2)]
         jobs: u64,
-        /// Only this scenario.
+        /// Only scenarios whose name begins so: one of them, or all of a family such as `heart-`.
         #[arg(long)]
         scenario: Option<String>,
     },
@@ -62,6 +63,15 @@ enum Command {
         #[arg(long)]
         out: Option<PathBuf>,
     },
+    /// States what one vote costs a coordinator of that many peers.
+    VoteCost {
+        /// How many peers.
+        #[arg(long, default_value_t = 10_000)]
+        peers: usize,
+        /// How many collectives.
+        #[arg(long, default_value_t = 20)]
+        rounds: u32,
+    },
     /// Runs one large group and states its memory and its time.
     Scale {
         /// How many members.
@@ -74,13 +84,23 @@ fn main() -> ExitCode {
     match Args::parse().command {
         Command::Replay { scenario, seed, trace } => replay(&scenario, seed, trace),
         Command::List => {
-            for scenario in scenarios::all() {
-                println!("{:24} {}", scenario.name, scenario.about);
+            for Named { name, about, .. } in named() {
+                println!("{name:24} {about}");
             }
             ExitCode::SUCCESS
         }
         Command::Soak { seeds, from, jobs, scenario } => soak(seeds, from, jobs, scenario.as_deref()),
         Command::Table { quick, up_to, out } => write_tables(quick, up_to, out.as_deref()),
+        Command::VoteCost { peers, rounds } => {
+            let started = Instant::now();
+            let cost = heart::cost::measure(peers, rounds, || started.elapsed());
+            println!(
+                "{} peers: registering and admitting all {:?}; per Initiate {:?}, per Complete {:?}, \
+                 a verdict to all {:?}, a goodbye and the next epoch {:?}",
+                cost.peers, cost.admission, cost.initiate, cost.complete, cost.verdict, cost.eviction
+            );
+            ExitCode::SUCCESS
+        }
         Command::Scale { members } => {
             state_scale(members);
             ExitCode::SUCCESS
@@ -138,16 +158,34 @@ fn peak_memory_mib() -> Option<u64> {
     line.split_whitespace().nth(1)?.parse::<u64>().ok().map(|kib| kib / 1_024)
 }
 
-fn play(scenario: &Scenario, seed: u64, timeline: bool) -> Report {
-    runner::run::<MembershipNode>(scenario.name, seed, &(scenario.script)(seed), timeline)
+/// A scenario of either world.
+struct Named {
+    name: &'static str,
+    about: &'static str,
+    play: Box<dyn Fn(u64, bool) -> Report>,
+}
+
+fn named() -> Vec<Named> {
+    let membership = scenarios::all().into_iter().map(|Scenario { name, about, script }| {
+        let play = Box::new(move |seed, timeline| {
+            runner::run::<MembershipNode>(name, seed, &script(seed), timeline)
+        });
+        Named { name, about, play }
+    });
+    let heart = heart::scenarios::all().into_iter().map(|scenario| {
+        let heart::scenarios::Scenario { name, about, script } = scenario;
+        let play = Box::new(move |seed, timeline| heart::runner::run(name, &script(seed), timeline));
+        Named { name, about, play }
+    });
+    membership.chain(heart).collect()
 }
 
 fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {
-    let Some(scenario) = scenarios::find(name) else {
+    let Some(scenario) = named().into_iter().find(|scenario| scenario.name == name) else {
         eprintln!("there is no scenario {name:?}; `outlast-sim list` names them all");
         return ExitCode::from(2);
     };
-    let report = play(&scenario, seed, trace);
+    let report = (scenario.play)(seed, trace);
     for line in &report.timeline {
         println!("{line}");
     }
@@ -157,23 +195,21 @@ fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {
 }
 
 fn soak(seeds: u64, from: u64, jobs: u64, only: Option<&str>) -> ExitCode {
-    if let Some(name) = only.filter(|name| scenarios::find(name).is_none()) {
+    let chosen = move |scenario: &Named| only.is_none_or(|name| scenario.name.starts_with(name));
+    if let Some(name) = only.filter(|_| !named().iter().any(chosen)) {
         eprintln!("there is no scenario {name:?}; `outlast-sim list` names them all");
         return ExitCode::from(2);
     }
     let (next, failed, started) = (AtomicU64::new(from), AtomicBool::new(false), Instant::now());
     let worker = || {
-        let scenarios: Vec<_> = scenarios::all()
-            .into_iter()
-            .filter(|scenario| only.is_none_or(|name| scenario.name == name))
-            .collect();
+        let scenarios: Vec<_> = named().into_iter().filter(chosen).collect();
         loop {
             let seed = next.fetch_add(1, Ordering::Relaxed);
             if seed >= from + seeds || failed.load(Ordering::Relaxed) {
                 return;
             }
             for scenario in &scenarios {
-                let report = play(scenario, seed, false);
+                let report = (scenario.play)(seed, false);
                 if !report.passed() {
                     failed.store(true, Ordering::Relaxed);
                     println!("{report}");

@@ -40,6 +40,16 @@ struct Desk {
     empty_since: Option<std::time::Instant>,
 }
 
+impl Desk {
+    /// Puts a message into a peer's queue. One that is full belongs to a peer that does not read: it loses its
+    /// connection.
+    fn send(&mut self, id: ConnectionId, message: ToPeer) {
+        if self.lines.get(&id).is_some_and(|line| line.try_send(message).is_err()) {
+            self.lines.remove(&id);
+        }
+    }
+}
+
 /// How the coordinator's own members of the health groups are set up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealthSettings {
@@ -123,7 +133,7 @@ impl Clerk {
                 desk.empty_since = None;
             }
             Inbox::Message { run, id, peer, message } => {
-                if let ToCoordinator::Register(registration) = &*message {
+                if let ToCoordinator::Register(registration, _) = &*message {
                     self.meet(&run, peer, registration.info.address);
                 }
                 if let ToCoordinator::Resume(resume) = &*message {
@@ -228,11 +238,10 @@ impl Clerk {
         let Some(desk) = self.desks.get_mut(run) else { return };
         while let Some(action) = desk.run.poll_action() {
             match action {
-                Action::Send(id, message) => {
-                    // A queue that is full belongs to a peer that does not read: it loses its connection.
-                    let full = desk.lines.get(&id).is_some_and(|line| line.try_send(message).is_err());
-                    if full {
-                        desk.lines.remove(&id);
+                Action::Send(id, message) => desk.send(id, message),
+                Action::SendAll(ids, message) => {
+                    for id in ids {
+                        desk.send(id, message.clone());
                     }
                 }
                 Action::Close(id) => {

@@ -178,6 +178,13 @@ impl Fingerprint {
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { kind, data_type, counts, op, retry, min_world } = self;
-        write!(f, "{kind:?}({data_type:?}{counts:?}, {op:?}, retry={retry}, min_world={min_world})")
+        // Thousands of tensors are possible; a person needs to see the first ones and how many there are.
+        let shown = &counts[..counts.len().min(8)];
+        let more = counts.len() - shown.len();
+        write!(f, "{kind:?}({data_type:?}{shown:?}")?;
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        write!(f, ", {op:?}, retry={retry}, min_world={min_world})")
     }
 }

@@ -23,13 +23,6 @@ impl Run {
         }
     }
 
-    pub(super) fn knock_lost(&mut self, _now: Instant, peer: PeerId) {
-        if let Some(record) = self.peers.get(&peer).filter(|peer| peer.kernel_trusted()) {
-            let port = record.info.address;
-            self.knock(peer, Knock::Lost, port);
-        }
-    }
-
     fn knock(&mut self, peer: PeerId, knock: Knock, to: SocketAddr) {
         self.next_token += 1;
         self.knocks.insert(self.next_token, (peer, knock));
@@ -44,50 +37,80 @@ impl Run {
             (Knock::TrialPort, ConnectOutcome::Refused) => record.accepts = Some(false),
             (Knock::TrialClosed, ConnectOutcome::Refused) => record.refuses = Some(true),
             (Knock::TrialClosed, ConnectOutcome::Accepted) => record.refuses = Some(false),
-            (Knock::Lost, ConnectOutcome::Refused) if record.lost_since.is_some() => {
+            (Knock::Lost, _) if record.lost_since.is_none() => {}
+            (Knock::Lost, ConnectOutcome::Refused) => {
                 record.refused_at = Some(now);
-                self.schedule(now + self.config.probe_timeout, Timer::Lost(peer));
+                self.review_lost(now, peer);
             }
-            (Knock::TrialPort | Knock::TrialClosed | Knock::Lost, _) => {}
+            // A process that is being killed closes one socket after another: its port may accept a moment
+            // longer than its connection lived. Ask again.
+            (Knock::Lost, _) => {
+                record.knock_at = Some(now + self.config.probe_timeout);
+                self.review_lost(now, peer);
+            }
+            (Knock::TrialPort | Knock::TrialClosed, _) => {}
         }
     }
 
     /// The health plane says how a peer is.
     pub(super) fn note_sign(&mut self, now: Instant, peer: PeerId, sign: Sign) {
         let Some(record) = self.peers.get_mut(&peer) else { return };
-        if std::mem::discriminant(&record.sign) != std::mem::discriminant(&sign) {
-            record.sign_since = now;
-        }
         record.sign = sign;
         if let Sign::Alive { acked: Some(acked) } = sign
             && record.refused_at.is_some_and(|refused| acked > refused)
         {
             record.refused_at = None; // It answered since: the refusal was somebody else's (rule 22).
+            record.knock_at.get_or_insert(now + self.config.probe_timeout);
         }
         if matches!(sign, Sign::Dead(_)) {
             self.review_lost(now, peer);
         }
     }
 
-    /// Is that peer to be evicted now?
+    /// Is that peer to be evicted now? If not, when is it to be looked at again?
     pub(super) fn review_lost(&mut self, now: Instant, peer: PeerId) {
         let Some(record) = self.peers.get(&peer) else { return };
-        match self.cause(now, record) {
-            Some(LossReason::Dead(DeathReason::Silent | DeathReason::SilentTooLong | DeathReason::Deaf))
-                if self.freeze(now) =>
-            {
-                if let Some(until) = self.frozen_until {
-                    self.schedule(until, Timer::Lost(peer));
+        if let Some(reason) = self.cause(now, record) {
+            let silence = match reason {
+                LossReason::Dead(reason) => {
+                    matches!(reason, DeathReason::Silent | DeathReason::SilentTooLong | DeathReason::Deaf)
                 }
+                LossReason::NotResumed => !matches!(record.sign, Sign::Alive { .. } | Sign::Stalled),
+                _ => false,
+            };
+            match self.frozen(now, silence) {
+                Some(until) => self.schedule(until, Timer::Lost(peer)),
+                None => self.lose(peer, reason),
             }
-            Some(reason) => self.lose(now, peer, reason),
-            None => {}
+            return;
+        }
+        let Some(lost) = record.lost_since else { return };
+        let config = &self.config;
+        let moments = [
+            record.refused_at.map(|refused| refused + config.probe_timeout),
+            record.knock_at.filter(|_| record.kernel_trusted()),
+            Some(lost + config.control_grace),
+            Some(lost + config.control_lost_after),
+        ];
+        let due = |moment: &Instant| *moment <= now;
+        if record.knock_at.as_ref().is_some_and(due) && record.kernel_trusted() {
+            let port = record.info.address;
+            if let Some(record) = self.peers.get_mut(&peer) {
+                record.knock_at = None;
+            }
+            self.knock(peer, Knock::Lost, port);
+        }
+        if let Some(next) = moments.into_iter().flatten().filter(|moment| !due(moment)).min() {
+            self.schedule(next, Timer::Lost(peer));
         }
     }
 
     /// The cause for which a peer may be evicted now, if there is one.
     fn cause(&self, now: Instant, peer: &Peer) -> Option<LossReason> {
-        if let Sign::Dead(reason) = peer.sign {
+        // That we evicted it ourselves, under an earlier registration, is no news.
+        if let Sign::Dead(reason) = peer.sign
+            && reason != DeathReason::Evicted
+        {
             // A refusal alone does not outweigh a control connection that is open (rule 20b wants both).
             if peer.connection.is_none() || reason != DeathReason::Refused {
                 return Some(LossReason::Dead(reason));
@@ -110,22 +133,29 @@ impl Run {
     }
 
     /// More than half of the peers silent at once: more likely it is us. Evictions for silence wait (rule 21).
-    fn freeze(&mut self, now: Instant) -> bool {
-        let accepted = self.accepted().count();
+    fn frozen(&mut self, now: Instant, silence: bool) -> Option<Instant> {
+        if !silence {
+            return None;
+        }
+        match self.frozen_until {
+            Some(until) if now < until => return Some(until),
+            // It waited its time, and they are still silent.
+            Some(until) if now < until + self.config.dead_after => return None,
+            _ => {}
+        }
         let silent = |peer: &Peer| match peer.sign {
-            Sign::Dead(reason) => reason != DeathReason::Refused && reason != DeathReason::Exited,
+            Sign::Dead(reason) => !matches!(reason, DeathReason::Refused | DeathReason::Exited),
             Sign::Suspect => true,
             Sign::Alive { .. } | Sign::Stalled => false,
         };
+        let accepted = self.peers.len() - self.newcomers.len();
         let count = self.peers.values().filter(|peer| peer.phase == Phase::Accepted && silent(peer)).count();
-        match self.frozen_until {
-            Some(until) if now < until + self.config.dead_after => now < until,
-            _ if accepted > 2 && 2 * count > accepted => {
-                self.frozen_until = Some(now + self.config.dead_after);
-                self.note(Note::Frozen);
-                true
-            }
-            _ => false,
+        if accepted < 2 || 2 * count <= accepted {
+            return None;
         }
+        let until = now + self.config.dead_after;
+        self.frozen_until = Some(until);
+        self.note(Note::Frozen);
+        Some(until)
     }
 }

@@ -12,32 +12,44 @@ use super::ring;
 use super::run::{Note, Run, Timer};
 use crate::collective::{Group, GroupEpoch, Scope, Tag};
 use crate::id::PeerId;
+use crate::limits::NAMED_MAX;
 use crate::time::Instant;
-use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, ToPeer};
+use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Rounds, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// A link that was blamed this often for an abort counts as broken.
 const BLAMES_MAX: u32 = 2;
 
-/// A link that was reported broken a moment ago.
+/// Links that were reported broken a moment ago, and what the system said of each.
 #[derive(Clone, Debug)]
 struct Settling {
     until: Instant,
-    reason: AbortReason,
+    links: BTreeMap<(PeerId, PeerId), String>,
 }
 
 /// One group.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct GroupState {
     pub(super) epoch: GroupEpoch,
+    pub(super) founder: PeerId,
     /// In the order of ranks.
     pub(super) roster: Vec<PeerId>,
     pub(super) ring: Vec<PeerId>,
+    /// Members without a connection.
+    pub(super) away: BTreeSet<PeerId>,
+    /// Members with a standing vote for newcomers.
+    pub(super) voters: BTreeSet<PeerId>,
+    pub(super) rounds: Rounds,
     /// Who has not reported its link of this epoch yet.
     pub(super) unconfirmed: BTreeSet<PeerId>,
     pub(super) broken: BTreeSet<(PeerId, PeerId)>,
     blames: BTreeMap<(PeerId, PeerId), u32>,
     pub(super) tags: BTreeMap<(Scope, Tag), TagState>,
+    /// How many of them are used in this epoch, and how many have an open attempt.
+    pub(super) tags_used: usize,
+    pub(super) open_ops: usize,
+    /// Some reduce while others vote for newcomers: when it is judged who deviates.
+    pub(super) mixed_at: Option<Instant>,
     /// A broken link was reported; its ends have some time to be noticed as lost.
     settling: Option<Settling>,
     /// Members that were told to wait after an abort.
@@ -48,8 +60,38 @@ pub(super) struct GroupState {
 }
 
 impl GroupState {
-    pub(super) fn has_open_ops(&self) -> bool {
-        self.tags.values().any(|tag| tag.open.is_some())
+    pub(super) fn new(founder: PeerId, epoch: GroupEpoch) -> Self {
+        Self {
+            epoch,
+            founder,
+            roster: Vec::new(),
+            ring: Vec::new(),
+            away: BTreeSet::new(),
+            voters: BTreeSet::new(),
+            rounds: Rounds::default(),
+            unconfirmed: BTreeSet::new(),
+            broken: BTreeSet::new(),
+            blames: BTreeMap::new(),
+            tags: BTreeMap::new(),
+            tags_used: 0,
+            open_ops: 0,
+            mixed_at: None,
+            settling: None,
+            waiting: false,
+            rebuild: None,
+            untold: (Vec::new(), Vec::new()),
+        }
+    }
+
+    /// All links of the ring carried a collective to its end: what they were blamed for is forgiven.
+    pub(super) fn forgive_links(&mut self) {
+        self.blames.clear();
+    }
+
+    fn uses_broken(&self) -> bool {
+        let ring = &self.ring;
+        ring.len() > 1
+            && (0..ring.len()).any(|at| self.broken.contains(&(ring[at], ring[(at + 1) % ring.len()])))
     }
 }
 
@@ -58,75 +100,80 @@ impl Run {
         self.groups.values().map(|group| group.roster.len() as u32).sum()
     }
 
-    /// The members of a group went; the rest goes on in a new epoch.
-    pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: &[(PeerId, LossReason)]) {
+    /// Whether `peer` is an accepted member of that group.
+    pub(super) fn is_member(&self, peer: PeerId, group: Group) -> bool {
+        self.peers.get(&peer).is_some_and(|peer| peer.phase == Phase::Accepted && peer.group == group)
+    }
+
+    /// Members of a group went; the rest goes on in a new epoch.
+    pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: Vec<(PeerId, LossReason)>) {
         let Some(state) = self.groups.get_mut(&group) else { return };
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
-        for peer in &gone {
-            state.tags.values_mut().for_each(|tag| tag.forget(*peer));
-            state.broken.retain(|(a, b)| a != peer && b != peer);
-            state.blames.retain(|(a, b), _| a != peer && b != peer);
-        }
+        state.away.retain(|peer| !gone.contains(peer));
+        state.voters.retain(|peer| !gone.contains(peer));
+        state.unconfirmed.retain(|peer| !gone.contains(peer));
+        state.broken.retain(|(a, b)| !gone.contains(a) && !gone.contains(b));
+        state.blames.retain(|(a, b), _| !gone.contains(a) && !gone.contains(b));
         if let Some(rebuild) = &mut state.rebuild {
-            rebuild.without(&gone);
+            // Nothing is decided before everybody has resumed or gone; then one epoch says it all.
+            rebuild.without(left);
+            state.roster = roster;
+            return self.try_finish_rebuild(now, group);
         }
-        self.open_epoch(now, group, roster, Vec::new(), left.to_vec());
+        self.open_epoch(group, roster, Vec::new(), left);
     }
 
     /// Ends the group's epoch and begins the next. Survivors keep their relative order (rule 3).
     pub(super) fn open_epoch(
         &mut self,
-        now: Instant,
         group: Group,
         roster: Vec<PeerId>,
         joined: Vec<PeerId>,
-        mut left: Vec<(PeerId, LossReason)>,
+        left: Vec<(PeerId, LossReason)>,
     ) {
-        let state = self.groups.entry(group).or_default();
-        if state.rebuild.is_some() {
-            // Nothing is decided before everybody has resumed or gone; then one epoch says it all.
-            state.roster = roster;
-            if let Some(rebuild) = &mut state.rebuild {
-                rebuild.left.append(&mut left);
+        let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
+        self.abort_all(group, &reason);
+        let Some(&first) = roster.first() else {
+            // Nobody is left to tell. Should the group be founded again, its numbers go on.
+            if let Some(state) = self.groups.remove(&group) {
+                self.epoch_floor = self.epoch_floor.max(state.epoch);
             }
-            return self.try_finish_rebuild(now, group);
-        }
-        let reason =
-            if left.is_empty() { AbortReason::EpochOver } else { AbortReason::PeersLost(left.clone()) };
-        self.abort_all(now, group, &reason);
-
-        let state = self.groups.entry(group).or_default();
-        state.tags.retain(|_, tag| tag.next_epoch());
+            return;
+        };
+        let floor = self.epoch_floor;
+        let state = self.groups.entry(group).or_insert_with(|| GroupState::new(first, floor));
         for tag in state.tags.values_mut() {
-            joined.iter().for_each(|peer| tag.begin(*peer));
+            left.iter().for_each(|(peer, _)| tag.forget(*peer));
         }
+        state.tags.retain(|_, tag| tag.next_epoch());
+        state.tags_used = 0;
         // The order of the ring is kept for those who stay; newcomers come last.
-        let mut order: Vec<_> = state.ring.iter().copied().filter(|peer| roster.contains(peer)).collect();
-        order.extend(roster.iter().copied().filter(|peer| !state.ring.contains(peer)));
+        let members: BTreeSet<_> = roster.iter().copied().collect();
+        let placed: BTreeSet<_> = state.ring.iter().copied().collect();
+        let mut order: Vec<_> = state.ring.iter().copied().filter(|peer| members.contains(peer)).collect();
+        order.extend(roster.iter().copied().filter(|peer| !placed.contains(peer)));
+        state.roster = roster;
         let Some(ring) = ring::plan(&order, &state.broken) else {
-            state.roster = roster;
             state.ring = order;
             state.untold.0.extend(joined);
             state.untold.1.extend(left);
-            return self.give_up_unreachable(now, group);
+            return self.give_up_unreachable(group);
         };
         let (mut came, mut went) = std::mem::take(&mut state.untold);
         came.extend(joined);
-        came.retain(|peer| roster.contains(peer));
+        came.retain(|peer| members.contains(peer));
         went.extend(left);
         state.epoch += 1;
-        state.roster = roster;
         state.ring = ring;
-        state.unconfirmed = state.roster.iter().copied().collect();
+        state.unconfirmed = members;
         state.settling = None;
         state.waiting = false;
         let (epoch, size) = (state.epoch, state.roster.len());
         self.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, came, went);
-        for peer in self.groups[&group].roster.clone() {
-            self.tell(peer, ToPeer::Epoch(record.clone()));
-        }
+        let roster = self.groups[&group].roster.clone();
+        self.tell_all(&roster, ToPeer::Epoch(record));
     }
 
     /// The group's epoch as it is told to a member.
@@ -149,40 +196,42 @@ impl Run {
             global_world_size: self.global_world_size(),
             joined,
             left,
+            rounds: state.rounds,
+            founder: state.founder,
         }
     }
 
     /// No ring exists: of the ends of broken links, the one that fewest can reach leaves.
-    fn give_up_unreachable(&mut self, now: Instant, group: Group) {
+    fn give_up_unreachable(&mut self, group: Group) {
         let state = &self.groups[&group];
-        let reach = |peer: PeerId| {
-            let usable = |other: &&PeerId| {
-                **other != peer
-                    && !state.broken.contains(&(peer, **other))
-                    && !state.broken.contains(&(**other, peer))
-            };
-            state.roster.iter().filter(usable).count()
-        };
+        let members: BTreeSet<_> = state.roster.iter().copied().collect();
+        // Whom a broken link in either direction separates it from.
+        let mut cut_from: BTreeMap<PeerId, BTreeSet<PeerId>> = BTreeMap::new();
+        for (a, b) in state.broken.iter().filter(|(a, b)| members.contains(a) && members.contains(b)) {
+            cut_from.entry(*a).or_default().insert(*b);
+            cut_from.entry(*b).or_default().insert(*a);
+        }
         let age = |peer: PeerId| self.peers.get(&peer).map_or(0, |peer| peer.age);
-        let ends: BTreeSet<_> = state.broken.iter().flat_map(|(a, b)| [*a, *b]).collect();
-        let victim = ends
-            .into_iter()
-            .filter(|peer| state.roster.contains(peer))
-            .min_by_key(|peer| (reach(*peer), std::cmp::Reverse(age(*peer))));
-        let Some(victim) = victim else { return };
-        self.lose(now, victim, LossReason::Unreachable);
+        let victim =
+            cut_from.iter().max_by_key(|(peer, cut)| (cut.len(), age(**peer))).map(|(peer, _)| *peer);
+        if let Some(victim) = victim {
+            self.lose(victim, LossReason::Unreachable);
+        }
     }
 
     /// A member's link to its successor is up.
-    pub(super) fn link_up(&mut self, now: Instant, peer: PeerId, group: Group, epoch: GroupEpoch) {
+    pub(super) fn link_up(&mut self, peer: PeerId, group: Group, epoch: GroupEpoch) {
+        if !self.is_member(peer, group) {
+            return self.kick(peer, &format!("reported links of group {group}, of which it is no member"));
+        }
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch) else {
             self.counters.stale += 1;
             return;
         };
-        // It answers the epoch, so it has everything that was said before it.
-        state.tags.values_mut().for_each(|tag| tag.learned_all(peer));
+        // It answers the epoch, so it has everything that was said before the epoch.
+        state.tags.values_mut().for_each(|tag| tag.learned_before(peer, epoch, 0));
         if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
-            self.try_topology(now);
+            self.count_topology = true;
         }
     }
 
@@ -198,18 +247,19 @@ impl Run {
         dialling: bool,
         error: &str,
     ) {
-        if reporter != link.0 && reporter != link.1 {
-            return self.kick(now, reporter, "reported a link that is not its own");
+        let (from, to) = link;
+        if (reporter != from && reporter != to) || from == to || !self.is_member(reporter, group) {
+            return self.kick(reporter, "reported a link that is not its own");
         }
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch) else {
+        let both = self.is_member(from, group) && self.is_member(to, group);
+        let until = now + self.config.link_settle;
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch && both) else {
             self.counters.stale += 1;
             return;
         };
-        if !state.ring.contains(&link.0) || !state.ring.contains(&link.1) {
-            return;
-        }
-        let (from, to) = link;
-        if state.settling.is_none() {
+        let settling = state.settling.get_or_insert(Settling { until, links: BTreeMap::new() });
+        let until = settling.until;
+        if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.to_owned()).is_none() {
             // One break is reported by both ends and by every collective on it: that is one blame.
             let blames = state.blames.entry(link).or_default();
             *blames += if dialling { BLAMES_MAX } else { 1 };
@@ -217,47 +267,42 @@ impl Run {
                 state.broken.insert(link);
             }
         }
-        let until = now + self.config.link_settle;
         let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
-        state.settling.get_or_insert(Settling { until, reason: reason.clone() });
-        self.abort_all(now, group, &reason);
+        for key in self.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
+            self.abort(&key, reason.clone());
+        }
         self.schedule(until, Timer::LinkSettle(group));
     }
 
     /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the
     /// same ring once, with another one if the link is broken for good.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
-        if state.rebuild.is_some() {
-            return;
-        }
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
         if state.settling.as_ref().is_some_and(|settling| now < settling.until) {
-            return;
+            return; // The timer is set.
         }
         state.settling = None;
-        let ring = &state.ring;
-        let uses_broken = (0..ring.len())
-            .any(|at| ring.len() > 1 && state.broken.contains(&(ring[at], ring[(at + 1) % ring.len()])));
-        let roster = state.roster.clone();
-        if roster.iter().any(|peer| self.peers.get(peer).is_some_and(|peer| peer.lost_since.is_some())) {
-            return; // It resumes or is evicted; either settles it.
+        if !state.away.is_empty() {
+            return; // They resume or are evicted; either settles it.
         }
-        if uses_broken {
-            self.open_epoch(now, group, roster, Vec::new(), Vec::new());
-        } else {
-            self.proceed(group);
+        if state.uses_broken() {
+            let roster = state.roster.clone();
+            return self.open_epoch(group, roster, Vec::new(), Vec::new());
+        }
+        if std::mem::take(&mut state.waiting) {
+            let (epoch, roster) = (state.epoch, state.roster.clone());
+            self.tell_all(&roster, ToPeer::Proceed { group, epoch });
         }
     }
 
-    /// Members that wait after an abort may go on in the same epoch.
-    fn proceed(&mut self, group: Group) {
+    /// A member that came back has been told what it missed: it goes on, now or with the others.
+    pub(super) fn proceed(&mut self, peer: PeerId, group: Group) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        if !std::mem::take(&mut state.waiting) {
-            return;
-        }
-        let epoch = state.epoch;
-        for peer in state.roster.clone() {
+        if state.away.is_empty() && state.settling.is_none() {
+            let epoch = state.epoch;
             self.tell(peer, ToPeer::Proceed { group, epoch });
+        } else {
+            state.waiting = true;
         }
     }
 
@@ -271,24 +316,13 @@ impl Run {
     /// Why an attempt in this scope could not succeed now, if so.
     pub(super) fn unsettled(&self, group: Group, scope: &Scope) -> Option<AbortReason> {
         let state = self.groups.get(&group)?;
-        let listed = match scope {
-            Scope::Whole => &state.roster,
-            Scope::Members(members) => members,
-        };
-        let away = |peer: &PeerId| {
-            !state.roster.contains(peer) || self.peers.get(peer).is_none_or(|peer| peer.lost_since.is_some())
-        };
-        let lost: Vec<_> =
-            listed.iter().copied().filter(away).map(|peer| (peer, LossReason::Disconnected)).collect();
-        match &state.settling {
-            _ if !lost.is_empty() => Some(AbortReason::PeersLost(lost)),
-            Some(settling) => Some(settling.reason.clone()),
-            None => None,
+        let away = state.away.iter().filter(|peer| scope.involves(**peer));
+        let lost: Vec<_> = away.map(|peer| (*peer, LossReason::Disconnected)).collect();
+        if !lost.is_empty() {
+            return Some(AbortReason::PeersLost(lost));
         }
-    }
-
-    /// The accepted peers of the whole run.
-    pub(super) fn accepted(&self) -> impl Iterator<Item = (&PeerId, &super::peers::Peer)> {
-        self.peers.iter().filter(|(_, peer)| peer.phase == Phase::Accepted)
+        let mut links = state.settling.iter().flat_map(|settling| &settling.links);
+        let ((from, to), error) = links.find(|((a, b), _)| scope.involves(*a) && scope.involves(*b))?;
+        Some(AbortReason::LinkBroken { from: *from, to: *to, error: error.clone() })
     }
 }

@@ -33,10 +33,12 @@ mod rebuild;
 mod ring;
 mod run;
 mod status;
+mod testimony;
 #[cfg(test)]
 mod tests;
 mod topology;
 
 pub use config::Config;
 pub use peers::Sign;
-pub use run::{Action, ConnectionId, Note, Run};
+pub use run::{Action, ConnectionId, Counters, Note, Run};
+pub use status::Status;

@@ -5,12 +5,12 @@
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
 use super::run::{Run, Timer};
-use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq, Tag};
+use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq};
 use crate::id::PeerId;
-use crate::limits::{OPEN_TAGS_MAX, UNCLAIMED_MAX};
+use crate::limits::{CALLS_MAX, NAMED_MAX, TAGS_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict, Waiting};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// One member's vote in an attempt.
 #[derive(Clone, Debug)]
@@ -25,6 +25,8 @@ pub(super) struct Vote {
 pub(super) struct Op {
     pub(super) opened: Instant,
     pub(super) deadline: Instant,
+    /// How many must say Complete; an epoch's roster does not change.
+    members: usize,
     pub(super) votes: BTreeMap<PeerId, Vote>,
     completes: usize,
     /// The different calls that were made; one if all agree.
@@ -33,13 +35,12 @@ pub(super) struct Op {
     judged_at: Option<Instant>,
 }
 
-/// A verdict that not everybody is known to have.
+/// A verdict, and who is not known to have it.
 #[derive(Clone, Debug)]
 struct Kept {
-    serial: u64,
     key: OpKey,
     verdict: Verdict,
-    unknowing: u32,
+    unknowing: BTreeSet<PeerId>,
 }
 
 /// One (scope, tag).
@@ -47,67 +48,51 @@ struct Kept {
 pub(super) struct TagState {
     pub(super) next_seq: Seq,
     pub(super) open: Option<Op>,
+    /// Whether this epoch has seen it.
+    used: bool,
     kept: VecDeque<Kept>,
-    /// Up to which verdict each member is known to have learned.
-    cursors: BTreeMap<PeerId, u64>,
-    serial: u64,
 }
 
 impl TagState {
-    pub(super) fn keep(&mut self, key: OpKey, verdict: Verdict, members: usize) {
-        self.serial += 1;
-        self.kept.push_back(Kept { serial: self.serial, key, verdict, unknowing: members as u32 });
+    /// Keeps a verdict until these have learned it (rule 18).
+    pub(super) fn keep(&mut self, key: OpKey, verdict: Verdict, unknowing: &[PeerId]) {
+        self.kept.push_back(Kept { key, verdict, unknowing: unknowing.iter().copied().collect() });
     }
 
-    fn advance(&mut self, peer: PeerId, to: u64) {
-        let from = self.cursors.insert(peer, to).unwrap_or(0);
+    fn drop_known(&mut self) {
+        while self.kept.pop_front_if(|kept| kept.unknowing.is_empty()).is_some() {}
+    }
+
+    /// A peer knows the verdicts on all attempts before that one.
+    pub(super) fn learned_before(&mut self, peer: PeerId, epoch: GroupEpoch, seq: Seq) {
         for kept in &mut self.kept {
-            if kept.serial > from && kept.serial <= to {
-                kept.unknowing = kept.unknowing.saturating_sub(1);
+            if (kept.key.epoch, kept.key.seq) < (epoch, seq) {
+                kept.unknowing.remove(&peer);
             }
         }
-        while self.kept.front().is_some_and(|kept| kept.unknowing == 0) {
-            self.kept.pop_front();
-        }
-    }
-
-    /// A peer joins: what was before is not its business.
-    pub(super) fn begin(&mut self, peer: PeerId) {
-        self.cursors.insert(peer, self.serial);
-    }
-
-    /// A peer has everything that was written so far.
-    pub(super) fn learned_all(&mut self, peer: PeerId) {
-        let to = self.serial;
-        self.advance(peer, to);
+        self.drop_known();
     }
 
     /// A peer knows the verdict on that attempt and those before it.
     pub(super) fn learned(&mut self, peer: PeerId, epoch: GroupEpoch, seq: Seq) {
-        let known = |kept: &&Kept| (kept.key.epoch, kept.key.seq) <= (epoch, seq);
-        if let Some(to) = self.kept.iter().take_while(known).last().map(|kept| kept.serial)
-            && self.cursors.get(&peer).is_none_or(|at| *at < to)
-        {
-            self.advance(peer, to);
-        }
+        self.learned_before(peer, epoch, seq.saturating_add(1));
     }
 
     /// A peer is gone; nothing is kept for it.
     pub(super) fn forget(&mut self, peer: PeerId) {
-        self.learned_all(peer);
-        self.cursors.remove(&peer);
+        self.learned_before(peer, GroupEpoch::MAX, Seq::MAX);
     }
 
     /// The group's epoch ends: numbering restarts. False if nothing is left to remember.
     pub(super) fn next_epoch(&mut self) -> bool {
         self.next_seq = 0;
+        self.used = false;
         !self.kept.is_empty()
     }
 
     /// What a peer that comes back has not learned yet, in order.
     pub(super) fn unlearned(&self, peer: PeerId) -> Vec<(OpKey, Verdict)> {
-        let from = self.cursors.get(&peer).copied().unwrap_or(0);
-        let unlearned = self.kept.iter().filter(|kept| kept.serial > from);
+        let unlearned = self.kept.iter().filter(|kept| kept.unknowing.contains(&peer));
         unlearned.map(|kept| (kept.key.clone(), kept.verdict.clone())).collect()
     }
 }
@@ -133,92 +118,113 @@ impl Run {
         fingerprint: Fingerprint,
         timeout_ms: u64,
     ) {
-        let Some(state) = self.groups.get_mut(&key.group).filter(|state| state.roster.contains(&from)) else {
-            return self.kick(
-                now,
-                from,
-                &format!("initiated in group {}, of which it is no member", key.group),
-            );
+        if !self.is_member(from, key.group) {
+            return self.kick(from, &format!("initiated in group {}, of which it is no member", key.group));
+        }
+        let strangers = match &key.scope {
+            Scope::Members(listed) => !listed.iter().all(|peer| self.is_member(*peer, key.group)),
+            Scope::Whole => false,
         };
+        let Some(state) = self.groups.get_mut(&key.group) else { return };
         if key.epoch > state.epoch || !key.scope.involves(from) {
             let text = format!("initiated {key}, the group is in epoch {}", state.epoch);
-            return self.kick(now, from, &text);
+            return self.kick(from, &text);
         }
         if key.epoch < state.epoch {
             self.counters.stale += 1;
             return; // The new epoch is on its way to it.
         }
+        if strangers {
+            return self.kick(from, &format!("initiated {key}, some of whom are no members of the group"));
+        }
         let place = (key.scope.clone(), key.tag);
-        if !state.tags.contains_key(&place) && state.tags.len() >= OPEN_TAGS_MAX {
-            return self.kick(now, from, &format!("uses more than {OPEN_TAGS_MAX} tags at once"));
+        let used = state.tags.get(&place).is_some_and(|tag| tag.used);
+        if !used && state.tags_used >= TAGS_MAX {
+            let text = format!("uses more than {TAGS_MAX} different tags and scopes: use tags again");
+            return self.kick(from, &text);
         }
         let tag = state.tags.entry(place).or_default();
+        if !std::mem::replace(&mut tag.used, true) {
+            state.tags_used += 1;
+        }
         if key.seq < tag.next_seq {
             self.counters.stale += 1;
             return; // Its verdict is on its way to it.
         }
         if key.seq > tag.next_seq {
             let text = format!("initiated {key} while seq {} is next", tag.next_seq);
-            return self.kick(now, from, &text);
+            return self.kick(from, &text);
         }
+        tag.learned_before(from, key.epoch, key.seq);
         let words = format!("{fingerprint}");
-        if let Some(before) = key.seq.checked_sub(1) {
-            tag.learned(from, key.epoch, before);
-        }
         let deadline = now + Duration::from_millis(timeout_ms);
+        if tag.open.is_none() {
+            state.open_ops += 1;
+        }
         let op = tag.open.get_or_insert_with(|| Op {
             opened: now,
             deadline,
+            members: match &key.scope {
+                Scope::Whole => state.roster.len(),
+                Scope::Members(listed) => listed.len(),
+            },
             votes: BTreeMap::new(),
             completes: 0,
             calls: Vec::new(),
             judged_at: None,
         });
+        if let Some(vote) = op.votes.get(&from) {
+            if op.calls[vote.call] != fingerprint {
+                return self.kick(from, &format!("initiated {key} twice, with different calls"));
+            }
+        } else {
+            let call = op.calls.iter().position(|known| *known == fingerprint).unwrap_or_else(|| {
+                op.calls.push(fingerprint);
+                op.calls.len() - 1
+            });
+            op.votes.insert(from, Vote { call, complete: false });
+        }
         op.deadline = op.deadline.min(deadline);
-        let call = op.calls.iter().position(|known| *known == fingerprint).unwrap_or_else(|| {
-            op.calls.push(fingerprint);
-            op.calls.len() - 1
-        });
-        op.votes.entry(from).or_insert(Vote { call, complete: false });
-        if op.calls.len() > 1 && op.judged_at.is_none() {
-            op.judged_at = Some(now + self.config.mismatch_settle);
+        if op.calls.len() > CALLS_MAX {
+            op.judged_at = Some(now);
+        } else if op.calls.len() > 1 {
+            op.judged_at.get_or_insert(now + self.config.mismatch_settle);
         }
-        let mut wake = op.deadline;
-        if let Some(judged_at) = op.judged_at {
-            wake = wake.min(judged_at);
-        }
+        let wake = op.judged_at.map_or(op.deadline, |judged_at| judged_at.min(op.deadline));
         self.schedule(wake, Timer::Ops(key.group));
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.last_call = (words, now);
-            peer.vote = None; // Whoever reduces no longer waits for newcomers.
+        }
+        self.set_vote(from, None); // Whoever reduces no longer waits for newcomers.
+        if timeout_ms == 0 {
+            return self.time_out(now, &key); // It waited in vain for the attempt to become possible.
         }
         if let Some(reason) = self.unsettled(key.group, &key.scope) {
-            return self.abort(now, &key, reason);
+            return self.abort(&key, reason);
         }
         self.judge_mixed_calls(now, key.group);
         self.judge_mismatch(now, &key);
     }
 
     /// A member holds the result.
-    pub(super) fn complete(&mut self, now: Instant, from: PeerId, key: &OpKey) {
-        let members = self.members_in(key.group, &key.scope).len();
+    pub(super) fn complete(&mut self, from: PeerId, key: &OpKey) {
         let Some(tag) = self.tag(key).filter(|tag| tag.next_seq == key.seq) else {
             self.counters.stale += 1;
             return;
         };
         let Some(op) = &mut tag.open else {
-            return self.kick(now, from, &format!("completed {key}, which nobody has begun"));
+            return self.kick(from, &format!("completed {key}, which nobody has begun"));
         };
         let Some(vote) = op.votes.get_mut(&from) else {
-            return self.kick(now, from, &format!("completed {key} without having initiated it"));
+            return self.kick(from, &format!("completed {key} without having initiated it"));
         };
         if !std::mem::replace(&mut vote.complete, true) {
             op.completes += 1;
         }
         // Rule 4: every member of the roster in the scope, with one fingerprint.
-        if op.completes == members && op.calls.len() == 1 {
-            let pending = self.pending();
-            self.write_verdict(now, key, Verdict::Commit { pending });
+        if op.completes == op.members && op.calls.len() == 1 {
+            let pending = self.newcomers.len() as u32;
+            self.write_verdict(key, Verdict::Commit { pending });
         }
     }
 
@@ -231,11 +237,11 @@ impl Run {
         };
         let Some(vote) = tag.open.as_ref().and_then(|op| op.votes.get(&from)) else { return };
         if vote.complete {
-            return self.kick(now, from, &format!("refused {key} after completing it"));
+            return self.kick(from, &format!("refused {key} after completing it"));
         }
         match reason {
             Refusal::Deadline => self.time_out(now, key),
-            Refusal::Cancelled => self.abort(now, key, AbortReason::Cancelled { by: from }),
+            Refusal::Cancelled => self.abort(key, AbortReason::Cancelled { by: from }),
             // The votes will show who deviates; if they agree after all, the frame was a stray one.
             Refusal::Mismatch { .. } => {
                 if let Some(op) = &mut tag.open {
@@ -250,7 +256,9 @@ impl Run {
     }
 
     pub(super) fn acknowledge(&mut self, from: PeerId, key: &OpKey) {
-        if let Some(state) = self.groups.get_mut(&key.group)
+        if self.is_member(from, key.group)
+            && key.scope.involves(from)
+            && let Some(state) = self.groups.get_mut(&key.group)
             && let Some(tag) = state.tags.get_mut(&(key.scope.clone(), key.tag))
         {
             tag.learned(from, key.epoch, key.seq);
@@ -259,22 +267,24 @@ impl Run {
 
     /// Who deviates, if calls differ and all of them, or enough time, are in (rule 7).
     fn judge_mismatch(&mut self, now: Instant, key: &OpKey) {
-        let members = self.members_in(key.group, &key.scope).len();
-        let ages: BTreeMap<_, _> = self.peers.iter().map(|(id, peer)| (*id, peer.age)).collect();
-        let Some(op) = self.tag(key).and_then(|tag| tag.open.as_ref()) else { return };
+        let Some(state) = self.groups.get(&key.group).filter(|state| state.epoch == key.epoch) else {
+            return;
+        };
+        let tag = state.tags.get(&(key.scope.clone(), key.tag)).filter(|tag| tag.next_seq == key.seq);
+        let Some(op) = tag.and_then(|tag| tag.open.as_ref()) else { return };
         let Some(judged_at) = op.judged_at else { return };
-        if now < judged_at && op.votes.len() < members {
+        if now < judged_at && op.votes.len() < op.members {
             return;
         }
         if op.calls.len() < 2 {
             // A frame disagreed though the votes do not: try again from the start.
-            return self.abort(now, key, AbortReason::EpochOver);
+            return self.abort(key, AbortReason::Void);
         }
         // The largest side is right; among equal ones the side with the oldest member.
         let side =
             |call: usize| op.votes.iter().filter(move |(_, vote)| vote.call == call).map(|(id, _)| *id);
         let weight = |call: &usize| {
-            let oldest = side(*call).map(|id| ages.get(&id).copied().unwrap_or(u64::MAX)).min();
+            let oldest = side(*call).map(|id| self.peers.get(&id).map_or(u64::MAX, |peer| peer.age)).min();
             (side(*call).count(), std::cmp::Reverse(oldest))
         };
         let common = (0..op.calls.len()).max_by_key(weight).unwrap_or(0);
@@ -286,28 +296,23 @@ impl Run {
             theirs: theirs.map_or_else(String::new, |call| op.calls[call].to_string()),
             common: op.calls[common].to_string(),
         };
-        self.abort(now, key, reason);
+        self.abort(key, reason);
     }
 
     /// A deadline, or the time to judge differing calls, may have come.
     pub(super) fn review_ops(&mut self, now: Instant, group: Group) {
+        for key in self.open_keys(group, |_, op| now >= op.deadline) {
+            self.time_out(now, &key);
+        }
+        for key in self.open_keys(group, |_, op| op.judged_at.is_some_and(|at| now >= at)) {
+            self.judge_mismatch(now, &key);
+        }
+        self.judge_mixed_calls(now, group);
         let Some(state) = self.groups.get(&group) else { return };
-        let key = |(place, tag): (&(Scope, Tag), &TagState)| OpKey {
-            group,
-            epoch: state.epoch,
-            scope: place.0.clone(),
-            tag: place.1,
-            seq: tag.next_seq,
-        };
-        let due = |op: &Op| now >= op.deadline || op.judged_at.is_some_and(|at| now >= at);
-        let keys: Vec<_> = state
-            .tags
-            .iter()
-            .filter(|(_, tag)| tag.open.as_ref().is_some_and(due))
-            .map(|(place, tag)| (key((place, tag)), tag.open.as_ref().is_some_and(|op| now >= op.deadline)))
-            .collect();
-        for (key, late) in keys {
-            if late { self.time_out(now, &key) } else { self.judge_mismatch(now, &key) }
+        let ops = state.tags.values().filter_map(|tag| tag.open.as_ref());
+        let due = ops.map(|op| op.judged_at.map_or(op.deadline, |judged_at| judged_at.min(op.deadline)));
+        if let Some(due) = due.chain(state.mixed_at).min() {
+            self.schedule(due, Timer::Ops(group));
         }
     }
 
@@ -315,13 +320,26 @@ impl Run {
     fn time_out(&mut self, now: Instant, key: &OpKey) {
         let members = self.members_in(key.group, &key.scope);
         let Some(op) = self.tag(key).and_then(|tag| tag.open.clone()) else { return };
-        let called_by_all = members.iter().all(|peer| op.votes.contains_key(peer));
+        let called_by_all = op.votes.len() == op.members;
         let waiting = |peer: &&PeerId| match op.votes.get(peer) {
             None => true,
             Some(vote) => called_by_all && !vote.complete,
         };
-        let list = members.iter().filter(waiting).map(|peer| self.waiting(now, *peer)).collect();
-        self.abort(now, key, AbortReason::Timeout(list));
+        let list = self.waiting_list(now, members.iter().filter(waiting));
+        self.abort(key, AbortReason::Timeout(list));
+    }
+
+    /// Whom something waits for: those who are away first, because the others may wait for them, too.
+    pub(super) fn waiting_list<'a>(
+        &self,
+        now: Instant,
+        peers: impl Iterator<Item = &'a PeerId>,
+    ) -> Vec<Waiting> {
+        let away = |peer: &PeerId| self.peers.get(peer).is_none_or(|peer| peer.lost_since.is_some());
+        let (mut first, then): (Vec<&PeerId>, Vec<&PeerId>) = peers.partition(|peer| away(peer));
+        first.extend(then);
+        first.truncate(NAMED_MAX);
+        first.into_iter().map(|peer| self.waiting(now, *peer)).collect()
     }
 
     pub(super) fn waiting(&self, now: Instant, peer: PeerId) -> Waiting {
@@ -340,18 +358,18 @@ impl Run {
     }
 
     /// A member lost its connection: the attempts that still need its word end now (rule 4).
-    pub(super) fn abort_ops_without(&mut self, now: Instant, group: Group, peer: PeerId, why: LossReason) {
+    pub(super) fn abort_ops_without(&mut self, group: Group, peer: PeerId, why: LossReason) {
         let needs = |scope: &Scope, op: &Op| {
             scope.involves(peer) && op.votes.get(&peer).is_none_or(|vote| !vote.complete)
         };
         for key in self.open_keys(group, needs) {
-            self.abort(now, &key, AbortReason::PeersLost(vec![(peer, why)]));
+            self.abort(&key, AbortReason::PeersLost(vec![(peer, why)]));
         }
     }
 
-    pub(super) fn abort_all(&mut self, now: Instant, group: Group, reason: &AbortReason) {
+    pub(super) fn abort_all(&mut self, group: Group, reason: &AbortReason) {
         for key in self.open_keys(group, |_, _| true) {
-            self.abort(now, &key, reason.clone());
+            self.abort(&key, reason.clone());
         }
     }
 
@@ -367,43 +385,43 @@ impl Run {
         keys
     }
 
-    pub(super) fn abort(&mut self, now: Instant, key: &OpKey, reason: AbortReason) {
+    pub(super) fn abort(&mut self, key: &OpKey, reason: AbortReason) {
         if matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. }) {
             self.make_wait(key.group);
         }
-        self.write_verdict(now, key, Verdict::Abort(reason));
+        self.write_verdict(key, Verdict::Abort(reason));
     }
 
     /// Writes the one verdict on an attempt and sends it to everybody in scope.
-    pub(super) fn write_verdict(&mut self, now: Instant, key: &OpKey, verdict: Verdict) {
+    fn write_verdict(&mut self, key: &OpKey, verdict: Verdict) {
         let members = self.members_in(key.group, &key.scope);
-        let Some(tag) = self.tag(key) else { return };
+        let Some(state) = self.groups.get_mut(&key.group).filter(|state| state.epoch == key.epoch) else {
+            return;
+        };
+        let Some(tag) = state.tags.get_mut(&(key.scope.clone(), key.tag)) else { return };
         assert_eq!(tag.next_seq, key.seq, "a verdict is written once, for the attempt that is open");
-        tag.open = None;
+        assert!(tag.open.take().is_some(), "a verdict is written on an attempt that was begun");
+        state.open_ops -= 1;
         tag.next_seq += 1;
-        tag.keep(key.clone(), verdict.clone(), members.len());
+        tag.keep(key.clone(), verdict.clone(), &members);
+        // Whoever is away for so long that this much piles up must join anew.
         let overfull = tag.kept.len() > UNCLAIMED_MAX;
+        let dropped = if overfull { tag.kept.pop_front() } else { None };
         match verdict {
-            Verdict::Commit { .. } => self.counters.commits += 1,
+            Verdict::Commit { .. } => {
+                self.counters.commits += 1;
+                if key.scope == Scope::Whole {
+                    state.forgive_links();
+                }
+            }
             Verdict::Abort(_) => self.counters.aborts += 1,
         }
-        for peer in &members {
-            self.tell(*peer, ToPeer::Verdict { key: key.clone(), verdict: verdict.clone() });
-        }
-        if overfull {
-            // Whoever is away for so long that this much piles up must join anew.
-            let away = |peer: &&PeerId| self.peers.get(peer).is_some_and(|peer| peer.connection.is_none());
-            let away: Vec<_> = members.iter().filter(away).copied().collect();
-            for peer in away {
-                self.lose(now, peer, LossReason::NotResumed);
+        self.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
+        for peer in dropped.into_iter().flat_map(|kept| kept.unknowing) {
+            if self.peers.get(&peer).is_some_and(|peer| peer.connection.is_none()) {
+                self.lose(peer, LossReason::NotResumed);
             }
         }
-        self.try_topology(now);
-    }
-
-    /// Newcomers that wait, as every member learns it with a commit (rule 10).
-    pub(super) fn pending(&self) -> u32 {
-        let waits = |peer: &&super::peers::Peer| peer.phase == super::peers::Phase::Registered;
-        self.peers.values().filter(waits).count() as u32
+        self.count_topology = true;
     }
 }

@@ -1,13 +1,13 @@
 //! Peers: registration, sessions, goodbyes.
 
-use super::rebuild::UNKNOWN_SESSION;
-use super::run::{Action, ConnectionId, Note, Run, Timer};
+use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::MEMBERS_MAX;
 use crate::time::Instant;
 use crate::wire::control::{KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer};
 use crate::wire::membership::{DeathReason, MemberInfo};
+use std::collections::BTreeMap;
 
 /// What the health plane says of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,12 +45,8 @@ pub(super) enum Phase {
     Accepted,
 }
 
-/// A standing vote for newcomers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct TopologyVote {
-    pub(super) min_world: u32,
-    pub(super) since: Instant,
-}
+/// A standing vote for newcomers: how many members it wants its group to have.
+pub(super) type TopologyVote = u32;
 
 /// One peer.
 #[derive(Clone, Debug)]
@@ -67,13 +63,14 @@ pub(super) struct Peer {
     pub(super) lost_since: Option<Instant>,
     /// When its port refused, after its connection closed.
     pub(super) refused_at: Option<Instant>,
+    /// When to ask its port again, after its connection closed; none while an answer is awaited.
+    pub(super) knock_at: Option<Instant>,
     /// Whether port and closed port behaved while it lived.
     pub(super) accepts: Option<bool>,
     pub(super) refuses: Option<bool>,
     /// When it last sent anything.
     pub(super) heard: Instant,
     pub(super) sign: Sign,
-    pub(super) sign_since: Instant,
     /// What it last called, and when.
     pub(super) last_call: (String, Instant),
     /// Messages held back while the coordinator is being rebuilt.
@@ -93,14 +90,23 @@ impl Peer {
             vote: None,
             lost_since: None,
             refused_at: None,
+            knock_at: None,
             accepts: None,
             refuses: None,
             heard: now,
             sign: Sign::Alive { acked: None },
-            sign_since: now,
             last_call: ("connect".to_owned(), now),
             held: Vec::new(),
         }
+    }
+
+    /// The same for one of whom only others have told: silent until it resumes or is heard of.
+    pub(super) fn absent(now: Instant, registration: &Registration, age: u64) -> Self {
+        let mut peer = Self::new(now, registration, age);
+        peer.phase = Phase::Accepted;
+        peer.lost_since = Some(now);
+        peer.sign = Sign::Suspect;
+        peer
     }
 
     pub(super) fn kernel_trusted(&self) -> bool {
@@ -124,19 +130,25 @@ impl Run {
         at: ConnectionId,
         from: PeerId,
         registration: Registration,
+        generation: u32,
     ) {
         if registration.info.id != from {
             let text = format!("registered as {} over a connection of {from}", registration.info.id);
             return self.turn_away(at, KickReason::Breach, &text);
         }
         if let Some(known) = self.peers.get(&from) {
-            let same = known.session == registration.session || known.session == UNKNOWN_SESSION;
-            if known.connection == Some(at) || !same {
+            if known.connection == Some(at) {
+                return self.kick(from, "registered twice on one connection");
+            }
+            // Of a member that a rebuild expects only the id is known: it says itself that it is in nothing.
+            let expected = known.session == UNKNOWN_SESSION;
+            let same = known.session == registration.session && known.generation < generation;
+            if !expected && !same {
                 let text = format!("{from} is registered already: every process needs a PeerId of its own");
                 return self.turn_away(at, KickReason::Duplicate, &text);
             }
             // The same session starts again from the beginning: whatever it was in before is over.
-            self.remove_peer(now, from, LossReason::Left);
+            self.remove_peers(now, &[(from, LossReason::Left)]);
         }
         if self.peers.len() >= MEMBERS_MAX {
             let text = format!("this run has {MEMBERS_MAX} peers, which is the limit");
@@ -144,13 +156,15 @@ impl Run {
         }
         let mut peer = Peer::new(now, &registration, self.next_age);
         self.next_age += 1;
-        peer.vote = Some(TopologyVote { min_world: registration.min_world.max(1), since: now });
+        peer.generation = generation;
+        peer.vote = Some(registration.min_world.max(1));
         self.peers.insert(from, peer);
+        self.newcomers.insert(from);
         self.attach(from, at);
         self.note(Note::Registered(from));
         self.tell(from, ToPeer::Registered { term: self.term });
         self.try_kernel(from);
-        self.try_topology(now);
+        self.count_topology = true;
     }
 
     /// Binds a connection to a peer; an older one of the same peer is closed.
@@ -159,6 +173,10 @@ impl Run {
         let old = record.connection.replace(at);
         record.lost_since = None;
         record.refused_at = None;
+        record.knock_at = None;
+        if let Some(group) = self.groups.get_mut(&record.group) {
+            group.away.remove(&peer);
+        }
         self.connections.insert(at, peer);
         if let Some(old) = old {
             self.connections.remove(&old);
@@ -175,55 +193,69 @@ impl Run {
         record.connection = None;
         if record.phase == Phase::Registered {
             // It was in nothing yet; it registers again when it comes back.
-            self.peers.remove(&peer);
-            self.note(Note::Lost(peer, LossReason::Disconnected));
-            return;
+            return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
         }
         record.lost_since = Some(now);
+        record.knock_at = Some(now);
         let group = record.group;
+        if let Some(state) = self.groups.get_mut(&group) {
+            state.away.insert(peer);
+        }
         self.note(Note::Disconnected(peer));
-        self.abort_ops_without(now, group, peer, LossReason::Disconnected);
-        self.knock_lost(now, peer);
-        self.schedule(now + self.config.control_grace, Timer::Lost(peer));
-        self.schedule(now + self.config.control_lost_after, Timer::Lost(peer));
-    }
-
-    pub(super) fn leave(&mut self, now: Instant, peer: PeerId) {
-        self.lose(now, peer, LossReason::Left);
+        self.abort_ops_without(group, peer, LossReason::Disconnected);
+        self.review_lost(now, peer);
     }
 
     /// A breach: the peer is told why and is out; nobody else is disturbed beyond its absence (rule 20f).
-    pub(super) fn kick(&mut self, now: Instant, peer: PeerId, text: &str) {
+    pub(super) fn kick(&mut self, peer: PeerId, text: &str) {
+        if !self.peers.contains_key(&peer) || self.is_doomed(peer) {
+            return;
+        }
         self.counters.kicks += 1;
         self.note(Note::Kicked(peer, KickReason::Breach, text.to_owned()));
         self.tell(peer, ToPeer::Kicked { reason: KickReason::Breach, text: text.to_owned() });
-        self.lose(now, peer, LossReason::Kicked);
+        self.lose(peer, LossReason::Kicked);
     }
 
-    /// Takes a peer out of the run for good, and its group to the next epoch.
-    pub(super) fn lose(&mut self, now: Instant, peer: PeerId, reason: LossReason) {
-        if !matches!(reason, LossReason::Left | LossReason::Kicked) {
-            self.counters.evictions += 1;
-            let text = format!("evicted: {reason}");
-            self.tell(peer, ToPeer::Kicked { reason: KickReason::Evicted, text });
+    /// Takes peers out of the run for good, and their groups to the next epoch: one for all who go together.
+    pub(super) fn remove_peers(&mut self, now: Instant, gone: &[(PeerId, LossReason)]) {
+        let mut shrinking: BTreeMap<Group, Vec<(PeerId, LossReason)>> = BTreeMap::new();
+        for (peer, reason) in gone {
+            let Some(record) = self.peers.remove(peer) else { continue };
+            self.newcomers.remove(peer);
+            if let Some(at) = record.connection {
+                self.connections.remove(&at);
+                self.act(Action::Close(at));
+            }
+            self.note(Note::Lost(*peer, *reason));
+            if record.phase == Phase::Accepted {
+                shrinking.entry(record.group).or_default().push((*peer, *reason));
+            }
         }
-        if self.peers.contains_key(&peer) {
-            self.act(Action::Evict(peer));
-        }
-        self.remove_peer(now, peer, reason);
-        self.try_topology(now);
-    }
-
-    fn remove_peer(&mut self, now: Instant, peer: PeerId, reason: LossReason) {
-        let Some(record) = self.peers.remove(&peer) else { return };
-        if let Some(at) = record.connection {
-            self.connections.remove(&at);
-            self.act(Action::Close(at));
-        }
-        self.note(Note::Lost(peer, reason));
-        if record.phase == Phase::Accepted {
+        if !shrinking.is_empty() {
             self.run_epoch += 1;
-            self.shrink_group(now, record.group, &[(peer, reason)]);
+        }
+        for (group, gone) in shrinking {
+            self.shrink_group(now, group, gone);
+        }
+    }
+
+    /// Sets or clears a peer's vote for newcomers.
+    pub(super) fn set_vote(&mut self, peer: PeerId, vote: Option<TopologyVote>) {
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        record.vote = vote;
+        if record.phase == Phase::Accepted
+            && let Some(group) = self.groups.get_mut(&record.group)
+        {
+            if vote.is_some() {
+                group.voters.insert(peer)
+            } else {
+                group.voters.remove(&peer)
+            };
+            self.count_topology = true;
         }
     }
 }
+
+/// Stands for a session that nobody has told us yet.
+pub(super) const UNKNOWN_SESSION: SessionId = SessionId([0; 16]);

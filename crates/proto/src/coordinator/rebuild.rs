@@ -6,16 +6,16 @@
 //! somebody mentions: a verdict that anybody learned stands; otherwise a resumed member without Complete
 //! means abort; otherwise commit, because every survivor holds the result (rule 17).
 
-use super::ops::TagState;
-use super::peers::{Peer, Phase, Sign, TopologyVote};
-use super::run::{ConnectionId, Note, Run, Timer};
-use crate::collective::{Group, OpKey};
+use super::groups::GroupState;
+use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
+use super::run::{Action, ConnectionId, Note, Run};
+use super::testimony::{Testimony, decide};
+use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::UNCLAIMED_MAX;
+use crate::limits::{HELD_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
-    AbortReason, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, SessionId, TagReport,
-    ToCoordinator, ToPeer, Verdict,
+    EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator, ToPeer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -24,54 +24,75 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Rebuild {
     /// The newest agreed membership that anybody knows.
     record: EpochRecord,
-    /// Who has resumed, with which epoch, and what it knows.
-    resumed: BTreeMap<PeerId, (u64, Vec<TagReport>)>,
-    pub(super) left: Vec<(PeerId, LossReason)>,
+    /// Who has resumed, and what it knows.
+    resumed: BTreeMap<PeerId, Testimony>,
+    left: Vec<(PeerId, LossReason)>,
 }
 
 impl Rebuild {
-    pub(super) fn without(&mut self, gone: &BTreeSet<PeerId>) {
-        self.resumed.retain(|peer, _| !gone.contains(peer));
+    pub(super) fn without(&mut self, gone: Vec<(PeerId, LossReason)>) {
+        self.resumed.retain(|peer, _| !gone.iter().any(|(gone, _)| gone == peer));
+        self.left.extend(gone);
     }
 }
 
 impl Run {
     /// A peer is back.
     pub(super) fn resume(&mut self, now: Instant, at: ConnectionId, from: PeerId, resume: Resume) {
-        if resume.registration.info.id != from {
-            let text = format!("resumed as {} over a connection of {from}", resume.registration.info.id);
+        if let Err(text) = plausible(from, &resume) {
             return self.turn_away(at, KickReason::Breach, &text);
         }
         let group = resume.registration.group;
-        if resume.record.group != group || resume.record.rank_of(from).is_none() {
-            return self.turn_away(at, KickReason::Breach, "resumed with a record of which it is no member");
+        if let Some(peer) = self.peers.get(&from) {
+            // Whether it is who it says is asked before anything is done on its word.
+            let unknown = peer.session == UNKNOWN_SESSION;
+            let same = peer.session == resume.registration.session && resume.generation > peer.generation;
+            if !unknown && !same {
+                let text = format!("{from} is here already with a newer connection or another session");
+                return self.turn_away(at, KickReason::Duplicate, &text);
+            }
+            if peer.connection == Some(at) || (!unknown && peer.group != group) {
+                return self.kick(from, "resumed twice on one connection, or in another group");
+            }
         }
-        self.prepare_rebuild(now, group, &resume.record);
+        self.step_down(&resume);
+        if !self.prepare_rebuild(now, group, &resume.record) {
+            let text = "the run went on without it: connect again";
+            return self.turn_away(at, KickReason::Superseded, text);
+        }
         let rebuilding = self.groups.get(&group).is_some_and(|state| state.rebuild.is_some());
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.phase == Phase::Accepted) else {
             return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
         };
+        if let Some(old) = peer.connection {
+            // Its old connection is gone, though we have not noticed: what that means comes first (rule 4).
+            self.connections.remove(&old);
+            self.act(Action::Close(old));
+            self.disconnected(now, from, old);
+        }
+        if self.is_doomed(from) {
+            return;
+        }
+        let Some(peer) = self.peers.get_mut(&from) else { return };
         // In a rebuilt coordinator nobody's session is known yet; the first who resumes brings it (rule 18).
         let unknown = peer.session == UNKNOWN_SESSION;
-        if !unknown && (peer.session != resume.registration.session || resume.generation <= peer.generation) {
-            let text = format!("{from} is here already with a newer connection or another session");
-            return self.turn_away(at, KickReason::Duplicate, &text);
-        }
         peer.session = resume.registration.session;
         peer.generation = resume.generation;
         peer.info = resume.registration.info.clone();
         peer.heard = now;
-        peer.vote = resume.topology_vote.map(|min_world| TopologyVote { min_world, since: now });
+        if unknown {
+            peer.sign = Sign::Alive { acked: None }; // It is here; the health plane has not said otherwise.
+        }
+        self.raise_term(resume.term, rebuilding);
         self.attach(from, at);
         self.note(Note::Resumed(from));
-        self.raise_term(resume.term, rebuilding);
         self.tell(from, ToPeer::Resumed { term: self.term });
         if unknown {
             self.try_kernel(from);
         }
         if rebuilding {
             if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut()) {
-                rebuild.resumed.insert(from, (resume.record.epoch, resume.tags));
+                rebuild.resumed.insert(from, Testimony::new(resume));
             }
             self.try_finish_rebuild(now, group);
         } else {
@@ -81,15 +102,35 @@ impl Run {
 
     /// The term grows with every rebuild, beyond any that a peer has obeyed, and never shrinks.
     fn raise_term(&mut self, seen: u64, rebuilding: bool) {
-        let wanted = if rebuilding { seen + 1 } else { seen };
+        let wanted = if rebuilding { seen.saturating_add(1) } else { seen };
         if wanted <= self.term {
             return;
         }
         self.term = wanted;
-        let others: Vec<_> = self.accepted().map(|(id, _)| *id).collect();
-        for peer in others {
-            self.tell(peer, ToPeer::Resumed { term: self.term });
+        let everybody: Vec<_> = self.peers.keys().copied().collect();
+        self.tell_all(&everybody, ToPeer::Resumed { term: self.term });
+    }
+
+    /// A peer that obeys a higher term than ours, in a group that we believe to be in charge of, shows that
+    /// another coordinator reigned since: nothing that we hold counts any more (rule 17). We begin again like
+    /// one that was just started, and learn from the peers how things stand.
+    fn step_down(&mut self, resume: &Resume) {
+        let in_charge = self
+            .groups
+            .get(&resume.record.group)
+            .is_some_and(|state| state.rebuild.is_none() && state.founder == resume.record.founder);
+        if resume.term <= self.term || !in_charge {
+            return;
         }
+        self.note(Note::SteppedDown(resume.term));
+        for at in std::mem::take(&mut self.connections).into_keys() {
+            self.act(Action::Close(at));
+        }
+        self.peers.clear();
+        self.newcomers.clear();
+        self.groups.clear();
+        self.knocks.clear();
+        self.frozen_until = None;
     }
 
     /// A member of a run that this coordinator remembers learns what it missed.
@@ -111,75 +152,106 @@ impl Run {
             let record = self.record(group, Vec::new(), Vec::new());
             self.tell(from, ToPeer::Epoch(record));
         }
+        self.tell_rounds(from, group, resume.rounds);
+        self.vote_again(now, from, group, resume.topology_vote, resume.rounds);
         for open in resume.tags.iter().filter_map(|report| report.open.clone()) {
-            self.vote_again(now, from, open);
+            let OpenVote { key, fingerprint, timeout_ms, complete } = open;
+            self.initiate(now, from, key.clone(), fingerprint, timeout_ms.max(1));
+            if complete {
+                self.complete(from, &key);
+            }
         }
         self.settle(now, group);
-        self.try_topology(now);
+        self.proceed(from, group);
     }
 
-    fn vote_again(&mut self, now: Instant, from: PeerId, open: OpenVote) {
-        let OpenVote { key, fingerprint, timeout_ms, complete } = open;
-        self.initiate(now, from, key.clone(), fingerprint, timeout_ms);
-        if complete {
-            self.complete(now, from, &key);
+    /// The vote for newcomers that a member stood in when it lost us, if that is not over.
+    fn vote_again(&mut self, now: Instant, from: PeerId, group: Group, vote: Option<u32>, known: Rounds) {
+        let over = self.groups.get(&group).is_none_or(|state| state.rounds.ended > known.ended);
+        self.set_vote(from, vote.filter(|_| !over));
+        self.judge_mixed_calls(now, group);
+    }
+
+    /// If this coordinator does not know the run that a resume speaks of, it begins to rebuild it. False if
+    /// the run has gone on without whoever resumes.
+    fn prepare_rebuild(&mut self, now: Instant, group: Group, record: &EpochRecord) -> bool {
+        let elsewhere = |id: &PeerId| {
+            self.peers.get(id).is_some_and(|peer| peer.phase == Phase::Accepted && peer.group != group)
+        };
+        let known = self.groups.get(&group).is_some_and(|state| state.rebuild.is_none());
+        if record.roster.iter().any(|info| elsewhere(&info.id))
+            || (!known && self.peers.len() + record.roster.len() > 2 * MEMBERS_MAX)
+        {
+            return false;
         }
-    }
-
-    /// If this coordinator does not know the run that a resume speaks of, it begins to rebuild it.
-    fn prepare_rebuild(&mut self, now: Instant, group: Group, record: &EpochRecord) {
+        let lifetime = self.config.control_lost_after;
+        let young = self.born.is_none_or(|born| now.since(born) < lifetime);
         match self.groups.get(&group) {
-            Some(state) if state.rebuild.is_none() && state.epoch >= record.epoch => return,
-            Some(state)
-                if state.rebuild.as_ref().is_some_and(|rebuild| rebuild.record.epoch >= record.epoch) =>
-            {
-                return;
-            }
-            // A newer record than the one the rebuild began with: its roster counts. Whoever is only in the
-            // old one was evicted before we came.
-            Some(state) if state.rebuild.is_some() => {
-                let roster: BTreeSet<_> = record.roster.iter().map(|info| info.id).collect();
-                let gone: Vec<_> = state.roster.iter().copied().filter(|id| !roster.contains(id)).collect();
-                for peer in gone {
-                    self.peers.remove(&peer);
-                }
-            }
-            // Somebody began afresh before the old run came back: the old run wins.
-            Some(state) => {
-                let usurpers = state.roster.clone();
-                for peer in usurpers {
-                    let text = "an older run under this id came back: connect again to join it".to_owned();
-                    self.tell(peer, ToPeer::Kicked { reason: KickReason::Superseded, text });
-                    if let Some(at) = self.peers.remove(&peer).and_then(|peer| peer.connection) {
-                        self.connections.remove(&at);
-                        self.act(super::run::Action::Close(at));
-                    }
-                }
-                self.groups.remove(&group);
-            }
             None => {}
+            Some(state) if state.founder == record.founder => match &state.rebuild {
+                None if state.epoch >= record.epoch => return true,
+                // It knows an epoch of ours that we never opened.
+                None => return false,
+                Some(rebuild) if rebuild.record.epoch >= record.epoch => return true,
+                Some(_) => {}
+            },
+            // Somebody began afresh before the old run came back: the old run wins, as long as its sessions
+            // can be alive. After that whoever comes is a stray.
+            Some(state) if young && state.rebuild.is_none() => {
+                let usurpers = state.roster.clone();
+                self.groups.remove(&group);
+                let text = "an older run under this id came back: connect again to join it";
+                self.dismiss(&usurpers, KickReason::Superseded, text);
+            }
+            Some(_) => return false,
+        }
+        let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
+        // A newer record than the one the rebuild began with: its roster counts. Whoever is only in the old
+        // one was evicted before we came.
+        if let Some(state) = self.groups.get(&group) {
+            let members: BTreeSet<_> = roster.iter().copied().collect();
+            let gone: Vec<_> = state.roster.iter().copied().filter(|id| !members.contains(id)).collect();
+            self.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
         }
         for info in &record.roster {
-            if !self.peers.contains_key(&info.id) {
+            let expected = self.peers.get(&info.id).is_some_and(|peer| peer.phase == Phase::Accepted);
+            if !expected {
+                // If it waits as a newcomer, it does not know that it was admitted; then it joins anew.
+                self.dismiss(&[info.id], KickReason::Superseded, "it was admitted already: connect again");
                 let registration =
                     Registration { info: info.clone(), group, session: UNKNOWN_SESSION, min_world: 1 };
-                let mut peer = Peer::new(now, &registration, self.next_age);
+                self.peers.insert(info.id, Peer::absent(now, &registration, self.next_age));
                 self.next_age += 1;
-                peer.phase = Phase::Accepted;
-                peer.lost_since = Some(now);
-                // Nobody has called it alive yet, and it may have died before we came (rule 20c).
-                peer.sign = Sign::Suspect;
-                self.peers.insert(info.id, peer);
-                self.schedule(now + self.config.control_grace, Timer::Lost(info.id));
-                self.schedule(now + self.config.control_lost_after, Timer::Lost(info.id));
             }
         }
         self.run_epoch = self.run_epoch.max(record.run_epoch);
-        let state = self.groups.entry(group).or_default();
-        let resumed = state.rebuild.take().map(|rebuild| rebuild.resumed).unwrap_or_default();
-        state.roster = record.roster.iter().map(|info| info.id).collect();
+        let floor = record.epoch;
+        let state = self.groups.entry(group).or_insert_with(|| GroupState::new(record.founder, floor));
+        let before = state.rebuild.take();
+        let (mut resumed, left) = before.map(|before| (before.resumed, before.left)).unwrap_or_default();
+        let left: Vec<_> = left.into_iter().filter(|(peer, _)| roster.contains(peer)).collect();
+        resumed.retain(|peer, _| roster.contains(peer));
+        let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
+        state.roster = roster.into_iter().filter(|peer| !gone.contains(peer)).collect();
+        state.away = state.roster.iter().copied().filter(|peer| !resumed.contains_key(peer)).collect();
         state.epoch = record.epoch;
-        state.rebuild = Some(Rebuild { record: record.clone(), resumed, left: Vec::new() });
+        state.rebuild = Some(Rebuild { record: record.clone(), resumed, left });
+        for info in &record.roster {
+            self.review_lost(now, info.id);
+        }
+        true
+    }
+
+    /// Removes peers whose group is not what they think.
+    fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
+        for peer in peers {
+            self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned() });
+            self.newcomers.remove(peer);
+            if let Some(at) = self.peers.remove(peer).and_then(|peer| peer.connection) {
+                self.connections.remove(&at);
+                self.act(Action::Close(at));
+            }
+        }
     }
 
     /// Decides everything once nobody is missing any more.
@@ -189,144 +261,109 @@ impl Run {
         if !state.roster.iter().all(|peer| rebuild.resumed.contains_key(peer)) {
             return;
         }
-        let Some(Rebuild { record, resumed, left }) = state.rebuild.take() else { return };
+        let Some(Rebuild { record, mut resumed, left }) = state.rebuild.take() else { return };
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
-        state.ring = record.ring.iter().map(|rank| roster[*rank as usize]).collect();
-        state.ring.retain(|peer| state.roster.contains(peer));
+        let members: BTreeSet<_> = state.roster.iter().copied().collect();
+        let ring = record.ring.iter().filter_map(|rank| roster.get(*rank as usize).copied());
+        state.ring = ring.filter(|peer| members.contains(peer)).collect();
+        state.unconfirmed = members;
+        state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
 
-        let (verdicts, liars) = decide(&record, &resumed);
+        let decided = decide(&record, &mut resumed);
         let mut told = Vec::new();
-        for (key, verdict, unknowing) in verdicts {
-            let tag = state.tags.entry((key.scope.clone(), key.tag)).or_insert_with(TagState::default);
+        for (key, verdict, unknowing) in decided.verdicts {
+            let tag = state.tags.entry((key.scope.clone(), key.tag)).or_default();
             if key.epoch == record.epoch {
-                tag.next_seq = tag.next_seq.max(key.seq + 1);
+                tag.next_seq = tag.next_seq.max(key.seq.saturating_add(1));
             }
-            tag.keep(key.clone(), verdict.clone(), unknowing.len());
-            for peer in resumed.keys().filter(|peer| !unknowing.contains(peer)) {
-                tag.begin(*peer);
-            }
-            told.extend(unknowing.into_iter().map(|peer| (peer, key.clone(), verdict.clone())));
+            tag.keep(key.clone(), verdict.clone(), &unknowing);
+            told.push((unknowing, ToPeer::Verdict { key, verdict }));
         }
-        for (peer, key, verdict) in told {
-            self.tell(peer, ToPeer::Verdict { key, verdict });
+        for (unknowing, message) in told {
+            self.tell_all(&unknowing, message);
         }
         self.note(Note::Rebuilt(group, record.epoch));
+        for liar in decided.liars {
+            self.note(Note::Contradiction(liar));
+            self.kick(liar, "its resume contradicts what the others know (rule 17)");
+        }
+        for laggard in decided.laggards {
+            self.kick(laggard, "was away for longer than anybody remembers: connect again");
+        }
         if left.is_empty() {
-            let current = self.record(group, Vec::new(), Vec::new());
-            for (peer, (epoch, _)) in &resumed {
-                if *epoch < record.epoch {
-                    self.tell(*peer, ToPeer::Epoch(current.clone()));
-                }
-            }
+            let (behind, current): (Vec<_>, Vec<_>) =
+                resumed.iter().partition(|(_, told)| told.epoch < record.epoch);
+            let behind: Vec<_> = behind.into_iter().map(|(peer, _)| *peer).collect();
+            let current: Vec<_> = current.into_iter().map(|(peer, _)| *peer).collect();
+            let epoch = record.epoch;
+            let record = self.record(group, Vec::new(), Vec::new());
+            self.tell_all(&behind, ToPeer::Epoch(record));
+            self.tell_all(&current, ToPeer::Proceed { group, epoch });
         } else {
             let roster = self.groups[&group].roster.clone();
-            self.open_epoch(now, group, roster, Vec::new(), left);
+            self.open_epoch(group, roster, Vec::new(), left);
         }
-        for liar in liars {
-            self.note(Note::Contradiction(liar));
-            self.kick(now, liar, "its resume contradicts what the others know (rule 17)");
+        for (peer, told) in &resumed {
+            self.tell_rounds(*peer, group, told.rounds);
+            self.vote_again(now, *peer, group, told.topology_vote, told.rounds);
         }
-        let members: Vec<_> = resumed.keys().copied().collect();
-        for peer in members {
+        for peer in resumed.into_keys() {
             let held = self.peers.get_mut(&peer).map(|peer| std::mem::take(&mut peer.held));
             for message in held.unwrap_or_default() {
-                self.handle_settled_message(now, peer, message);
+                if !self.is_doomed(peer) {
+                    self.handle_settled_message(now, peer, message);
+                }
             }
         }
-        self.try_topology(now);
+        self.settle(now, group);
+        self.count_topology = true;
     }
 
     /// Keeps a member's messages until everything is decided. True if the message was taken.
     pub(super) fn hold_while_rebuilding(&mut self, from: PeerId, message: &ToCoordinator) -> bool {
         let Some(peer) = self.peers.get_mut(&from) else { return false };
         let rebuilding = self.groups.get(&peer.group).is_some_and(|state| state.rebuild.is_some());
-        let member = peer.phase == Phase::Accepted;
-        if !rebuilding
-            || !member
-            || matches!(message, ToCoordinator::Leave)
-            || peer.held.len() >= UNCLAIMED_MAX
-        {
+        if !rebuilding || peer.phase != Phase::Accepted || matches!(message, ToCoordinator::Leave) {
             return false;
         }
-        peer.held.push(message.clone());
+        if peer.held.len() >= HELD_MAX {
+            self.kick(
+                from,
+                &format!("sent more than {HELD_MAX} messages to a coordinator that was restarted"),
+            );
+        } else {
+            peer.held.push(message.clone());
+        }
         true
     }
 }
 
-/// Stands for a session that nobody has told us yet.
-pub(super) const UNKNOWN_SESSION: SessionId = SessionId([0; 16]);
-
-/// A verdict and who has not learned it.
-type Decided = (OpKey, Verdict, Vec<PeerId>);
-
-/// Rule 17 on everything that the resumes mention; and whose word cannot be true.
-fn decide(
-    record: &EpochRecord,
-    resumed: &BTreeMap<PeerId, (u64, Vec<TagReport>)>,
-) -> (Vec<Decided>, BTreeSet<PeerId>) {
-    let mut learned: BTreeMap<OpKey, BTreeMap<PeerId, Verdict>> = BTreeMap::new();
-    let mut open: BTreeMap<OpKey, BTreeMap<PeerId, bool>> = BTreeMap::new();
-    for (peer, (_, tags)) in resumed {
-        for report in tags {
-            for (key, verdict) in &report.learned {
-                learned.entry(key.clone()).or_default().insert(*peer, verdict.clone());
-            }
-            if let Some(vote) = &report.open {
-                open.entry(vote.key.clone()).or_default().insert(*peer, vote.complete);
-            }
-        }
+/// Whether a resume could be true at all.
+fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
+    let Resume { registration, record, tags, .. } = resume;
+    if registration.info.id != from {
+        return Err(format!("resumed as {} over a connection of {from}", registration.info.id));
     }
-    let keys: BTreeSet<_> = learned.keys().chain(open.keys()).cloned().collect();
-    let (mut decided, mut liars) = (Vec::new(), BTreeSet::new());
-    for key in keys {
-        let known = learned.get(&key);
-        let votes = open.get(&key);
-        // Whoever is in a later epoch had this attempt's verdict before it, or came after it: only those who
-        // are still in the attempt's own epoch can lack it.
-        let involved: Vec<_> = resumed.keys().copied().filter(|peer| key.scope.involves(*peer)).collect();
-        let in_scope: Vec<_> = involved.iter().copied().filter(|peer| resumed[peer].0 <= key.epoch).collect();
-        // A member that is past this attempt learned its verdict once, though it may not remember it.
-        let past = |peer: &PeerId| {
-            resumed[peer].1.iter().flat_map(|report| &report.learned).any(|(later, _)| {
-                (later.scope == key.scope && later.tag == key.tag)
-                    && (later.epoch, later.seq) > (key.epoch, key.seq)
-            })
-        };
-        let complete = |peer: &PeerId| votes.and_then(|votes| votes.get(peer)).copied().unwrap_or(false);
-        let incomplete: Vec<_> =
-            in_scope.iter().copied().filter(|peer| !complete(peer) && !past(peer)).collect();
-        let verdict = match known.and_then(|known| known.values().next()) {
-            Some(verdict) => {
-                let knowing = known.map(BTreeMap::len).unwrap_or_default();
-                if matches!(verdict, Verdict::Commit { .. }) {
-                    // A commit needed everybody's Complete: who still votes otherwise cannot be right.
-                    let unknowing = incomplete
-                        .iter()
-                        .copied()
-                        .filter(|peer| known.is_none_or(|known| !known.contains_key(peer)))
-                        .filter(|peer| votes.is_some_and(|votes| votes.contains_key(peer)));
-                    let contradicting: Vec<_> = unknowing.collect();
-                    if contradicting.len() > knowing {
-                        liars.extend(known.into_iter().flat_map(|known| known.keys().copied()));
-                    } else {
-                        liars.extend(contradicting);
-                    }
-                }
-                verdict.clone()
-            }
-            None if key.epoch < record.epoch && involved.iter().any(&past) => {
-                // Decided long ago, and nobody remembers how: whoever waits for it must join anew.
-                liars.extend(votes.into_iter().flat_map(|votes| votes.keys().copied()));
-                continue;
-            }
-            None if incomplete.is_empty() => Verdict::Commit { pending: 0 },
-            None => Verdict::Abort(AbortReason::Rebuilt),
-        };
-        let unknowing = in_scope
-            .into_iter()
-            .filter(|peer| known.is_none_or(|known| !known.contains_key(peer)) && !past(peer))
-            .collect();
-        decided.push((key, verdict, unknowing));
+    if registration.session == UNKNOWN_SESSION {
+        return Err("resumed with a session of zeros: it must be random".to_owned());
     }
-    (decided, liars)
+    if record.group != registration.group || record.rank_of(from).is_none() {
+        return Err("resumed with a record of which it is no member".to_owned());
+    }
+    let ids: BTreeSet<_> = record.roster.iter().map(|info| info.id).collect();
+    if ids.len() != record.roster.len() {
+        return Err("resumed with a record that lists a member twice".to_owned());
+    }
+    let learned = tags.iter().flat_map(|tag| tag.learned.iter().map(|(key, _)| key));
+    let mut keys = learned.chain(tags.iter().filter_map(|tag| tag.open.as_ref().map(|open| &open.key)));
+    let foreign = |key: &&crate::collective::OpKey| {
+        key.group != record.group
+            || key.epoch > record.epoch
+            || !key.scope.involves(from)
+            || key.seq == u64::MAX
+    };
+    match keys.find(foreign) {
+        Some(key) => Err(format!("resumed with {key}, which cannot be its own")),
+        None => Ok(()),
+    }
 }

@@ -18,40 +18,40 @@ pub(super) fn plan(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> O
     if fits(members) {
         return Some(members.to_vec());
     }
-    let (first, rest) = members.split_first()?;
-    let mut steps = STEPS_MAX;
-    let mut ring = vec![*first];
-    let mut left: Vec<_> = rest.to_vec();
-    extend(&mut ring, &mut left, broken, &mut steps).then_some(ring)
-}
-
-fn extend(
-    ring: &mut Vec<PeerId>,
-    left: &mut Vec<PeerId>,
-    broken: &BTreeSet<(PeerId, PeerId)>,
-    steps: &mut usize,
-) -> bool {
-    let last = ring[ring.len() - 1];
-    if left.is_empty() {
-        return !broken.contains(&(last, ring[0]));
+    // Depth first, without recursion: a ring may be longer than a stack is deep. `ring[..at]` is placed;
+    // `choice[at]` says how many of the rest were tried in its place.
+    let mut ring = members.to_vec();
+    let mut choice = vec![0; ring.len()];
+    let mut at = 1;
+    for _ in 0..STEPS_MAX + members.len() {
+        if at == ring.len() {
+            if !broken.contains(&(ring[at - 1], ring[0])) {
+                return Some(ring);
+            }
+            at -= 1;
+            // What was chosen last goes back to where it was.
+            ring[at..=at + choice[at]].rotate_left(1);
+            choice[at] += 1;
+        }
+        match (at + choice[at]..ring.len()).find(|next| !broken.contains(&(ring[at - 1], ring[*next]))) {
+            Some(next) => {
+                choice[at] = next - at;
+                // The rest keeps its order.
+                ring[at..=next].rotate_right(1);
+                at += 1;
+                if at < ring.len() {
+                    choice[at] = 0;
+                }
+            }
+            None if at == 1 => return None,
+            None => {
+                at -= 1;
+                ring[at..=at + choice[at]].rotate_left(1);
+                choice[at] += 1;
+            }
+        }
     }
-    for at in 0..left.len() {
-        if *steps == 0 {
-            return false;
-        }
-        *steps -= 1;
-        if broken.contains(&(last, left[at])) {
-            continue;
-        }
-        let next = left.remove(at);
-        ring.push(next);
-        if extend(ring, left, broken, steps) {
-            return true;
-        }
-        ring.pop();
-        left.insert(at, next);
-    }
-    false
+    None
 }
 
 #[cfg(test)]
@@ -93,5 +93,37 @@ mod tests {
         // Nobody reaches the last one: no ring, and no search through all orders either.
         let broken = members.iter().map(|from| (*from, members[199])).collect();
         assert_eq!(plan(&members, &broken), None);
+    }
+
+    #[test]
+    fn a_ring_of_thousands_is_mended_without_recursion() {
+        let members: Vec<_> =
+            (0..16_000u128).map(|number| PeerId::from_bytes(number.to_be_bytes())).collect();
+        let broken = BTreeSet::from([(members[7], members[8]), (members[15_999], members[0])]);
+        let ring = plan(&members, &broken).unwrap();
+        let uses = |at: usize| broken.contains(&(ring[at], ring[(at + 1) % ring.len()]));
+        assert!((0..ring.len()).all(|at| !uses(at)));
+        assert_eq!(ring.iter().collect::<BTreeSet<_>>().len(), 16_000);
+    }
+
+    #[test]
+    fn a_ring_is_found_whenever_one_exists() {
+        // All graphs of four members: compared with trying every order.
+        let members = peers(4);
+        let pairs: Vec<_> =
+            (0..4).flat_map(|a| (0..4).map(move |b| (a, b))).filter(|(a, b)| a != b).collect();
+        let orders = [[0, 1, 2, 3], [0, 1, 3, 2], [0, 2, 1, 3], [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 2, 1]];
+        for mask in 0..1u32 << pairs.len() {
+            let chosen = pairs.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
+            let broken: BTreeSet<_> = chosen.map(|(_, (a, b))| (members[*a], members[*b])).collect();
+            let works = |order: &[usize; 4]| {
+                (0..4).all(|at| !broken.contains(&(members[order[at]], members[order[(at + 1) % 4]])))
+            };
+            let found = plan(&members, &broken);
+            assert_eq!(found.is_some(), orders.iter().any(works), "{broken:?}");
+            if let Some(ring) = found {
+                assert!((0..4).all(|at| !broken.contains(&(ring[at], ring[(at + 1) % 4]))));
+            }
+        }
     }
 }

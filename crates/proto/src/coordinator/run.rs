@@ -3,7 +3,7 @@
 use super::Config;
 use super::groups::GroupState;
 use super::peers::{Peer, Sign};
-use crate::collective::{Group, RunEpoch};
+use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::time::{Duration, Instant};
@@ -20,6 +20,8 @@ pub struct ConnectionId(pub u64);
 pub enum Action {
     /// Send a message.
     Send(ConnectionId, ToPeer),
+    /// Send one message to many: encode it once.
+    SendAll(Vec<ConnectionId>, ToPeer),
     /// Close a connection once what was sent before is on its way.
     Close(ConnectionId),
     /// Try a TCP connect, close it at once if it succeeds, report through `handle_connect`.
@@ -60,8 +62,11 @@ pub enum Note {
     Contradiction(PeerId),
     /// Most peers fell silent at once; evictions for silence are frozen (rule 21).
     Frozen,
+    /// A peer obeys that higher term: another coordinator reigned since, and what this one held is void (rule 17).
+    SteppedDown(Term),
 }
 
+/// Each has at most one alarm, the earliest that was asked for; whoever handles it asks again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Timer {
     /// A collective's deadline, or the end of collecting differing calls, may have come.
@@ -76,16 +81,22 @@ pub(super) enum Timer {
 
 /// The coordinator of one run.
 ///
-/// Calling contract: hand in messages of one connection in their order, and `handle_closed` after the last.
-/// Drain `poll_action` after every call.
+/// Calling contract: hand in messages of one connection in their order, and `handle_closed` after the last,
+/// also when it was closed because of an [`Action::Close`]. Drain `poll_action` after every call.
 #[derive(Debug)]
 pub struct Run {
     pub(super) config: Config,
     pub(super) term: Term,
     pub(super) run_epoch: RunEpoch,
     pub(super) peers: BTreeMap<PeerId, Peer>,
+    /// Those of the peers who wait to be admitted.
+    pub(super) newcomers: BTreeSet<PeerId>,
     pub(super) connections: BTreeMap<ConnectionId, PeerId>,
     pub(super) groups: BTreeMap<Group, GroupState>,
+    /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
+    pub(super) epoch_floor: GroupEpoch,
+    /// When the first message came: until the old members' sessions have run out, they may come back to us.
+    pub(super) born: Option<Instant>,
     /// Older peers have lower numbers; ties are broken by age.
     pub(super) next_age: u64,
     /// Whose connects are under way, and which port they try.
@@ -95,7 +106,13 @@ pub struct Run {
     /// Until then this may be an old run whose members are still on their way.
     pub(super) fresh_after: Option<Instant>,
     pub(super) counters: Counters,
+    /// Who is to be lost before the call at hand returns. Losing is never done in the middle of something else:
+    /// it aborts, opens epochs and counts votes, and those must find everything in order.
+    doomed: VecDeque<(PeerId, LossReason)>,
+    /// Whether the votes for newcomers are to be counted before the call at hand returns.
+    pub(super) count_topology: bool,
     timers: BTreeSet<(Instant, Timer)>,
+    alarms: BTreeMap<Timer, Instant>,
     actions: VecDeque<Action>,
 }
 
@@ -122,15 +139,21 @@ impl Run {
             term: 1,
             run_epoch: 0,
             peers: BTreeMap::new(),
+            newcomers: BTreeSet::new(),
             connections: BTreeMap::new(),
             groups: BTreeMap::new(),
+            epoch_floor: 0,
+            born: None,
             next_age: 0,
             knocks: BTreeMap::new(),
             next_token: 0,
             frozen_until: None,
             fresh_after: None,
             counters: Counters::default(),
+            doomed: VecDeque::new(),
+            count_topology: false,
             timers: BTreeSet::new(),
+            alarms: BTreeMap::new(),
             actions: VecDeque::new(),
         }
     }
@@ -144,42 +167,57 @@ impl Run {
 
     /// A message arrived on a connection whose other end is proven to be `from`.
     pub fn handle_message(&mut self, now: Instant, at: ConnectionId, from: PeerId, message: ToCoordinator) {
+        self.born.get_or_insert(now);
         match message {
             ToCoordinator::AskStatus => {
                 let status = self.status(now).to_json();
-                return self.act(Action::Send(at, ToPeer::Status(status)));
+                self.act(Action::Send(at, ToPeer::Status(status)));
             }
-            ToCoordinator::Register(registration) => return self.register(now, at, from, registration),
-            ToCoordinator::Resume(resume) => return self.resume(now, at, from, resume),
-            _ => {}
+            ToCoordinator::Register(registration, generation) => {
+                self.register(now, at, from, registration, generation);
+            }
+            ToCoordinator::Resume(resume) => self.resume(now, at, from, resume),
+            message => self.handle_member_message(now, at, from, message),
         }
+        self.finish(now);
+    }
+
+    fn handle_member_message(
+        &mut self,
+        now: Instant,
+        at: ConnectionId,
+        from: PeerId,
+        message: ToCoordinator,
+    ) {
         let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.connection == Some(at)) else {
             // Either it never registered here, or its session goes on elsewhere, or it was evicted.
             return self.turn_away(at, KickReason::Evicted, "not a peer of this run any more: connect again");
         };
         peer.heard = now;
         peer.refused_at = None;
-        if self.hold_while_rebuilding(from, &message) {
-            return;
+        if !self.hold_while_rebuilding(from, &message) {
+            self.handle_settled_message(now, from, message);
         }
-        self.handle_settled_message(now, from, message);
     }
 
     pub(super) fn handle_settled_message(&mut self, now: Instant, from: PeerId, message: ToCoordinator) {
         match message {
-            ToCoordinator::VoteTopology { min_world } => self.vote_topology(now, from, min_world),
-            ToCoordinator::Connected { group, epoch } => self.link_up(now, from, group, epoch),
+            ToCoordinator::VoteTopology { min_world, round } => {
+                self.vote_topology(now, from, min_world, round);
+            }
+            ToCoordinator::TopologyExpired { round } => self.topology_expired(now, from, round),
+            ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
                 self.link_broken(now, from, group, epoch, (a, b), dialling, &error);
             }
             ToCoordinator::Initiate { key, fingerprint, timeout_ms } => {
                 self.initiate(now, from, key, fingerprint, timeout_ms);
             }
-            ToCoordinator::Complete { key } => self.complete(now, from, &key),
+            ToCoordinator::Complete { key } => self.complete(from, &key),
             ToCoordinator::Refuse { key, reason } => self.refuse(now, from, &key, reason),
             ToCoordinator::Acknowledge { key } => self.acknowledge(from, &key),
-            ToCoordinator::Leave => self.leave(now, from),
-            ToCoordinator::Register(_) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
+            ToCoordinator::Leave => self.lose(from, LossReason::Left),
+            ToCoordinator::Register(..) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
         }
     }
 
@@ -188,11 +226,13 @@ impl Run {
         if let Some(peer) = self.connections.remove(&at) {
             self.disconnected(now, peer, at);
         }
+        self.finish(now);
     }
 
     /// The health plane says how a peer is.
     pub fn handle_health(&mut self, now: Instant, peer: PeerId, sign: Sign) {
         self.note_sign(now, peer, sign);
+        self.finish(now);
     }
 
     /// A connect attempt ended.
@@ -200,19 +240,58 @@ impl Run {
         if let Some((peer, knock)) = self.knocks.remove(&token.0) {
             self.knocked(now, peer, knock, outcome);
         }
+        self.finish(now);
     }
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(&(due, timer)) = self.timers.first().filter(|(due, _)| *due <= now) {
             self.timers.remove(&(due, timer));
+            self.alarms.remove(&timer);
             match timer {
                 Timer::Ops(group) => self.review_ops(now, group),
                 Timer::Lost(peer) => self.review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
-                Timer::Fresh => self.try_topology(now),
+                Timer::Fresh => {
+                    self.fresh_after = None;
+                    self.try_topology();
+                }
             }
         }
+        self.finish(now);
+    }
+
+    /// Does what the call at hand has led to: losses first, then the votes for newcomers.
+    fn finish(&mut self, now: Instant) {
+        loop {
+            if !self.doomed.is_empty() {
+                let doomed: Vec<_> = std::mem::take(&mut self.doomed).into();
+                self.remove_peers(now, &doomed);
+                self.count_topology = true;
+            } else if std::mem::take(&mut self.count_topology) {
+                self.try_topology();
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Decides that a peer is out; what follows from it is done before the call at hand returns.
+    pub(super) fn lose(&mut self, peer: PeerId, reason: LossReason) {
+        if !self.peers.contains_key(&peer) || self.is_doomed(peer) {
+            return;
+        }
+        if !matches!(reason, LossReason::Left | LossReason::Kicked) {
+            self.counters.evictions += 1;
+            let text = format!("evicted: {reason}");
+            self.tell(peer, ToPeer::Kicked { reason: KickReason::Evicted, text });
+        }
+        self.act(Action::Evict(peer));
+        self.doomed.push_back((peer, reason));
+    }
+
+    pub(super) fn is_doomed(&self, peer: PeerId) -> bool {
+        self.doomed.iter().any(|(doomed, _)| *doomed == peer)
     }
 
     /// The next thing to do.
@@ -235,8 +314,29 @@ impl Run {
         self.peers.is_empty()
     }
 
+    /// Asks to be woken for that reason at `at`, or earlier if that was asked for already.
     pub(super) fn schedule(&mut self, at: Instant, timer: Timer) {
+        match self.alarms.get(&timer) {
+            Some(alarm) if *alarm <= at => return,
+            Some(&later) => {
+                self.timers.remove(&(later, timer));
+            }
+            None => {}
+        }
+        self.alarms.insert(timer, at);
         self.timers.insert((at, timer));
+    }
+
+    /// How many alarms are set.
+    #[cfg(test)]
+    pub(super) fn timers(&self) -> usize {
+        self.timers.len()
+    }
+
+    /// How many connections are held.
+    #[cfg(test)]
+    pub(super) fn connections(&self) -> usize {
+        self.connections.len()
     }
 
     pub(super) fn act(&mut self, action: Action) {
@@ -251,6 +351,17 @@ impl Run {
     pub(super) fn tell(&mut self, peer: PeerId, message: ToPeer) {
         if let Some(at) = self.peers.get(&peer).and_then(|peer| peer.connection) {
             self.act(Action::Send(at, message));
+        }
+    }
+
+    /// Sends one message to all of these who are connected.
+    pub(super) fn tell_all<'a>(&mut self, peers: impl IntoIterator<Item = &'a PeerId>, message: ToPeer) {
+        let connection = |peer: &PeerId| self.peers.get(peer).and_then(|peer| peer.connection);
+        let connections: Vec<_> = peers.into_iter().filter_map(connection).collect();
+        match connections[..] {
+            [] => {}
+            [at] => self.act(Action::Send(at, message)),
+            _ => self.act(Action::SendAll(connections, message)),
         }
     }
 

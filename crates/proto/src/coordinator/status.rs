@@ -1,8 +1,10 @@
 //! Who is in, who waits for whom, since when and why: said at any moment, in words.
 
+use super::groups::GroupState;
 use super::peers::Phase;
 use super::run::Run;
 use crate::collective::{Group, Scope};
+use crate::limits::{NAMED_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
 use serde::Serialize;
 
@@ -11,6 +13,8 @@ use serde::Serialize;
 pub struct Status {
     term: u64,
     run_epoch: u64,
+    /// How many peers there are; large runs list only the first.
+    world_size: usize,
     peers: Vec<PeerStatus>,
     groups: Vec<GroupStatus>,
     /// One sentence per thing that somebody waits for; empty if nobody does.
@@ -67,6 +71,17 @@ impl Status {
     }
 }
 
+/// The first few names, and how many more there are.
+fn some<T>(names: impl Iterator<Item = T>, name: impl Fn(T) -> String) -> Vec<String> {
+    let mut names = names.peekable();
+    let mut list: Vec<_> = names.by_ref().take(NAMED_MAX).map(name).collect();
+    let more = names.count();
+    if more > 0 {
+        list.push(format!("{more} more"));
+    }
+    list
+}
+
 fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
 }
@@ -82,14 +97,15 @@ impl Run {
         let mut groups = Vec::new();
         for (group, state) in &self.groups {
             let mut collectives = Vec::new();
-            for ((scope, tag), held) in &state.tags {
+            for ((scope, tag), held) in
+                state.tags.iter().filter(|(_, held)| held.open.is_some()).take(NAMED_MAX)
+            {
                 let Some(op) = &held.open else { continue };
                 let members = self.members_in(*group, scope);
-                let not_called: Vec<_> =
-                    members.iter().filter(|id| !op.votes.contains_key(id)).map(name).collect();
+                let not_called = some(members.iter().filter(|id| !op.votes.contains_key(id)), name);
                 let incomplete =
                     |id: &&crate::id::PeerId| op.votes.get(id).is_some_and(|vote| !vote.complete);
-                let not_complete: Vec<_> = members.iter().filter(incomplete).map(name).collect();
+                let not_complete = some(members.iter().filter(incomplete), name);
                 let call = op.calls.first().map(ToString::to_string).unwrap_or_default();
                 let age = seconds(now.since(op.opened));
                 if !not_called.is_empty() {
@@ -118,12 +134,7 @@ impl Run {
                 });
             }
             if state.rebuild.is_some() {
-                let missing: Vec<_> = state
-                    .roster
-                    .iter()
-                    .filter(|id| self.peers.get(id).is_some_and(|peer| peer.lost_since.is_some()))
-                    .map(name)
-                    .collect();
+                let missing = some(state.away.iter(), name);
                 waiting
                     .push(format!("group {group}: rebuilding, waits for {} to resume", missing.join(", ")));
             }
@@ -131,20 +142,17 @@ impl Run {
                 group: *group,
                 epoch: state.epoch,
                 world_size: state.roster.len(),
-                ring: state.ring.iter().map(name).collect(),
-                broken_links: state.broken.iter().map(|(a, b)| (name(a), name(b))).collect(),
+                ring: some(state.ring.iter(), name),
+                broken_links: state.broken.iter().take(NAMED_MAX).map(|(a, b)| (name(a), name(b))).collect(),
                 rebuilding: state.rebuild.is_some(),
                 collectives,
             });
         }
-        let newcomers: Vec<_> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.phase == Phase::Registered)
-            .map(|(id, _)| name(id))
-            .collect();
-        let silent: Vec<_> =
-            self.accepted().filter(|(_, peer)| peer.vote.is_none()).map(|(id, _)| name(id)).collect();
+        let newcomers = some(self.newcomers.iter(), name);
+        let silent = |state: &'_ GroupState| {
+            state.roster.iter().filter(|id| !state.voters.contains(id)).copied().collect::<Vec<_>>()
+        };
+        let silent = some(self.groups.values().flat_map(silent), |id| name(&id));
         if !newcomers.is_empty() && !silent.is_empty() {
             let (who, whom) = (newcomers.join(", "), silent.join(", "));
             waiting.push(format!("{who} waits to be admitted until {whom} calls update_topology"));
@@ -152,7 +160,8 @@ impl Run {
         Status {
             term: self.term,
             run_epoch: self.run_epoch,
-            peers: self.peers.keys().map(|id| self.peer_status(now, *id)).collect(),
+            world_size: self.peers.len(),
+            peers: self.peers.keys().take(STATUS_PEERS_MAX).map(|id| self.peer_status(now, *id)).collect(),
             groups,
             waiting,
             commits: self.counters.commits,

@@ -1,1 +1,9 @@
+//! The coordinator alone: each test hands in what peers say and looks at every action that comes back.
 
+mod bench;
+mod collectives;
+mod evictions;
+mod links;
+mod rebuilding;
+mod sessions;
+mod topology;

@@ -1,133 +1,205 @@
 //! Votes for newcomers: the whole run, unanimously, between collectives.
 //!
 //! Every accepted peer votes by calling `update_topology`; a newcomer's registration is its vote. When all
-//! have voted and nothing runs, everybody who waits is admitted and the changed groups get a new epoch. A
-//! voter's call ends when its links are up and its group is as large as it asked for; until then its vote
-//! stands. A voter that is lost is simply no longer asked.
+//! have voted and nothing runs, whoever makes its group as large as all its voters ask for is admitted, and
+//! the changed groups get a new epoch: one for many newcomers, not one for each. A group's vote ends for all
+//! of its members together, when the links are up and it is large enough; until then the votes stand. A voter
+//! that is lost is simply no longer asked. The first deadline to pass ends the vote for its group (rule 6).
+//!
+//! The votes of a group are numbered. So a member that did not hear how a vote ended, because its connection
+//! broke or the coordinator died in the middle of saying it, is told when it resumes, and does not wait in a
+//! vote that the others have left.
 
-use super::peers::{Phase, TopologyVote};
-use super::run::{Note, Run};
-use crate::collective::Group;
+use super::peers::Phase;
+use super::run::{Note, Run, Timer};
+use crate::collective::{Group, Scope};
 use crate::id::PeerId;
 use crate::time::Instant;
-use crate::wire::control::ToPeer;
-use std::collections::BTreeMap;
+use crate::wire::control::{AbortReason, Rounds, ToPeer};
+use std::collections::{BTreeMap, BTreeSet};
 
 impl Run {
-    pub(super) fn vote_topology(&mut self, now: Instant, from: PeerId, min_world: u32) {
+    pub(super) fn vote_topology(&mut self, now: Instant, from: PeerId, min_world: u32, round: u64) {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         if min_world == 0 {
-            peer.vote = None; // Its call ended without us: the vote no longer stands.
-            return;
+            return self.set_vote(from, None); // Its call ended without us: the vote no longer stands.
         }
-        let since = peer.vote.map_or(now, |vote| vote.since);
-        peer.vote = Some(TopologyVote { min_world, since });
-        peer.last_call = (format!("update_topology(min_world={min_world})"), now);
         let group = peer.group;
+        let Some(state) = self.groups.get(&group).filter(|_| peer.phase == Phase::Accepted) else { return };
+        if round <= state.rounds.ended {
+            self.counters.stale += 1;
+            return; // That vote is over, and the news is on its way to it.
+        }
+        peer.last_call = (format!("update_topology(min_world={min_world})"), now);
+        self.set_vote(from, Some(min_world));
         self.judge_mixed_calls(now, group);
-        self.try_topology(now);
     }
 
-    /// Two kinds of calls in one group are a mistake of the program, not a reason to wait (rule 7).
-    pub(super) fn judge_mixed_calls(&mut self, now: Instant, group: Group) {
-        let keys = self.open_keys(group, |scope, _| *scope == crate::collective::Scope::Whole);
-        let Some(key) = keys.first() else { return };
-        let Some(state) = self.groups.get(&group) else { return };
-        let place = (key.scope.clone(), key.tag);
-        let Some(op) = state.tags.get(&place).and_then(|tag| tag.open.as_ref()) else { return };
-        let voters: Vec<_> = state
-            .roster
-            .iter()
-            .filter(|peer| !op.votes.contains_key(peer))
-            .filter(|peer| self.peers.get(peer).is_some_and(|peer| peer.vote.is_some()))
-            .copied()
-            .collect();
-        if voters.is_empty() {
+    /// A voter's deadline passed: the vote is over for its whole group, and all learn who was waited for.
+    pub(super) fn topology_expired(&mut self, now: Instant, from: PeerId, round: u64) {
+        let Some(group) = self.peers.get(&from).map(|peer| peer.group) else { return };
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.voters.contains(&from)) else {
+            return;
+        };
+        if round != state.rounds.ended + 1 {
+            self.counters.stale += 1;
             return;
         }
-        let callers: Vec<_> = op.votes.keys().copied().collect();
-        let words = op.calls[0].to_string();
-        let oldest = |side: &[PeerId]| side.iter().filter_map(|id| Some(self.peers.get(id)?.age)).min();
+        state.rounds.ended = round;
+        let (roster, voters) = (state.roster.clone(), state.voters.clone());
+        let everybody = self.groups.values().flat_map(|state| {
+            state
+                .roster
+                .iter()
+                .filter(|peer| !state.voters.contains(peer) || state.unconfirmed.contains(peer))
+        });
+        let waiting = self.waiting_list(now, everybody);
+        for voter in voters {
+            self.set_vote(voter, None);
+        }
+        self.tell_all(&roster, ToPeer::TopologyTimeout { round, waiting });
+    }
+
+    /// Two kinds of calls in one group are a mistake of the program, not a reason to wait (rule 7). Like
+    /// differing calls they are judged when all have called, or after a moment.
+    pub(super) fn judge_mixed_calls(&mut self, now: Instant, group: Group) {
+        let settle = self.config.mismatch_settle;
+        let Some(state) = self.groups.get_mut(&group) else { return };
+        if state.voters.is_empty() || state.open_ops == 0 {
+            state.mixed_at = None;
+            return;
+        }
+        let whole = state.tags.iter().filter(|((scope, _), _)| *scope == Scope::Whole);
+        let ops: Vec<_> = whole.filter_map(|(_, tag)| tag.open.as_ref()).collect();
+        let callers: BTreeSet<_> = ops.iter().flat_map(|op| op.votes.keys().copied()).collect();
+        let voters: Vec<_> = state.voters.difference(&callers).copied().collect();
+        let Some(words) = ops.first().map(|op| op.calls[0].to_string()).filter(|_| !voters.is_empty()) else {
+            state.mixed_at = None;
+            return;
+        };
+        let judged_at = *state.mixed_at.get_or_insert(now + settle);
+        if now < judged_at && callers.len() + voters.len() < state.roster.len() {
+            return self.schedule(judged_at, Timer::Ops(group));
+        }
+        state.mixed_at = None;
+        let age = |id: &PeerId| self.peers.get(id).map_or(u64::MAX, |peer| peer.age);
         let voters_deviate = match voters.len().cmp(&callers.len()) {
             std::cmp::Ordering::Less => true,
             std::cmp::Ordering::Greater => false,
-            std::cmp::Ordering::Equal => oldest(&voters) > oldest(&callers),
+            std::cmp::Ordering::Equal => voters.iter().map(age).min() > callers.iter().map(age).min(),
         };
         if voters_deviate {
-            for voter in voters {
-                if let Some(peer) = self.peers.get_mut(&voter) {
-                    peer.vote = None;
-                }
-                self.tell(voter, ToPeer::TopologyMismatch { others: words.clone() });
+            for voter in &voters {
+                self.set_vote(*voter, None);
             }
-        } else {
-            let reason = crate::wire::control::AbortReason::Mismatch {
-                deviating: callers,
-                theirs: words,
-                common: "update_topology".to_owned(),
-            };
-            self.abort(now, key, reason);
+            return self.tell_all(&voters, ToPeer::TopologyMismatch { others: words });
+        }
+        for key in self.open_keys(group, |scope, _| *scope == Scope::Whole) {
+            let deviating = callers.iter().copied().collect();
+            let common = "update_topology".to_owned();
+            let reason = AbortReason::Mismatch { deviating, theirs: words.clone(), common };
+            self.abort(&key, reason);
         }
     }
 
     /// Takes the next step of admission if everybody agrees.
-    pub(super) fn try_topology(&mut self, now: Instant) {
-        let busy = self.groups.values().any(|group| group.has_open_ops() || group.rebuild.is_some());
-        let unanimous = self.accepted().all(|(_, peer)| peer.vote.is_some());
-        let too_early = self.groups.is_empty() && self.fresh_after.is_some_and(|fresh| now < fresh);
-        if busy || !unanimous || too_early {
+    pub(super) fn try_topology(&mut self) {
+        let agree = self.groups.values().all(|group| {
+            group.open_ops == 0 && group.rebuild.is_none() && group.voters.len() == group.roster.len()
+        });
+        // Just after a restart a run of which nobody spoke yet may be an old one.
+        let too_early = self.groups.is_empty() && self.fresh_after.is_some();
+        if !agree || too_early {
             return;
         }
-        let newcomers: Vec<_> = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.phase == Phase::Registered)
-            .map(|(id, _)| *id)
-            .collect();
-        if !newcomers.is_empty() {
-            return self.admit(now, newcomers);
+        let admissible = self.admissible();
+        if !admissible.is_empty() {
+            return self.admit(admissible);
         }
-        if self.groups.values().any(|group| !group.unconfirmed.is_empty()) {
-            return;
+        if self.groups.values().all(|group| group.unconfirmed.is_empty()) {
+            self.finish_votes();
         }
-        self.finish_votes();
     }
 
-    fn admit(&mut self, now: Instant, mut newcomers: Vec<PeerId>) {
-        // Ranks of newcomers follow the order of their arrival.
-        newcomers.sort_by_key(|id| self.peers[id].age);
+    /// The newcomers whose admission makes their group as large as everybody in it asks for. Admitting fewer
+    /// would end nobody's call, and cost an epoch each.
+    fn admissible(&self) -> BTreeMap<Group, Vec<PeerId>> {
         let mut by_group: BTreeMap<Group, Vec<PeerId>> = BTreeMap::new();
-        for id in newcomers {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.phase = Phase::Accepted;
-                by_group.entry(peer.group).or_default().push(id);
-            }
-            self.note(Note::Accepted(id));
+        for id in &self.newcomers {
+            by_group.entry(self.peers[id].group).or_default().push(*id);
         }
+        let wants = |id: &PeerId| self.peers.get(id).and_then(|peer| peer.vote).unwrap_or(1) as usize;
+        by_group.retain(|group, newcomers| {
+            let roster = self.groups.get(group).map_or(&[][..], |state| &state.roster);
+            // Whoever asks for more than there would be waits outside.
+            newcomers.sort_by_key(|id| (wants(id), self.peers[id].age));
+            while newcomers.last().is_some_and(|last| wants(last) > roster.len() + newcomers.len()) {
+                newcomers.pop();
+            }
+            let size = roster.len() + newcomers.len();
+            // Ranks of newcomers follow the order of their arrival.
+            newcomers.sort_by_key(|id| self.peers[id].age);
+            !newcomers.is_empty() && roster.iter().all(|member| wants(member) <= size)
+        });
+        by_group
+    }
+
+    fn admit(&mut self, by_group: BTreeMap<Group, Vec<PeerId>>) {
         self.run_epoch += 1;
         for (group, joined) in by_group {
+            for id in &joined {
+                self.newcomers.remove(id);
+                if let Some(peer) = self.peers.get_mut(id) {
+                    peer.phase = Phase::Accepted;
+                }
+                self.note(Note::Accepted(*id));
+            }
             let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);
-            self.open_epoch(now, group, roster, joined, Vec::new());
+            self.open_epoch(group, roster, joined.clone(), Vec::new());
+            if let Some(state) = self.groups.get_mut(&group) {
+                state.voters.extend(joined);
+            }
         }
     }
 
-    /// Ends the calls of all voters whose group is large enough.
+    /// Ends the calls of all voters of the groups that are large enough for everybody in them.
     fn finish_votes(&mut self) {
-        let satisfied: Vec<_> = self
-            .accepted()
-            .filter(|(_, peer)| {
-                let size = self.groups.get(&peer.group).map_or(0, |group| group.roster.len() as u32);
-                peer.vote.is_some_and(|vote| size >= vote.min_world)
-            })
-            .map(|(id, _)| *id)
-            .collect();
         let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
-        for id in satisfied {
-            if let Some(peer) = self.peers.get_mut(&id) {
-                peer.vote = None;
+        let satisfied = |peer: &PeerId, size: usize| {
+            self.peers.get(peer).and_then(|peer| peer.vote).is_none_or(|wants| wants as usize <= size)
+        };
+        let done: Vec<_> = self
+            .groups
+            .iter()
+            .filter(|(_, state)| state.roster.iter().all(|peer| satisfied(peer, state.roster.len())))
+            .map(|(group, _)| *group)
+            .collect();
+        for group in done {
+            let Some(state) = self.groups.get_mut(&group) else { continue };
+            let round = state.rounds.ended + 1;
+            state.rounds = Rounds { ended: round, done: round };
+            state.voters.clear();
+            let roster = state.roster.clone();
+            for id in &roster {
+                if let Some(peer) = self.peers.get_mut(id) {
+                    peer.vote = None;
+                }
             }
-            self.tell(id, ToPeer::TopologyDone { run_epoch, global_world_size });
+            self.tell_all(&roster, ToPeer::TopologyDone { run_epoch, global_world_size, round });
+        }
+    }
+
+    /// Tells a member that comes back how the votes ended whose end it did not hear.
+    pub(super) fn tell_rounds(&mut self, peer: PeerId, group: Group, known: Rounds) {
+        let Some(rounds) = self.groups.get(&group).map(|state| state.rounds) else { return };
+        if rounds.done > known.ended {
+            // A vote that ended well had this peer's vote: it is the one that it waits in.
+            let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+            self.tell(peer, ToPeer::TopologyDone { run_epoch, global_world_size, round: rounds.done });
+        }
+        if rounds.ended > known.ended.max(rounds.done) {
+            self.tell(peer, ToPeer::TopologyTimeout { round: rounds.ended, waiting: Vec::new() });
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use crate::collective::{Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
 use crate::id::PeerId;
+use crate::limits::TAGS_MAX;
 use crate::time::Instant;
 use crate::wire::control::{KickReason, LossReason, Waiting};
 
@@ -36,7 +37,8 @@ pub enum Command {
     Abort,
     /// The attempt counts: let go of what would undo it.
     Commit,
-    /// The attempt does not count: restore the caller's data.
+    /// The attempt does not count: restore the caller's data. It may follow an attempt that was stopped, and
+    /// then finds nothing to restore.
     Undo,
     /// The call is over.
     Finish(Outcome),
@@ -141,6 +143,12 @@ pub enum CallError {
     /// The program cancelled it.
     #[error("cancelled")]
     Cancelled,
+    /// The program uses too many different tags or scopes in one epoch. Fix the program.
+    #[error("{tags} tags and scopes are in use, the limit is {TAGS_MAX}: use tags again")]
+    TooManyTags {
+        /// How many it uses.
+        tags: usize,
+    },
     /// The session is over: this peer is out. Connect again.
     #[error("out of the run: {0}")]
     Out(OutReason),

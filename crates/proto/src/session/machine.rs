@@ -1,14 +1,16 @@
-//! The session: connection, membership, attempts.
+//! The session's state and face: connection, membership, time. What becomes of a call is in `attempts`.
 
 use super::Config;
-use super::calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome, PerformResult};
-use super::tags::{Learned, TagMemory};
-use crate::collective::{OpKey, Scope, Tag};
+use super::attempts::{Call, Stage};
+use super::calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome};
+use super::tags::TagMemory;
+use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
+use crate::limits::{NAMED_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
-    AbortReason, EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
-    ToCoordinator, ToPeer, Verdict,
+    EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
+    ToPeer,
 };
 use std::collections::{BTreeMap, VecDeque};
 
@@ -27,27 +29,6 @@ pub enum Action {
     Call(CallId, Command),
 }
 
-/// Where an attempt is.
-#[derive(Clone, Debug, PartialEq)]
-enum Stage {
-    /// Between attempts.
-    Waiting,
-    /// The executor moves bytes; an abort may have arrived meanwhile.
-    Performing { key: OpKey, aborted: Option<AbortReason>, refused: bool },
-    /// We said Complete.
-    Complete { key: OpKey },
-    /// We gave up before Complete, and wait for the verdict to say why.
-    Refused { key: OpKey },
-}
-
-#[derive(Clone, Debug)]
-struct Call {
-    op: Op,
-    stage: Stage,
-    attempts: u32,
-    cancelled: bool,
-}
-
 #[derive(Clone, Debug)]
 struct TopologyCall {
     id: CallId,
@@ -55,6 +36,12 @@ struct TopologyCall {
     deadline: Instant,
     joined: Vec<PeerId>,
     left: Vec<(PeerId, LossReason)>,
+    /// Whether it is the call that connects: if it fails, so does the session.
+    connects: bool,
+    /// Which of the group's votes it waits in; of a newcomer's the first epoch tells.
+    round: Option<u64>,
+    /// Whether we said that its deadline has passed.
+    expired: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -74,25 +61,31 @@ enum Connection {
 
 /// One peer's session.
 ///
-/// Calling contract: messages of one connection in their order; `handle_performed` exactly once per
-/// `Command::Perform`; drain `poll_action` after every call, and do what it says in that order.
+/// Calling contract: messages of one connection in their order, and none of a connection before the last
+/// `Dial`; `handle_performed` exactly once per `Command::Perform`; drain `poll_action` after every call, and do
+/// what it says in that order.
 #[derive(Debug)]
 pub struct Session {
-    config: Config,
-    registration: Registration,
+    pub(super) config: Config,
+    pub(super) registration: Registration,
+    /// Counts connections, over the whole life of this object.
     generation: u32,
     term: Term,
     connection: Connection,
     down_since: Option<Instant>,
     redial: Duration,
-    record: Option<EpochRecord>,
+    pub(super) record: Option<EpochRecord>,
     /// The epoch whose links are up.
     linked: Option<u64>,
-    /// After an abort: attempts wait for `Proceed` or a new epoch.
-    hold: bool,
-    calls: BTreeMap<CallId, Call>,
+    /// After an abort or a resume: attempts wait for `Proceed` or a new epoch.
+    pub(super) hold: bool,
+    pub(super) calls: BTreeMap<CallId, Call>,
     topology: Option<TopologyCall>,
-    tags: BTreeMap<(Scope, Tag), TagMemory>,
+    /// The last of the group's votes for newcomers that we know the end of.
+    rounds: Rounds,
+    pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
+    /// Broken links of this epoch that could not be reported yet.
+    unreported: Vec<ToCoordinator>,
     global_world_size: u32,
     out: Option<OutReason>,
     serial: u64,
@@ -116,7 +109,9 @@ impl Session {
             hold: false,
             calls: BTreeMap::new(),
             topology: None,
+            rounds: Rounds::default(),
             tags: BTreeMap::new(),
+            unreported: Vec::new(),
             global_world_size: 0,
             out: Some(OutReason::NotConnected),
             serial: 0,
@@ -124,30 +119,31 @@ impl Session {
         }
     }
 
-    /// The program wants to take part. Ends when admitted and the group is large enough. Also after a session
-    /// is over: under the same id, by which a coordinator that has not heard of the end knows us again.
+    /// The program wants to take part. Ends when admitted and the group is large enough. Who is in already
+    /// just votes for newcomers.
     pub fn handle_connect_call(&mut self, now: Instant, min_world: u32, deadline: Instant) -> CallId {
+        if self.out.is_none() {
+            return self.handle_topology_call(now, min_world, deadline);
+        }
         let id = self.next_call();
         self.out = None;
         self.registration.min_world = min_world.max(1);
-        self.begin_topology(id, min_world, deadline);
-        self.down_since = Some(now);
+        self.topology = Some(TopologyCall::new(id, min_world, deadline, true, None));
+        self.redial = self.config.redial.0;
         self.dial();
         id
     }
 
-    /// The program is ready for newcomers.
-    pub fn handle_topology_call(&mut self, now: Instant, min_world: u32, deadline: Instant) -> CallId {
+    /// The program is ready for newcomers. Two such calls at a time are refused by the driver.
+    pub fn handle_topology_call(&mut self, _now: Instant, min_world: u32, deadline: Instant) -> CallId {
         let id = self.next_call();
         if let Some(reason) = self.out.clone() {
             self.finish(id, Err(CallError::Out(reason)));
             return id;
         }
-        self.begin_topology(id, min_world, deadline);
-        if self.is_up() {
-            self.send(ToCoordinator::VoteTopology { min_world: min_world.max(1) });
-        }
-        let _ = now;
+        let round = self.rounds.ended + 1;
+        self.topology = Some(TopologyCall::new(id, min_world, deadline, false, Some(round)));
+        self.vote_topology();
         id
     }
 
@@ -158,21 +154,48 @@ impl Session {
             self.finish(id, Err(CallError::Out(reason)));
             return id;
         }
-        self.calls.insert(id, Call { op, stage: Stage::Waiting, attempts: 0, cancelled: false });
+        let place = (op.scope.clone(), op.tag);
+        if let Err(error) = self.make_room(&place) {
+            self.finish(id, Err(error));
+            return id;
+        }
+        self.tags.entry(place).or_default().begin();
+        self.calls.insert(id, Call::new(op));
         self.attempt(now, id);
         id
+    }
+
+    /// What is remembered per (scope, tag) is bounded; the oldest history goes first.
+    fn make_room(&mut self, place: &(Scope, Tag)) -> Result<(), CallError> {
+        if self.tags.contains_key(place) {
+            return Ok(());
+        }
+        let listed = |place: &(Scope, Tag)| match &place.0 {
+            Scope::Whole => 0,
+            Scope::Members(members) => members.len(),
+        };
+        let full = |tags: &BTreeMap<(Scope, Tag), TagMemory>| {
+            let members: usize = tags.keys().map(listed).sum();
+            tags.len() >= TAGS_MAX || members + listed(place) > SCOPES_MEMBERS_MAX
+        };
+        if full(&self.tags) {
+            let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
+            let in_use: Vec<_> =
+                self.calls.values().map(|call| (call.op.scope.clone(), call.op.tag)).collect();
+            self.tags.retain(|place, memory| !memory.is_history(epoch) || in_use.contains(place));
+        }
+        if full(&self.tags) { Err(CallError::TooManyTags { tags: self.tags.len() }) } else { Ok(()) }
     }
 
     /// The program gives a call up (Ctrl-C, a dropped handle).
     pub fn handle_cancel(&mut self, now: Instant, id: CallId) {
         if self.topology.as_ref().is_some_and(|call| call.id == id) {
-            self.end_topology(Err(CallError::Cancelled));
-            return;
+            return self.fail_topology(CallError::Cancelled);
         }
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.cancelled = true;
-        match call.stage.clone() {
-            Stage::Waiting => self.abandon(id, None, CallError::Cancelled),
+        match call.stage {
+            Stage::Waiting => self.abandon(id, CallError::Cancelled),
             Stage::Performing { .. } => self.refuse(now, id, Refusal::Cancelled),
             // Too late to give up alone: the verdict decides (rule 5).
             Stage::Complete { .. } | Stage::Refused { .. } => {}
@@ -181,9 +204,6 @@ impl Session {
 
     /// The program leaves. Nobody mistakes it for a failure.
     pub fn handle_leave(&mut self, _now: Instant) {
-        if self.is_up() {
-            self.send(ToCoordinator::Leave);
-        }
         self.end(OutReason::Left);
     }
 
@@ -193,26 +213,25 @@ impl Session {
             return;
         }
         self.connection = Connection::Opening;
+        self.generation += 1;
         let message = match &self.record {
-            None => ToCoordinator::Register(self.registration.clone()),
-            Some(record) => {
-                self.generation += 1;
-                ToCoordinator::Resume(Resume {
-                    registration: self.registration.clone(),
-                    generation: self.generation,
-                    term: self.term,
-                    record: record.clone(),
-                    tags: self.reports(now),
-                    topology_vote: self.topology.as_ref().map(|call| call.min_world.max(1)),
-                })
-            }
+            None => ToCoordinator::Register(self.registration.clone(), self.generation),
+            Some(record) => ToCoordinator::Resume(Resume {
+                registration: self.registration.clone(),
+                generation: self.generation,
+                term: self.term,
+                record: record.clone(),
+                tags: self.reports(now),
+                topology_vote: self.topology.as_ref().map(|call| call.min_world.max(1)),
+                rounds: self.rounds,
+            }),
         };
         self.send(message);
     }
 
     /// The connection is gone, or could not be made.
     pub fn handle_disconnected(&mut self, now: Instant) {
-        if self.connection == Connection::Off {
+        if matches!(self.connection, Connection::Off | Connection::Down { .. }) {
             return;
         }
         if self.connection == Connection::Up {
@@ -225,18 +244,30 @@ impl Session {
 
     /// A message arrived.
     pub fn handle_message(&mut self, now: Instant, message: ToPeer) {
-        if self.out.is_some() {
-            return;
-        }
         match message {
+            _ if self.out.is_some() => {}
             ToPeer::Registered { term } | ToPeer::Resumed { term } => self.greeted(now, term),
+            ToPeer::Kicked { reason, text } => self.end(OutReason::Kicked(reason, text)),
+            // Whoever has not said its term yet, or one that we refuse, has nothing to say.
+            _ if !self.is_up() => {}
             ToPeer::Epoch(record) => self.open_epoch(now, record),
-            ToPeer::TopologyDone { run_epoch, global_world_size } => {
+            ToPeer::TopologyDone { run_epoch, global_world_size, round } => {
                 self.global_world_size = global_world_size;
-                let Some(call) = &self.topology else { return };
-                let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
-                let (joined, left) = (call.joined.clone(), call.left.clone());
-                self.end_topology(Ok(Done::Topology { run_epoch, epoch, joined, left }));
+                self.rounds = self.rounds.max(Rounds { ended: round, done: round });
+                if let Some(call) = self.take_topology(round) {
+                    let TopologyCall { joined, left, .. } = call;
+                    let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
+                    self.finish(call.id, Ok(Done::Topology { run_epoch, epoch, joined, left }));
+                }
+            }
+            ToPeer::TopologyTimeout { round, waiting } => {
+                self.rounds = self.rounds.max(Rounds { ended: round, done: 0 });
+                if let Some(call) = self.take_topology(round) {
+                    self.finish(call.id, Err(CallError::Timeout(waiting)));
+                    if call.connects {
+                        self.end(OutReason::NotConnected);
+                    }
+                }
             }
             ToPeer::Verdict { key, verdict } => self.verdict(now, key, verdict),
             ToPeer::Proceed { group, epoch } => {
@@ -246,9 +277,14 @@ impl Session {
                 }
             }
             ToPeer::TopologyMismatch { others } => {
-                self.end_topology(Err(CallError::Mismatch { ours: "update_topology".to_owned(), others }));
+                let ours = "update_topology".to_owned();
+                if let Some(call) = self.topology.take() {
+                    self.finish(call.id, Err(CallError::Mismatch { ours, others }));
+                    if call.connects {
+                        self.end(OutReason::NotConnected);
+                    }
+                }
             }
-            ToPeer::Kicked { reason, text } => self.end(OutReason::Kicked(reason, text)),
             ToPeer::Status(_) => {}
         }
     }
@@ -275,46 +311,12 @@ impl Session {
     ) {
         if let Some(record) = self.record.as_ref().filter(|record| record.epoch == epoch) {
             let group = record.group;
+            let report = ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error };
             if self.is_up() {
-                self.send(ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error });
+                self.send(report);
+            } else if self.unreported.len() < NAMED_MAX {
+                self.unreported.push(report);
             }
-        }
-    }
-
-    /// The executor is done with an attempt and holds nothing of the caller's any more.
-    pub fn handle_performed(&mut self, now: Instant, id: CallId, result: PerformResult) {
-        let Some(call) = self.calls.get_mut(&id) else { return };
-        let Stage::Performing { key, aborted, refused } = call.stage.clone() else { return };
-        let done = result == PerformResult::Done;
-        if let Some(reason) = aborted {
-            if done {
-                self.command(id, Command::Undo);
-            }
-            return self.aborted(now, id, reason);
-        }
-        if refused {
-            // The verdict will say why; until then nothing of ours is touched.
-            if done {
-                self.command(id, Command::Undo);
-            }
-            self.set_stage(id, Stage::Refused { key });
-            return;
-        }
-        let refusal = match result {
-            PerformResult::Done => {
-                self.set_stage(id, Stage::Complete { key: key.clone() });
-                if self.is_up() {
-                    self.send(ToCoordinator::Complete { key });
-                }
-                return;
-            }
-            PerformResult::Stopped => Refusal::Cancelled,
-            PerformResult::LinkBroken { from, to, error } => Refusal::Link { from, to, error },
-            PerformResult::Mismatch { peer } => Refusal::Mismatch { peer },
-        };
-        self.set_stage(id, Stage::Refused { key: key.clone() });
-        if self.is_up() {
-            self.send(ToCoordinator::Refuse { key, reason: refusal });
         }
     }
 
@@ -325,12 +327,10 @@ impl Session {
         {
             self.dial();
         }
-        if self.down_since.is_some_and(|since| now.since(since) >= self.config.control_lost_after) {
+        if self.lost_at().is_some_and(|at| now >= at) {
             return self.end(OutReason::CoordinatorLost);
         }
-        if self.topology.as_ref().is_some_and(|call| now >= call.deadline) {
-            self.end_topology(Err(CallError::Timeout(Vec::new())));
-        }
+        self.expire_topology(now);
         let due: Vec<_> =
             self.calls.iter().filter(|(_, call)| now >= call.op.deadline).map(|(id, _)| *id).collect();
         for id in due {
@@ -338,17 +338,10 @@ impl Session {
         }
     }
 
-    fn overdue(&mut self, now: Instant, id: CallId) {
-        let Some(call) = self.calls.get(&id) else { return };
-        let late = now.since(call.op.deadline) >= self.config.verdict_grace;
-        match call.stage.clone() {
-            Stage::Waiting => self.abandon(id, None, CallError::Timeout(Vec::new())),
-            Stage::Performing { refused: false, .. } => self.refuse(now, id, Refusal::Deadline),
-            // Before Complete a peer may refuse for good and return (rule 5).
-            Stage::Refused { key } if late => self.abandon(id, Some(key), CallError::Timeout(Vec::new())),
-            Stage::Complete { .. } if late => self.end(OutReason::OutcomeUnknown),
-            Stage::Performing { .. } | Stage::Refused { .. } | Stage::Complete { .. } => {}
-        }
+    /// When the session ends for want of a coordinator. Who is not in yet waits as long as its call does.
+    fn lost_at(&self) -> Option<Instant> {
+        self.record.as_ref()?;
+        Some(self.down_since? + self.config.control_lost_after)
     }
 
     /// The next thing to do.
@@ -362,16 +355,20 @@ impl Session {
             Connection::Down { redial_at } => Some(redial_at),
             _ => None,
         };
-        let lost = self.down_since.map(|since| since + self.config.control_lost_after);
-        let topology = self.topology.as_ref().map(|call| call.deadline);
-        let calls = self.calls.values().filter_map(|call| match &call.stage {
-            Stage::Performing { refused: true, .. } => None,
-            Stage::Waiting | Stage::Performing { .. } => Some(call.op.deadline),
-            Stage::Complete { .. } | Stage::Refused { .. } => {
-                Some(call.op.deadline + self.config.verdict_grace)
-            }
+        let grace = self.config.verdict_grace;
+        let can_expire = self.is_up() && self.record.is_some();
+        let topology = self.topology.as_ref().map(|call| {
+            let now_or_never = call.connects || (can_expire && !call.expired);
+            if now_or_never { call.deadline } else { call.deadline + grace }
         });
-        redial.into_iter().chain(lost).chain(topology).chain(calls).min()
+        let calls = self.calls.values().filter_map(|call| match &call.stage {
+            Stage::Performing { aborted: None, refused: None, .. } => Some(call.op.deadline),
+            // The executor was told to stop and is about to report.
+            Stage::Performing { .. } => None,
+            Stage::Waiting if can_expire => Some(call.op.deadline),
+            Stage::Waiting | Stage::Complete { .. } | Stage::Refused { .. } => Some(call.op.deadline + grace),
+        });
+        redial.into_iter().chain(self.lost_at()).chain(topology).chain(calls).min()
     }
 
     /// The group's epoch that this peer is in, once admitted.
@@ -382,6 +379,11 @@ impl Session {
     /// Members of all groups together, as last told.
     pub fn global_world_size(&self) -> u32 {
         self.global_world_size
+    }
+
+    /// Whether a coordinator that we obey has greeted us on the connection at hand.
+    pub fn is_connected(&self) -> bool {
+        self.is_up()
     }
 
     /// Why the session is over, if it is.
@@ -399,200 +401,40 @@ impl Session {
         self.calls.values().any(|call| call.op.tag == tag && call.op.scope == *scope)
     }
 
-    // Attempts.
-
-    fn attempt_all(&mut self, now: Instant) {
-        let waiting: Vec<_> =
-            self.calls.iter().filter(|(_, call)| call.stage == Stage::Waiting).map(|(id, _)| *id).collect();
-        for id in waiting {
-            self.attempt(now, id);
-        }
-    }
-
-    /// Begins the next attempt of a call, if nothing stands in its way.
-    fn attempt(&mut self, now: Instant, id: CallId) {
-        if !self.is_up() {
-            return;
-        }
-        let Some(record) = self.record.clone() else { return };
-        let Some(call) = self.calls.get_mut(&id).filter(|call| call.stage == Stage::Waiting) else { return };
-        let (scope, tag) = (call.op.scope.clone(), call.op.tag);
-        let memory = self.tags.entry((scope.clone(), tag)).or_default();
-        let seq = memory.next_seq(record.epoch);
-        if let Some(reason) = memory.claim() {
-            call.attempts += 1;
-            return self.aborted(now, id, reason);
-        }
-        if self.hold {
-            return;
-        }
-        let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
-        let members: Vec<_> = roster.iter().copied().filter(|peer| scope.involves(*peer)).collect();
-        if let Scope::Members(listed) = &scope {
-            let gone: Vec<_> = listed.iter().copied().filter(|peer| !members.contains(peer)).collect();
-            if !gone.is_empty() {
-                let lost = gone.into_iter().map(|peer| (peer, LossReason::Left)).collect();
-                return self.fail(id, CallError::PeersLost(lost));
-            }
-        }
-        let want = call.op.fingerprint.min_world;
-        if members.len() < want as usize {
-            return self.fail(id, CallError::TooFewPeers { have: members.len(), want });
-        }
-        let ring = record.ring.iter().map(|rank| roster[*rank as usize]).filter(|peer| scope.involves(*peer));
-        let ring: Vec<_> = ring.collect();
-        let key = OpKey { group: record.group, epoch: record.epoch, scope, tag, seq };
-        call.attempts += 1;
-        call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: false };
-        let fingerprint = call.op.fingerprint.clone();
-        let timeout_ms = millis(call.op.deadline.since(now));
-        self.send(ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
-        self.command(id, Command::Perform { key, ring });
-    }
-
-    /// A verdict arrived.
-    fn verdict(&mut self, now: Instant, key: OpKey, verdict: Verdict) {
-        let place = (key.scope.clone(), key.tag);
-        let memory = self.tags.entry(place).or_default();
-        let mine = self.calls.iter().find(|(_, call)| match &call.stage {
-            Stage::Waiting => false,
-            Stage::Performing { key: open, .. }
-            | Stage::Complete { key: open }
-            | Stage::Refused { key: open } => *open == key,
-        });
-        let Some((&id, call)) = mine else {
-            match memory.keep(&key, &verdict) {
-                Learned::Known | Learned::Dropped => {}
-                Learned::Kept => self.send(ToCoordinator::Acknowledge { key }),
-                Learned::Overflow | Learned::Impossible => return self.end(OutReason::OutcomeUnknown),
-            }
-            if let Verdict::Abort(AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. }) = verdict {
-                self.hold = true;
-            }
-            return;
-        };
-        let stage = call.stage.clone();
-        memory.learn(&key, &verdict);
-        match (verdict, stage) {
-            (Verdict::Commit { pending }, Stage::Complete { .. }) => {
-                self.command(id, Command::Commit);
-                self.commit(id, key, pending);
-            }
-            // A commit without our Complete cannot be: whoever says so is no coordinator of ours.
-            (Verdict::Commit { .. }, _) => self.end(OutReason::OutcomeUnknown),
-            (Verdict::Abort(reason), stage) => {
-                if matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. }) {
-                    self.hold = true;
-                }
-                match stage {
-                    Stage::Performing { key, refused, .. } => {
-                        self.set_stage(id, Stage::Performing { key, aborted: Some(reason), refused });
-                        self.command(id, Command::Abort);
-                    }
-                    Stage::Complete { .. } => {
-                        self.command(id, Command::Undo);
-                        self.aborted(now, id, reason);
-                    }
-                    Stage::Refused { .. } => self.aborted(now, id, reason),
-                    Stage::Waiting => {}
-                }
-            }
-        }
-    }
-
-    fn commit(&mut self, id: CallId, key: OpKey, pending: u32) {
-        let Some(call) = self.calls.get(&id) else { return };
-        let attempts = call.attempts;
-        let Some(record) = &self.record else { return };
-        let roster = record.roster.iter().map(|info| info.id);
-        let done = Done::Committed {
-            contributors: roster.filter(|peer| key.scope.involves(*peer)).collect(),
-            key,
-            rank: record.rank_of(self.registration.info.id).unwrap_or(0),
-            world_size: record.roster.len(),
-            attempts,
-            pending,
-        };
-        self.calls.remove(&id);
-        self.finish(id, Ok(done));
-    }
-
-    /// An attempt was aborted and the caller's data is as it was: try again, or say why not. Every member
-    /// decides this from the verdict and the fingerprint alone, so all decide the same (rule 8).
-    fn aborted(&mut self, now: Instant, id: CallId, reason: AbortReason) {
-        let me = self.registration.info.id;
-        let Some(call) = self.calls.get(&id) else { return };
-        let retry = call.op.fingerprint.retry;
-        let ours = || call.op.fingerprint.to_string();
-        let error = match reason {
-            AbortReason::Timeout(waiting) => Some(CallError::Timeout(waiting)),
-            AbortReason::Mismatch { deviating, common, .. } if deviating.contains(&me) => {
-                Some(CallError::Mismatch { ours: ours(), others: common })
-            }
-            AbortReason::Cancelled { by } if by == me => Some(CallError::Cancelled),
-            _ if call.cancelled => Some(CallError::Cancelled),
-            _ if now >= call.op.deadline => Some(CallError::Timeout(Vec::new())),
-            _ if retry => None,
-            AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
-            AbortReason::LinkBroken { from, to, error } => Some(CallError::LinkBroken { from, to, error }),
-            AbortReason::Mismatch { deviating, theirs, .. } => {
-                let who: Vec<_> = deviating.iter().map(PeerId::short).collect();
-                Some(CallError::GivenUp(format!("{} called {theirs}", who.join(", "))))
-            }
-            AbortReason::Cancelled { by } => Some(CallError::GivenUp(format!("cancelled by {}", by.short()))),
-            AbortReason::EpochOver => Some(CallError::GivenUp("the epoch ended".to_owned())),
-            AbortReason::Rebuilt => Some(CallError::GivenUp("the coordinator was restarted".to_owned())),
-        };
-        if let Some(error) = error {
-            return self.fail(id, error);
-        }
-        self.set_stage(id, Stage::Waiting);
-        self.attempt(now, id);
-    }
-
-    /// Gives an attempt up while the executor is at it: it is told to stop, and the others are told.
-    fn refuse(&mut self, _now: Instant, id: CallId, reason: Refusal) {
-        let Some(call) = self.calls.get_mut(&id) else { return };
-        let Stage::Performing { key, refused, .. } = &mut call.stage else { return };
-        if std::mem::replace(refused, true) {
-            return;
-        }
-        let key = key.clone();
-        self.command(id, Command::Abort);
-        if self.is_up() {
-            self.send(ToCoordinator::Refuse { key, reason });
-        }
-    }
-
-    /// Ends a call whose verdict, if one comes, belongs to nobody.
-    fn abandon(&mut self, id: CallId, key: Option<OpKey>, error: CallError) {
-        if let Some(call) = self.calls.get(&id) {
-            let place = (call.op.scope.clone(), call.op.tag);
-            self.tags.entry(place).or_default().abandon(key);
-        }
-        self.fail(id, error);
-    }
-
     // Membership.
 
     fn greeted(&mut self, now: Instant, term: Term) {
+        if !matches!(self.connection, Connection::Opening | Connection::Up) {
+            return;
+        }
         if term < self.term {
             // A coordinator of the past: not ours any more (rule 17).
             self.act(Action::HangUp);
             return self.handle_disconnected(now);
         }
         self.term = term;
+        if self.is_up() {
+            return; // It only tells that its term has grown.
+        }
         self.connection = Connection::Up;
         self.down_since = None;
         self.redial = self.config.redial.0;
-        self.hold = false;
-        if let Some(record) = &self.record {
-            let (group, epoch) = (record.group, record.epoch);
-            if self.linked == Some(epoch) {
-                self.send(ToCoordinator::Connected { group, epoch });
-            }
-            self.attempt_all(now);
+        let Some(record) = &self.record else { return };
+        let (group, epoch) = (record.group, record.epoch);
+        // First comes what we missed; then we are told to go on.
+        self.hold = true;
+        if self.linked == Some(epoch) {
+            self.send(ToCoordinator::Connected { group, epoch });
         }
+        for report in std::mem::take(&mut self.unreported) {
+            self.send(report);
+        }
+        // What changed since the resume was written, and what may have been lost with the old connection.
+        for message in self.votes_again() {
+            self.send(message);
+        }
+        self.vote_topology();
+        self.expire_topology(now);
     }
 
     fn open_epoch(&mut self, now: Instant, record: EpochRecord) {
@@ -603,6 +445,7 @@ impl Session {
         if self.record.as_ref().is_some_and(|known| known.epoch >= record.epoch) {
             return;
         }
+        self.rounds = self.rounds.max(record.rounds);
         let before: Vec<_> = self.record.iter().flat_map(|known| &known.roster).map(|info| info.id).collect();
         let told: BTreeMap<_, _> = record.left.iter().copied().collect();
         if let Some(call) = &mut self.topology {
@@ -613,72 +456,71 @@ impl Session {
                 record.roster.iter().map(|info| info.id).filter(|peer| !before.contains(peer) && *peer != me);
             call.joined.extend(came);
             call.joined.retain(|peer| here(peer));
+            call.round.get_or_insert(record.rounds.ended + 1);
         }
         self.global_world_size = record.global_world_size;
         self.hold = false;
+        self.unreported.clear();
         self.record = Some(record.clone());
         self.act(Action::OpenEpoch(record));
-        // Looked up before anything is tried again: an attempt of the new epoch is not to be aborted with it.
-        let performing: Vec<_> = self
-            .calls
-            .iter()
-            .filter(|(_, call)| matches!(call.stage, Stage::Performing { aborted: None, .. }))
-            .map(|(id, _)| *id)
-            .collect();
-        // Whatever was still open in the old epoch has had its verdict; what has none was never decided.
-        let stale: Vec<_> = self
-            .calls
-            .iter()
-            .filter_map(|(id, call)| match &call.stage {
-                Stage::Refused { .. } => Some((*id, false)),
-                Stage::Complete { .. } => Some((*id, true)),
-                Stage::Waiting | Stage::Performing { .. } => None,
-            })
-            .collect();
-        for (id, complete) in stale {
-            if complete {
-                return self.end(OutReason::OutcomeUnknown);
-            }
-            self.aborted(now, id, AbortReason::EpochOver);
-        }
-        for id in performing {
-            if let Some(Stage::Performing { aborted, .. }) =
-                self.calls.get_mut(&id).map(|call| &mut call.stage)
-            {
-                *aborted = Some(AbortReason::EpochOver);
-            }
-            self.command(id, Command::Abort);
-        }
+        self.void_attempts(now);
         self.attempt_all(now);
     }
 
-    fn begin_topology(&mut self, id: CallId, min_world: u32, deadline: Instant) {
-        let (joined, left) = (Vec::new(), Vec::new());
-        self.topology = Some(TopologyCall { id, min_world, deadline, joined, left });
+    // Votes for newcomers.
+
+    fn vote_topology(&mut self) {
+        if let Some(call) = self.topology.as_ref().filter(|call| !call.expired)
+            && let Some(round) = call.round
+            && self.is_up()
+        {
+            let min_world = call.min_world.max(1);
+            self.send(ToCoordinator::VoteTopology { min_world, round });
+        }
     }
 
-    fn end_topology(&mut self, outcome: Outcome) {
-        let Some(call) = self.topology.take() else { return };
-        if outcome.is_err() && self.is_up() {
-            self.send(ToCoordinator::VoteTopology { min_world: 0 });
-        }
-        self.finish(call.id, outcome);
+    /// Ends the vote that the call at hand waits in, if that vote is over.
+    fn take_topology(&mut self, ended: u64) -> Option<TopologyCall> {
+        self.topology.take_if(|call| call.round.is_some_and(|round| round <= ended))
     }
+
+    /// A vote whose deadline passed is over for the whole group, not for us alone (rule 6).
+    fn expire_topology(&mut self, now: Instant) {
+        let (up, grace) = (self.is_up(), self.config.verdict_grace);
+        let Some(call) = self.topology.as_mut().filter(|call| now >= call.deadline) else { return };
+        if call.connects || now.since(call.deadline) >= grace {
+            return self.fail_topology(CallError::Timeout(Vec::new()));
+        }
+        if let Some(round) = call.round.filter(|_| up && !call.expired) {
+            call.expired = true;
+            self.send(ToCoordinator::TopologyExpired { round });
+        }
+    }
+
+    /// Gives the call up for us alone. One that was to connect us leaves nothing behind.
+    fn fail_topology(&mut self, error: CallError) {
+        let Some(call) = self.topology.take() else { return };
+        if self.is_up() && !call.connects {
+            self.send(ToCoordinator::VoteTopology { min_world: 0, round: self.rounds.ended + 1 });
+        }
+        self.finish(call.id, Err(error));
+        if call.connects {
+            self.end(OutReason::NotConnected);
+        }
+    }
+
+    // The end.
 
     /// All that this peer knows and a coordinator may have forgotten.
     fn reports(&self, now: Instant) -> Vec<TagReport> {
+        let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
         let open = |place: &(Scope, Tag)| {
-            self.calls.values().find(|call| call.op.scope == place.0 && call.op.tag == place.1).and_then(
-                |call| {
-                    let (key, complete) = match &call.stage {
-                        Stage::Waiting => return None,
-                        Stage::Performing { key, .. } | Stage::Refused { key } => (key.clone(), false),
-                        Stage::Complete { key } => (key.clone(), true),
-                    };
-                    let timeout_ms = millis(call.op.deadline.since(now));
-                    Some(OpenVote { key, fingerprint: call.op.fingerprint.clone(), timeout_ms, complete })
-                },
-            )
+            let call = self.calls.values().find(|call| call.op.scope == place.0 && call.op.tag == place.1)?;
+            // An attempt of an epoch that is over was never decided, and will not be.
+            let key = call.stage.key().filter(|key| key.epoch == epoch)?.clone();
+            let complete = matches!(call.stage, Stage::Complete { .. });
+            let timeout_ms = millis(call.op.deadline.since(now));
+            Some(OpenVote { key, fingerprint: call.op.fingerprint.clone(), timeout_ms, complete })
         };
         self.tags
             .iter()
@@ -688,24 +530,24 @@ impl Session {
     }
 
     /// The session is over: every call ends, and its data is as it was (rule 5).
-    fn end(&mut self, reason: OutReason) {
+    pub(super) fn end(&mut self, reason: OutReason) {
         if self.out.is_some() {
             return;
         }
-        if self.is_up() && matches!(reason, OutReason::OutcomeUnknown) {
-            // Nobody need wait for somebody who fenced itself.
-            self.send(ToCoordinator::Leave);
-        }
         self.out = Some(reason.clone());
+        if self.is_up() && !matches!(reason, OutReason::Kicked(..)) {
+            self.send(ToCoordinator::Leave); // Nobody needs to find out.
+        }
         self.connection = Connection::Off;
         self.down_since = None;
         self.act(Action::HangUp);
-        let calls = std::mem::take(&mut self.calls);
-        for (id, call) in calls {
-            match call.stage {
-                Stage::Performing { .. } => self.command(id, Command::Abort),
-                Stage::Complete { .. } => self.command(id, Command::Undo),
-                Stage::Waiting | Stage::Refused { .. } => {}
+        for (id, call) in std::mem::take(&mut self.calls) {
+            if matches!(call.stage, Stage::Performing { .. }) {
+                self.command(id, Command::Abort);
+            }
+            // Also while performing: the executor may have been done before it could be stopped.
+            if matches!(call.stage, Stage::Performing { .. } | Stage::Complete { .. }) {
+                self.command(id, Command::Undo);
             }
             self.finish(id, Err(CallError::Out(reason.clone())));
         }
@@ -715,13 +557,26 @@ impl Session {
         self.record = None;
         self.linked = None;
         self.tags.clear();
-        self.generation = 0;
+        self.unreported.clear();
+        self.rounds = Rounds::default();
+        self.term = 0;
         self.hold = false;
+    }
+
+    /// Begins a new session on the same object, after the old one is over. Others may still wait for the old
+    /// one to come back, so the new one needs a fresh `PeerId` and a fresh session id.
+    pub fn renew(&mut self, registration: Registration) {
+        assert!(self.out.is_some(), "a session is renewed only when it is over");
+        self.registration = registration;
     }
 
     // Small things.
 
-    fn is_up(&self) -> bool {
+    pub(super) fn votes_topology(&self) -> bool {
+        self.topology.is_some()
+    }
+
+    pub(super) fn is_up(&self) -> bool {
         self.connection == Connection::Up
     }
 
@@ -735,26 +590,15 @@ impl Session {
         CallId(self.serial)
     }
 
-    fn set_stage(&mut self, id: CallId, stage: Stage) {
-        if let Some(call) = self.calls.get_mut(&id) {
-            call.stage = stage;
-        }
-    }
-
-    fn fail(&mut self, id: CallId, error: CallError) {
-        self.calls.remove(&id);
-        self.finish(id, Err(error));
-    }
-
-    fn finish(&mut self, id: CallId, outcome: Outcome) {
+    pub(super) fn finish(&mut self, id: CallId, outcome: Outcome) {
         self.command(id, Command::Finish(outcome));
     }
 
-    fn command(&mut self, id: CallId, command: Command) {
+    pub(super) fn command(&mut self, id: CallId, command: Command) {
         self.act(Action::Call(id, command));
     }
 
-    fn send(&mut self, message: ToCoordinator) {
+    pub(super) fn send(&mut self, message: ToCoordinator) {
         self.act(Action::Send(message));
     }
 
@@ -763,6 +607,13 @@ impl Session {
     }
 }
 
-fn millis(duration: Duration) -> u64 {
+impl TopologyCall {
+    fn new(id: CallId, min_world: u32, deadline: Instant, connects: bool, round: Option<u64>) -> Self {
+        let (joined, left) = (Vec::new(), Vec::new());
+        Self { id, min_world, deadline, joined, left, connects, round, expired: false }
+    }
+}
+
+pub(super) fn millis(duration: Duration) -> u64 {
     u64::try_from(duration.as_millis()).unwrap_or(u64::MAX)
 }

@@ -22,6 +22,7 @@
 //!
 //! It moves no tensor and opens no connection. It asks: dial, send, perform, abort, undo.
 
+mod attempts;
 mod calls;
 mod config;
 mod machine;

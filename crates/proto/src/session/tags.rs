@@ -1,7 +1,13 @@
 //! What a peer remembers of one (scope, tag).
+//!
+//! Verdicts come whether this program has made the call or not, because all members must number their attempts
+//! alike. A verdict on a call that is still to come is kept, and the call takes it as if it had been there
+//! (rule 8). A call that ended here while it goes on elsewhere leaves its *ghost*: the verdicts on the others'
+//! further attempts are the ghost's, not the next call's. The next call takes the ghost's place: "do it again"
+//! means to join the others in what they are still doing.
 
 use crate::collective::{GroupEpoch, OpKey, Seq};
-use crate::limits::{LEARNED_MAX, UNCLAIMED_MAX};
+use crate::limits::{LEARNED_MAX, NAMED_MAX, UNCLAIMED_MAX};
 use crate::wire::control::{AbortReason, Verdict};
 use std::collections::VecDeque;
 
@@ -12,7 +18,7 @@ pub(super) enum Learned {
     Known,
     /// The program has not made that call yet: kept for it.
     Kept,
-    /// The call that it belongs to ended without it.
+    /// The call that it belongs to ended without it, or nobody needs it.
     Dropped,
     /// More verdicts wait for calls than anybody could still pair up.
     Overflow,
@@ -26,17 +32,19 @@ pub(super) struct TagMemory {
     epoch: GroupEpoch,
     next_seq: Seq,
     learned: VecDeque<(OpKey, Verdict)>,
+    /// The last commit, once it has dropped out of what was learned last: whoever lags can only wait for this
+    /// one or a later one, because it must have completed all commits before.
+    commit: Option<(OpKey, Verdict)>,
     unclaimed: VecDeque<AbortReason>,
-    /// Attempts whose call ended before the verdict came, and calls that ended before their attempt began.
-    orphan: Option<OpKey>,
-    owed: u32,
+    /// Whether the call that ended here retries elsewhere.
+    ghost: Option<bool>,
 }
 
 impl TagMemory {
     /// The number of the next attempt in that epoch. A new epoch starts at zero.
     pub(super) fn next_seq(&mut self, epoch: GroupEpoch) -> Seq {
         if self.epoch < epoch {
-            (self.epoch, self.next_seq, self.owed, self.orphan) = (epoch, 0, 0, None);
+            (self.epoch, self.next_seq) = (epoch, 0);
         }
         self.next_seq
     }
@@ -47,36 +55,44 @@ impl TagMemory {
         if (key.epoch, key.seq) < (self.epoch, self.next_seq) {
             return false;
         }
-        self.next_seq = key.seq + 1;
-        if self.learned.len() == LEARNED_MAX {
-            self.learned.pop_front();
+        self.next_seq = key.seq.saturating_add(1);
+        self.learned.push_back((key.clone(), brief(verdict)));
+        if self.learned.len() > LEARNED_MAX
+            && let Some(oldest) = self.learned.pop_front()
+            && matches!(oldest.1, Verdict::Commit { .. })
+        {
+            self.commit = Some(oldest);
         }
-        self.learned.push_back((key.clone(), verdict.clone()));
         true
     }
 
     /// A verdict arrived for which no call waits.
     pub(super) fn keep(&mut self, key: &OpKey, verdict: &Verdict) -> Learned {
-        let orphan = self.orphan.as_ref() == Some(key);
         if !self.learn(key, verdict) {
             return Learned::Known;
         }
-        if orphan {
-            self.orphan = None;
-            return Learned::Dropped;
-        }
-        if self.owed > 0 {
-            self.owed -= 1;
-            return Learned::Dropped;
-        }
         match verdict {
             Verdict::Commit { .. } => Learned::Impossible,
-            Verdict::Abort(_) if self.unclaimed.len() >= UNCLAIMED_MAX => Learned::Overflow,
+            Verdict::Abort(AbortReason::Void) => Learned::Dropped,
             Verdict::Abort(reason) => {
+                if let Some(retry) = self.ghost {
+                    if !retry || matches!(reason, AbortReason::Timeout(_)) {
+                        self.ghost = None;
+                    }
+                    return Learned::Dropped;
+                }
+                if self.unclaimed.len() >= UNCLAIMED_MAX {
+                    return Learned::Overflow;
+                }
                 self.unclaimed.push_back(reason.clone());
                 Learned::Kept
             }
         }
+    }
+
+    /// A call begins: whatever a call before it left unfinished, this one joins in.
+    pub(super) fn begin(&mut self) {
+        self.ghost = None;
     }
 
     /// The verdict that the next call must take, before it may begin an attempt of its own.
@@ -84,15 +100,33 @@ impl TagMemory {
         self.unclaimed.pop_front()
     }
 
-    /// A call ended without a verdict: the one that is still to come belongs to nobody.
-    pub(super) fn abandon(&mut self, key: Option<OpKey>) {
-        match key {
-            Some(key) => self.orphan = Some(key),
-            None => self.owed += 1,
-        }
+    /// A call ended here that may go on elsewhere.
+    pub(super) fn abandon(&mut self, retry: bool) {
+        self.ghost = Some(retry);
+    }
+
+    /// Whether only a coordinator that was restarted could still ask for it, and only about an old epoch.
+    pub(super) fn is_history(&self, epoch: GroupEpoch) -> bool {
+        self.epoch < epoch && self.unclaimed.is_empty()
     }
 
     pub(super) fn learned(&self) -> Vec<(OpKey, Verdict)> {
-        self.learned.iter().cloned().collect()
+        let latest = |commit: &&(OpKey, Verdict)| {
+            !self.learned.iter().any(|(_, verdict)| matches!(verdict, Verdict::Commit { .. }))
+                && Some(&commit.0) != self.learned.front().map(|(key, _)| key)
+        };
+        self.commit.iter().filter(latest).chain(&self.learned).cloned().collect()
+    }
+}
+
+/// A verdict as it is remembered for others: what they must decide by it is there, the explanations are short.
+fn brief(verdict: &Verdict) -> Verdict {
+    match verdict.clone() {
+        Verdict::Abort(AbortReason::Timeout(_)) => Verdict::Abort(AbortReason::Timeout(Vec::new())),
+        Verdict::Abort(AbortReason::PeersLost(mut lost)) => {
+            lost.truncate(NAMED_MAX);
+            Verdict::Abort(AbortReason::PeersLost(lost))
+        }
+        other => other,
     }
 }

@@ -8,7 +8,7 @@ use super::membership::{DeathReason, MemberInfo};
 use super::{InvalidMessage, Message, within};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, RunEpoch};
 use crate::id::PeerId;
-use crate::limits::{FRAME_BYTES_MAX, LEARNED_MAX, MEMBERS_MAX, OPEN_TAGS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{CONTROL_BYTES_MAX, LEARNED_MAX, MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
 
@@ -21,11 +21,13 @@ pub type Term = u64;
 pub struct SessionId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
 
 /// From a peer to the coordinator.
+#[expect(clippy::large_enum_variant, reason = "messages are handled one at a time and never kept in numbers")]
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub enum ToCoordinator {
-    /// A new peer wants to take part.
+    /// A new peer wants to take part. The number counts the connections of its session, so that a stream that
+    /// was given up cannot speak for the one that replaced it (rule 18).
     #[n(0)]
-    Register(#[n(0)] Registration),
+    Register(#[n(0)] Registration, #[n(1)] u32),
     /// A known peer is back, perhaps at a coordinator that knows nothing.
     #[n(1)]
     Resume(#[n(0)] Resume),
@@ -35,6 +37,9 @@ pub enum ToCoordinator {
         /// Fewest members wanted; zero takes the vote back.
         #[n(0)]
         min_world: u32,
+        /// Which of its group's votes this is: one more than the last that it knows the end of.
+        #[n(1)]
+        round: u64,
     },
     /// The peer's link to its successor in the ring of that epoch is up.
     #[n(3)]
@@ -111,6 +116,13 @@ pub enum ToCoordinator {
     /// How does the run stand? Answered to anybody who holds the run secret, also without registering.
     #[n(10)]
     AskStatus,
+    /// The deadline of the peer's vote for newcomers passed: the vote is over for its whole group (rule 6).
+    #[n(11)]
+    TopologyExpired {
+        /// Which vote.
+        #[n(0)]
+        round: u64,
+    },
 }
 
 /// Who a new peer is and what it waits for.
@@ -151,6 +163,28 @@ pub struct Resume {
     /// Its standing vote for newcomers, if it waits in one.
     #[n(5)]
     pub topology_vote: Option<u32>,
+    /// The last of its group's votes for newcomers that it knows the end of.
+    #[n(6)]
+    pub rounds: Rounds,
+}
+
+/// How far a group's votes for newcomers have come. They are numbered from one.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode, CborLen)]
+pub struct Rounds {
+    /// The last vote that ended.
+    #[n(0)]
+    pub ended: u64,
+    /// The last vote that ended well; those after it timed out.
+    #[n(1)]
+    pub done: u64,
+}
+
+impl Rounds {
+    /// Knowing what either knows.
+    #[must_use]
+    pub fn max(self, other: Self) -> Self {
+        Self { ended: self.ended.max(other.ended), done: self.done.max(other.done) }
+    }
 }
 
 /// One peer's knowledge of one (scope, tag).
@@ -211,6 +245,12 @@ pub struct EpochRecord {
     /// Who went since the group's last epoch, and why.
     #[n(8)]
     pub left: Vec<(PeerId, LossReason)>,
+    /// How far the group's votes for newcomers had come.
+    #[n(9)]
+    pub rounds: Rounds,
+    /// The first member the group ever had: two groups of one number that began apart are told apart by it.
+    #[n(10)]
+    pub founder: PeerId,
 }
 
 /// What gives a group's verdicts in one epoch (rule 11).
@@ -251,6 +291,9 @@ pub enum ToPeer {
         /// Members of all groups together.
         #[n(1)]
         global_world_size: u32,
+        /// Which of the group's votes.
+        #[n(2)]
+        round: u64,
     },
     /// The one answer to an attempt; written once, never changed (rule 4).
     #[n(4)]
@@ -292,6 +335,16 @@ pub enum ToPeer {
     /// How the run stands, as JSON text for people and tools.
     #[n(8)]
     Status(#[n(0)] String),
+    /// The first deadline of a vote for newcomers passed; it is over for the whole group (rule 6).
+    #[n(9)]
+    TopologyTimeout {
+        /// Which of the group's votes.
+        #[n(0)]
+        round: u64,
+        /// Who had not voted.
+        #[n(1)]
+        waiting: Vec<Waiting>,
+    },
 }
 
 /// Commit or abort.
@@ -352,12 +405,11 @@ pub enum AbortReason {
         #[n(0)]
         by: PeerId,
     },
-    /// Newcomers were admitted, or the ring changed, before the attempt had begun everywhere.
+    /// The attempt does not count, for nobody's fault: the epoch ended before it was decided, the coordinator
+    /// was restarted before all had completed (rule 17), or a stray frame disturbed it. The call goes on with
+    /// the next attempt, whether it retries or not; who has not made the call yet has missed nothing.
     #[n(5)]
-    EpochOver,
-    /// A rebuilt coordinator found a member that had not completed (rule 17).
-    #[n(6)]
-    Rebuilt,
+    Void,
 }
 
 /// Somebody that an attempt waited for.
@@ -505,16 +557,16 @@ impl EpochRecord {
 }
 
 impl Message for ToCoordinator {
-    const BYTES_MAX: usize = FRAME_BYTES_MAX;
+    const BYTES_MAX: usize = CONTROL_BYTES_MAX;
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
-            Self::Register(registration) => registration.info.check(),
+            Self::Register(registration, _) => registration.info.check(),
             Self::Resume(resume) => {
                 resume.registration.info.check()?;
                 resume.record.check()?;
-                within("tags", resume.tags.len(), OPEN_TAGS_MAX)?;
+                within("tags", resume.tags.len(), TAGS_MAX)?;
                 resume.tags.iter().try_for_each(|tag| {
-                    within("learned verdicts", tag.learned.len(), LEARNED_MAX)?;
+                    within("learned verdicts", tag.learned.len(), LEARNED_MAX + 1)?;
                     tag.learned.iter().try_for_each(|(key, _)| key.scope.check())?;
                     tag.open.iter().try_for_each(|open| {
                         open.key.scope.check()?;
@@ -535,13 +587,17 @@ impl Message for ToCoordinator {
                     _ => Ok(()),
                 }
             }
-            Self::VoteTopology { .. } | Self::Connected { .. } | Self::Leave | Self::AskStatus => Ok(()),
+            Self::VoteTopology { .. }
+            | Self::TopologyExpired { .. }
+            | Self::Connected { .. }
+            | Self::Leave
+            | Self::AskStatus => Ok(()),
         }
     }
 }
 
 impl Message for ToPeer {
-    const BYTES_MAX: usize = FRAME_BYTES_MAX;
+    const BYTES_MAX: usize = CONTROL_BYTES_MAX;
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
             Self::Epoch(record) => record.check(),

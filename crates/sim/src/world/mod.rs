@@ -8,9 +8,9 @@ mod injection;
 mod kernel;
 mod network;
 mod node;
-mod queue;
+pub(crate) mod queue;
 mod tally;
-mod trace;
+pub(crate) mod trace;
 
 pub use chronicle::{Ailment, Chronicle, Spell};
 pub use engine::{Birth, World};

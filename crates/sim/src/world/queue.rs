@@ -35,30 +35,30 @@ impl<T> Ord for Entry<T> {
 }
 
 /// A queue of future happenings.
-pub(super) struct Queue<T> {
+pub(crate) struct Queue<T> {
     heap: BinaryHeap<Entry<T>>,
     next_sequence: u64,
 }
 
 impl<T> Queue<T> {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { heap: BinaryHeap::new(), next_sequence: 0 }
     }
 
-    pub(super) fn push(&mut self, at: Instant, what: T) {
+    pub(crate) fn push(&mut self, at: Instant, what: T) {
         self.heap.push(Entry { at, sequence: self.next_sequence, what });
         self.next_sequence += 1;
     }
 
     /// The earliest happening, if it is due by `until`.
-    pub(super) fn pop_until(&mut self, until: Instant) -> Option<(Instant, T)> {
+    pub(crate) fn pop_until(&mut self, until: Instant) -> Option<(Instant, T)> {
         if self.heap.peek()?.at > until {
             return None;
         }
         self.heap.pop().map(|entry| (entry.at, entry.what))
     }
 
-    pub(super) fn len(&self) -> usize {
+    pub(crate) fn len(&self) -> usize {
         self.heap.len()
     }
 }

@@ -15,16 +15,16 @@ pub struct Trace {
 }
 
 impl Trace {
-    pub(super) fn new() -> Self {
+    pub(crate) fn new() -> Self {
         Self { hasher: XxHash3_64::with_seed(0), lines: None, events: 0 }
     }
 
-    pub(super) fn keep_lines(&mut self) {
+    pub(crate) fn keep_lines(&mut self) {
         self.lines.get_or_insert_default();
     }
 
     /// Takes one event into the hash.
-    pub(super) fn event(&mut self, at: Instant, kind: u8, words: [u64; 3]) {
+    pub(crate) fn event(&mut self, at: Instant, kind: u8, words: [u64; 3]) {
         let mut bytes = [0; 33];
         bytes[0] = kind;
         bytes[1..9].copy_from_slice(&at.as_nanos().to_le_bytes());
@@ -36,7 +36,7 @@ impl Trace {
     }
 
     /// Takes a line into the hash, and into the timeline.
-    pub(super) fn line(&mut self, at: Instant, text: &str) {
+    pub(crate) fn line(&mut self, at: Instant, text: &str) {
         self.event(at, b'l', [0; 3]);
         self.hasher.write(text.as_bytes());
         if let Some(lines) = &mut self.lines {

@@ -1,0 +1,152 @@
+//! What the members say after a coordinator's death, and what follows from it (rule 17).
+//!
+//! For every attempt that somebody mentions: a commit that anybody learned stands, for it had everybody's
+//! Complete; else an abort that anybody learned stands; else a member that came back without having completed
+//! means that nobody was told a commit, and the attempt is void; else all who are left hold the result, and
+//! it is committed. Members lag: some have learned what others wait for, some are in an epoch that others
+//! have left. Honest members never contradict each other; where two do, one of them lies.
+//!
+//! *Remembering.* A member remembers its last commit and a few more verdicts per (scope, tag). Nobody can wait
+//! for the verdict on an attempt that lies before a later commit, because that commit needed its Complete. So
+//! what nobody remembers was not committed; but how it ended is not known any more, and a member that still
+//! waits for it cannot be told which of its calls pairs with the others': it must join anew.
+
+use crate::collective::{GroupEpoch, OpKey, Scope, Seq, Tag};
+use crate::id::PeerId;
+use crate::limits::LEARNED_MAX;
+use crate::wire::control::{AbortReason, EpochRecord, Resume, Rounds, TagReport, Verdict};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What one member told.
+#[derive(Clone, Debug)]
+pub(super) struct Testimony {
+    pub(super) epoch: GroupEpoch,
+    pub(super) rounds: Rounds,
+    pub(super) topology_vote: Option<u32>,
+    tags: BTreeMap<(Scope, Tag), TagReport>,
+}
+
+impl Testimony {
+    pub(super) fn new(resume: Resume) -> Self {
+        let place = |report: &TagReport| {
+            let learned = report.learned.first().map(|(key, _)| key);
+            let key = learned.or(report.open.as_ref().map(|open| &open.key))?;
+            Some((key.scope.clone(), key.tag))
+        };
+        let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
+        Self { epoch: resume.record.epoch, rounds: resume.rounds, topology_vote: resume.topology_vote, tags }
+    }
+
+    fn report(&self, key: &OpKey) -> Option<&TagReport> {
+        self.tags.get(&(key.scope.clone(), key.tag))
+    }
+
+    fn verdict(&self, key: &OpKey) -> Option<&Verdict> {
+        self.report(key)?.learned.iter().find(|(known, _)| known == key).map(|(_, verdict)| verdict)
+    }
+
+    fn completed(&self, key: &OpKey) -> bool {
+        self.report(key)
+            .and_then(|report| report.open.as_ref())
+            .is_some_and(|open| open.key == *key && open.complete)
+    }
+
+    fn has_open(&self, key: &OpKey) -> bool {
+        self.report(key).and_then(|report| report.open.as_ref()).is_some_and(|open| open.key == *key)
+    }
+
+    /// Whether it learned a verdict on a later attempt, and so once knew the one on this.
+    fn past(&self, key: &OpKey) -> bool {
+        let at: (GroupEpoch, Seq) = (key.epoch, key.seq);
+        let learned = self.report(key).map(|report| &report.learned[..]).unwrap_or_default();
+        learned.iter().any(|(later, _)| (later.epoch, later.seq) > at)
+    }
+
+    /// Whether it may have known the verdict on this attempt and forgotten it.
+    fn forgot(&self, key: &OpKey) -> bool {
+        self.past(key) && self.report(key).is_some_and(|report| report.learned.len() >= LEARNED_MAX)
+    }
+}
+
+/// What follows.
+#[derive(Debug, Default)]
+pub(super) struct Decided {
+    /// A verdict, and who has not learned it, in the order in which they must be told.
+    pub(super) verdicts: Vec<(OpKey, Verdict, Vec<PeerId>)>,
+    /// Whose word cannot be true.
+    pub(super) liars: BTreeSet<PeerId>,
+    /// Who waits for what nobody remembers.
+    pub(super) laggards: BTreeSet<PeerId>,
+}
+
+/// Rule 17 on everything that the resumes mention. Liars and laggards are taken out of `resumed`.
+pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testimony>) -> Decided {
+    let mut decided = Decided::default();
+    // A liar's word is not heard: without it everything is looked at again.
+    while let Some(liars) = contradiction(record, resumed) {
+        liars.iter().for_each(|liar| drop(resumed.remove(liar)));
+        decided.liars.extend(liars);
+    }
+    let mut again = true;
+    while std::mem::take(&mut again) {
+        decided.verdicts.clear();
+        for key in keys(resumed) {
+            let known = resumed.values().find_map(|told| told.verdict(&key).cloned());
+            let in_scope = || resumed.iter().filter(|(peer, _)| key.scope.involves(**peer));
+            let verdict = match known {
+                Some(verdict) => verdict,
+                None if in_scope().any(|(_, told)| told.forgot(&key)) => {
+                    let laggards: Vec<_> =
+                        in_scope().filter(|(_, told)| told.has_open(&key)).map(|(peer, _)| *peer).collect();
+                    laggards.iter().for_each(|peer| drop(resumed.remove(peer)));
+                    decided.laggards.extend(laggards);
+                    again = true;
+                    break;
+                }
+                None if in_scope().all(|(_, told)| told.completed(&key)) => Verdict::Commit { pending: 0 },
+                None => Verdict::Abort(AbortReason::Void),
+            };
+            // Void attempts of an epoch that is over concern only those who are still in them.
+            let void = verdict == Verdict::Abort(AbortReason::Void) && key.epoch < record.epoch;
+            let unknowing = in_scope()
+                .filter(|(_, told)| told.verdict(&key).is_none() && !told.past(&key))
+                .filter(|(_, told)| told.epoch <= key.epoch || told.has_open(&key))
+                .filter(|(_, told)| !void || told.has_open(&key))
+                .map(|(peer, _)| *peer)
+                .collect();
+            decided.verdicts.push((key, verdict, unknowing));
+        }
+    }
+    decided
+}
+
+fn keys(resumed: &BTreeMap<PeerId, Testimony>) -> BTreeSet<OpKey> {
+    let reports = || resumed.values().flat_map(|told| told.tags.values());
+    let learned = reports().flat_map(|report| report.learned.iter().map(|(key, _)| key.clone()));
+    let open = reports().filter_map(|report| report.open.as_ref().map(|open| open.key.clone()));
+    learned.chain(open).collect()
+}
+
+/// The first contradiction: a commit that some learned, beside members that cannot have completed it, or that
+/// learned an abort. The side with fewer voices lies; if equal, those who contradict the commit.
+fn contradiction(record: &EpochRecord, resumed: &BTreeMap<PeerId, Testimony>) -> Option<BTreeSet<PeerId>> {
+    keys(resumed).into_iter().find_map(|key| {
+        let in_scope = || resumed.iter().filter(|(peer, _)| key.scope.involves(**peer));
+        let committed = |told: &Testimony| matches!(told.verdict(&key), Some(Verdict::Commit { .. }));
+        let believers: BTreeSet<_> =
+            in_scope().filter(|(_, told)| committed(told)).map(|(peer, _)| *peer).collect();
+        let denies = |told: &Testimony| {
+            let aborted = matches!(told.verdict(&key), Some(Verdict::Abort(_)));
+            // Members of this epoch from its beginning on: a newcomer of a later one knows nothing of it.
+            let was_there = key.epoch == record.epoch || told.epoch <= key.epoch;
+            aborted || (was_there && !committed(told) && !told.completed(&key) && !told.past(&key))
+        };
+        let opposed: BTreeSet<_> =
+            in_scope().filter(|(_, told)| denies(told)).map(|(peer, _)| *peer).collect();
+        match (believers.is_empty(), opposed.is_empty()) {
+            (true, _) | (_, true) => None,
+            _ if opposed.len() > believers.len() => Some(believers),
+            _ => Some(opposed),
+        }
+    })
+}

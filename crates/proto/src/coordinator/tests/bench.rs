@@ -1,0 +1,272 @@
+//! A coordinator on the bench: scripted peers, a clock that the test turns, and every action sorted by whom it
+//! concerns.
+
+pub(super) use crate::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+pub(super) use crate::coordinator::{Action, Config, ConnectionId, Note, Run, Sign};
+pub(super) use crate::id::PeerId;
+pub(super) use crate::membership::{ConnectOutcome, ConnectToken, Preset};
+pub(super) use crate::time::{Duration, Instant};
+pub(super) use crate::wire::control::*;
+pub(super) use crate::wire::membership::{DeathReason, MemberInfo};
+use std::collections::BTreeMap;
+
+pub(super) struct Bench {
+    pub(super) run: Run,
+    pub(super) now: Instant,
+    /// The connection of each peer, by its number.
+    pub(super) at: BTreeMap<u8, ConnectionId>,
+    next_connection: u64,
+    inbox: BTreeMap<ConnectionId, Vec<ToPeer>>,
+    pub(super) closed: Vec<ConnectionId>,
+    pub(super) notes: Vec<Note>,
+    pub(super) knocks: Vec<(ConnectToken, std::net::SocketAddr)>,
+}
+
+pub(super) fn id(number: u8) -> PeerId {
+    PeerId::from_bytes([number; 16])
+}
+
+pub(super) fn ms(millis: u64) -> Duration {
+    Duration::from_millis(millis)
+}
+
+pub(super) fn info(number: u8) -> MemberInfo {
+    MemberInfo {
+        id: id(number),
+        address: ([10, 0, 0, number], 7_000).into(),
+        closed_port: 7_001,
+        name: format!("p{number}"),
+        meta: Vec::new(),
+    }
+}
+
+pub(super) fn registration(number: u8, group: u32, min_world: u32) -> Registration {
+    Registration { info: info(number), group, session: SessionId([number; 16]), min_world }
+}
+
+pub(super) fn call(count: u64) -> Fingerprint {
+    Fingerprint {
+        kind: OpKind::AllReduce,
+        data_type: DataType::F32,
+        counts: vec![count],
+        op: ReduceOp::Sum,
+        retry: true,
+        min_world: 1,
+    }
+}
+
+pub(super) fn key(epoch: u64, tag: u64, seq: u64) -> OpKey {
+    OpKey { group: 0, epoch, scope: Scope::Whole, tag, seq }
+}
+
+pub(super) fn initiate(key: OpKey) -> ToCoordinator {
+    ToCoordinator::Initiate { key, fingerprint: call(8), timeout_ms: 10_000 }
+}
+
+pub(super) fn commit(key: OpKey) -> ToPeer {
+    ToPeer::Verdict { key, verdict: Verdict::Commit { pending: 0 } }
+}
+
+pub(super) fn abort(key: OpKey, reason: AbortReason) -> ToPeer {
+    ToPeer::Verdict { key, verdict: Verdict::Abort(reason) }
+}
+
+impl Bench {
+    pub(super) fn new() -> Self {
+        Self {
+            run: Run::new(Config::preset(Preset::Local)),
+            now: Instant::from_nanos(1_000_000_000),
+            at: BTreeMap::new(),
+            next_connection: 0,
+            inbox: BTreeMap::new(),
+            closed: Vec::new(),
+            notes: Vec::new(),
+            knocks: Vec::new(),
+        }
+    }
+
+    /// A group of these members in epoch 1, all links up, nobody waiting for anything.
+    pub(super) fn of(numbers: &[u8]) -> Self {
+        let mut bench = Self::new();
+        for number in numbers {
+            bench.register(*number, 0, numbers.len() as u32);
+        }
+        bench.confirm(numbers, 1);
+        bench.clear();
+        bench
+    }
+
+    pub(super) fn drain(&mut self) {
+        while let Some(action) = self.run.poll_action() {
+            match action {
+                Action::Send(at, message) => self.inbox.entry(at).or_default().push(message),
+                Action::SendAll(all, message) => {
+                    for at in all {
+                        self.inbox.entry(at).or_default().push(message.clone());
+                    }
+                }
+                Action::Close(at) => {
+                    self.closed.push(at);
+                    self.run.handle_closed(self.now, at);
+                }
+                Action::Connect { token, to, .. } => self.knocks.push((token, to)),
+                Action::Evict(_) => {}
+                Action::Note(note) => self.notes.push(note),
+            }
+        }
+    }
+
+    pub(super) fn connection(&mut self) -> ConnectionId {
+        self.next_connection += 1;
+        ConnectionId(self.next_connection)
+    }
+
+    pub(super) fn register(&mut self, number: u8, group: u32, min_world: u32) {
+        let at = self.connection();
+        self.at.insert(number, at);
+        let message = ToCoordinator::Register(registration(number, group, min_world), 1);
+        self.run.handle_message(self.now, at, id(number), message);
+        self.drain();
+    }
+
+    pub(super) fn say(&mut self, number: u8, message: ToCoordinator) {
+        self.run.handle_message(self.now, self.at[&number], id(number), message);
+        self.drain();
+    }
+
+    pub(super) fn all_say(&mut self, numbers: &[u8], message: &ToCoordinator) {
+        for number in numbers {
+            self.say(*number, message.clone());
+        }
+    }
+
+    pub(super) fn confirm(&mut self, numbers: &[u8], epoch: u64) {
+        self.all_say(numbers, &ToCoordinator::Connected { group: 0, epoch });
+    }
+
+    pub(super) fn close(&mut self, number: u8) {
+        self.run.handle_closed(self.now, self.at[&number]);
+        self.drain();
+    }
+
+    pub(super) fn resume(&mut self, number: u8, resume: Resume) {
+        let at = self.connection();
+        self.at.insert(number, at);
+        self.run.handle_message(self.now, at, id(number), ToCoordinator::Resume(resume));
+        self.drain();
+    }
+
+    pub(super) fn health(&mut self, number: u8, sign: Sign) {
+        self.run.handle_health(self.now, id(number), sign);
+        self.drain();
+    }
+
+    /// Answers every connect that waits: a peer's own port as told, the port where nobody listens by refusing.
+    pub(super) fn answer_knocks(&mut self, port: ConnectOutcome) {
+        for (token, to) in std::mem::take(&mut self.knocks) {
+            let outcome = if to.port() == 7_001 { ConnectOutcome::Refused } else { port };
+            self.run.handle_connect(self.now, token, outcome);
+        }
+        self.drain();
+    }
+
+    /// Lets that much time pass.
+    pub(super) fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        while let Some(due) = self.run.poll_timeout().filter(|due| *due <= until) {
+            self.now = self.now.max(due);
+            self.run.handle_timeout(self.now);
+            self.drain();
+            assert!(
+                self.run.poll_timeout().is_none_or(|next| next > due),
+                "a timer must not be set to the past"
+            );
+        }
+        self.now = until;
+    }
+
+    /// What a peer was told since it was last asked.
+    pub(super) fn told(&mut self, number: u8) -> Vec<ToPeer> {
+        self.inbox.remove(&self.at[&number]).unwrap_or_default()
+    }
+
+    pub(super) fn assert_told(&mut self, numbers: &[u8], expected: &[ToPeer]) {
+        for number in numbers {
+            assert_eq!(self.told(*number), expected, "peer {number}");
+        }
+    }
+
+    pub(super) fn clear(&mut self) {
+        self.inbox.clear();
+        self.notes.clear();
+        self.closed.clear();
+        self.knocks.clear();
+    }
+
+    /// The epoch that a peer was told last, if any.
+    pub(super) fn epoch(&mut self, number: u8) -> Option<EpochRecord> {
+        let told = self.told(number);
+        told.into_iter().rev().find_map(|message| match message {
+            ToPeer::Epoch(record) => Some(record),
+            _ => None,
+        })
+    }
+
+    pub(super) fn kicked(&mut self, number: u8) -> Option<(KickReason, String)> {
+        self.told(number).into_iter().find_map(|message| match message {
+            ToPeer::Kicked { reason, text } => Some((reason, text)),
+            _ => None,
+        })
+    }
+
+    pub(super) fn lost(&self) -> Vec<(PeerId, LossReason)> {
+        let lost = |note: &Note| match note {
+            Note::Lost(peer, reason) => Some((*peer, *reason)),
+            _ => None,
+        };
+        self.notes.iter().filter_map(lost).collect()
+    }
+}
+
+pub(super) fn members(record: &EpochRecord) -> Vec<PeerId> {
+    record.roster.iter().map(|info| info.id).collect()
+}
+
+/// A record as these members would have it.
+pub(super) fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
+    EpochRecord {
+        run_epoch: epoch,
+        group: 0,
+        epoch,
+        roster: numbers.iter().map(|number| info(*number)).collect(),
+        ring: (0..numbers.len() as u32).collect(),
+        decider: Decider::Coordinator,
+        global_world_size: numbers.len() as u32,
+        joined: Vec::new(),
+        left: Vec::new(),
+        rounds: Rounds { ended: 1, done: 1 },
+        founder: id(numbers[0]),
+    }
+}
+
+/// The resume of a peer that knows nothing but the epoch.
+pub(super) fn resume(number: u8, record: EpochRecord) -> Resume {
+    Resume {
+        registration: registration(number, record.group, 1),
+        generation: 2,
+        term: 1,
+        rounds: record.rounds,
+        record,
+        tags: Vec::new(),
+        topology_vote: None,
+    }
+}
+
+pub(super) fn open(key: OpKey, complete: bool) -> TagReport {
+    let vote = OpenVote { key, fingerprint: call(8), timeout_ms: 10_000, complete };
+    TagReport { learned: Vec::new(), open: Some(vote) }
+}
+
+pub(super) fn learned(key: OpKey, verdict: Verdict) -> TagReport {
+    TagReport { learned: vec![(key, verdict)], open: None }
+}

@@ -1,0 +1,121 @@
+//! Broken links: rules 4, 16, 20 (a report never condemns).
+
+use super::bench::*;
+
+fn broken(from: u8, to: u8, epoch: u64, dialling: bool) -> ToCoordinator {
+    let error = "reset".to_owned();
+    ToCoordinator::LinkBroken { group: 0, epoch, from: id(from), to: id(to), dialling, error }
+}
+
+fn reason(from: u8, to: u8) -> AbortReason {
+    AbortReason::LinkBroken { from: id(from), to: id(to), error: "reset".to_owned() }
+}
+
+fn ring(record: &EpochRecord) -> Vec<PeerId> {
+    record.ring.iter().map(|rank| record.roster[*rank as usize].id).collect()
+}
+
+#[test]
+fn a_broken_link_aborts_and_the_same_ring_is_tried_again() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    let refusal = Refusal::Link { from: id(1), to: id(2), error: "reset".to_owned() };
+    bench.say(1, ToCoordinator::Refuse { key: key(1, 0, 0), reason: refusal });
+    bench.assert_told(&[1, 2, 3], &[abort(key(1, 0, 0), reason(1, 2))]);
+    // Both ends report one break: that is one blame. Calls that come before it is settled are told the same.
+    bench.say(2, broken(1, 2, 1, false));
+    bench.say(3, initiate(key(1, 0, 1)));
+    bench.assert_told(&[1, 2, 3], &[abort(key(1, 0, 1), reason(1, 2))]);
+    bench.wait(ms(25));
+    bench.assert_told(&[1, 2, 3], &[ToPeer::Proceed { group: 0, epoch: 1 }]);
+    assert_eq!(bench.lost(), []);
+}
+
+#[test]
+fn a_link_that_was_blamed_twice_is_planned_around() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, broken(1, 2, 1, false));
+    bench.wait(ms(25));
+    bench.clear();
+    bench.say(2, broken(1, 2, 1, false));
+    bench.wait(ms(25));
+    let record = bench.epoch(1).unwrap();
+    assert_eq!(ring(&record), [id(1), id(3), id(2)]);
+    assert_eq!(members(&record), [id(1), id(2), id(3)], "ranks stay");
+    assert_eq!(bench.lost(), []);
+}
+
+#[test]
+fn a_link_that_cannot_be_dialled_is_planned_around_at_once() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    assert_eq!(ring(&bench.epoch(1).unwrap()), [id(1), id(3), id(2)]);
+}
+
+#[test]
+fn what_a_link_was_blamed_for_is_forgiven_when_it_works() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, broken(1, 2, 1, false));
+    bench.wait(ms(25));
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.say(1, broken(1, 2, 1, false));
+    bench.wait(ms(25));
+    assert_eq!(bench.epoch(1), None, "the same ring is tried again");
+}
+
+#[test]
+fn where_no_ring_exists_the_end_that_fewer_reach_leaves() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    // Nobody reaches the oldest but 2; it goes, though it is the oldest.
+    for from in [2, 3, 4] {
+        let epoch = bench.run.groups[&0].epoch;
+        bench.say(from, broken(from, 1, epoch, true));
+        bench.wait(ms(25));
+    }
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+    assert_eq!(bench.kicked(1).unwrap().0, KickReason::Evicted);
+}
+
+#[test]
+fn between_two_the_younger_leaves() {
+    let mut bench = Bench::of(&[2, 1]);
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+    assert_eq!(members(&bench.epoch(2).unwrap()), [id(2)]);
+}
+
+#[test]
+fn a_break_that_was_a_death_is_settled_by_the_eviction() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    bench.say(1, broken(1, 2, 1, false));
+    bench.close(2);
+    bench.wait(ms(100));
+    assert!(!bench.told(1).contains(&ToPeer::Proceed { group: 0, epoch: 1 }), "it would fail again");
+    bench.health(2, Sign::Dead(DeathReason::Exited));
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(3)]);
+}
+
+#[test]
+fn a_break_between_others_leaves_a_part_of_the_group_alone() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let part = OpKey { scope: Scope::Members(vec![id(2), id(3)]), ..key(1, 0, 0) };
+    bench.all_say(&[2, 3], &initiate(part.clone()));
+    bench.say(1, broken(1, 2, 1, false));
+    bench.all_say(&[2, 3], &ToCoordinator::Complete { key: part.clone() });
+    bench.assert_told(&[2, 3], &[commit(part)]);
+}
+
+#[test]
+fn a_report_of_an_old_epoch_has_no_effect() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(3, ToCoordinator::Leave);
+    bench.all_say(&[1, 2], &initiate(key(2, 0, 0)));
+    bench.clear();
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    bench.assert_told(&[1, 2], &[]);
+}

@@ -1,0 +1,267 @@
+//! A restarted coordinator: rule 17.
+
+use super::bench::*;
+
+const COMMIT: Verdict = Verdict::Commit { pending: 3 };
+
+/// These members of epoch 1 resume at a coordinator that knows nothing.
+fn rebuilt(resumes: Vec<(u8, Vec<TagReport>)>) -> Bench {
+    let numbers: Vec<u8> = resumes.iter().map(|(number, _)| *number).collect();
+    let mut bench = Bench::new();
+    for (number, tags) in resumes {
+        bench.resume(number, Resume { tags, ..resume(number, record(1, &numbers)) });
+    }
+    bench
+}
+
+fn verdicts(bench: &mut Bench, number: u8) -> Vec<ToPeer> {
+    let told = bench.told(number);
+    told.into_iter().filter(|message| matches!(message, ToPeer::Verdict { .. })).collect()
+}
+
+#[test]
+fn nothing_is_decided_before_everybody_has_resumed() {
+    let mut bench = Bench::new();
+    let tags = vec![open(key(1, 0, 0), true)];
+    bench.resume(1, Resume { tags: tags.clone(), ..resume(1, record(1, &[1, 2])) });
+    bench.wait(ms(1_000));
+    bench.assert_told(&[1], &[ToPeer::Resumed { term: 2 }]);
+    bench.resume(2, Resume { tags, ..resume(2, record(1, &[1, 2])) });
+    let proceed = ToPeer::Proceed { group: 0, epoch: 1 };
+    let committed = ToPeer::Verdict { key: key(1, 0, 0), verdict: Verdict::Commit { pending: 0 } };
+    bench.assert_told(&[1], &[committed.clone(), proceed.clone()]);
+    bench.assert_told(&[2], &[ToPeer::Resumed { term: 2 }, committed, proceed]);
+}
+
+#[test]
+fn a_known_commit_stands() {
+    let mut bench =
+        rebuilt(vec![(1, vec![learned(key(1, 0, 0), COMMIT)]), (2, vec![open(key(1, 0, 0), true)])]);
+    assert_eq!(verdicts(&mut bench, 2), [ToPeer::Verdict { key: key(1, 0, 0), verdict: COMMIT }]);
+    assert_eq!(verdicts(&mut bench, 1), []);
+    // The next number is the next.
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 1)));
+    bench.all_say(&[1, 2], &ToCoordinator::Complete { key: key(1, 0, 1) });
+    assert_eq!(verdicts(&mut bench, 1), [commit(key(1, 0, 1))]);
+}
+
+#[test]
+fn a_known_abort_stands_and_keeps_its_reason() {
+    let reason = AbortReason::Timeout(Vec::new());
+    let known = learned(key(1, 0, 0), Verdict::Abort(reason.clone()));
+    let mut bench = rebuilt(vec![(1, vec![known]), (2, vec![open(key(1, 0, 0), true)])]);
+    assert_eq!(verdicts(&mut bench, 2), [abort(key(1, 0, 0), reason)]);
+}
+
+#[test]
+fn a_member_that_has_not_completed_makes_the_attempt_void() {
+    let mut bench =
+        rebuilt(vec![(1, vec![open(key(1, 0, 0), true)]), (2, vec![open(key(1, 0, 0), false)]), (3, vec![])]);
+    for number in [1, 2, 3] {
+        assert_eq!(verdicts(&mut bench, number), [abort(key(1, 0, 0), AbortReason::Void)], "peer {number}");
+    }
+}
+
+#[test]
+fn the_dead_do_not_hold_up_a_result_that_all_survivors_hold() {
+    let mut bench = Bench::new();
+    let tags = vec![open(key(1, 0, 0), true)];
+    for number in [1, 2] {
+        bench.resume(number, Resume { tags: tags.clone(), ..resume(number, record(1, &[1, 2, 3])) });
+    }
+    bench.clear();
+    bench.wait(ms(2_000));
+    assert_eq!(bench.lost(), [(id(3), LossReason::NotResumed)]);
+    let told = bench.told(1);
+    let [verdict, ToPeer::Epoch(record)] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(*verdict, commit(key(1, 0, 0)));
+    assert_eq!((record.epoch, members(record)), (2, vec![id(1), id(2)]));
+}
+
+#[test]
+fn who_missed_the_verdict_of_a_rebuild_is_told_when_it_comes_back() {
+    // Two die, one is cut off again before it hears anything: the verdict is kept for it alone.
+    let mut bench = Bench::new();
+    let tags = vec![open(key(1, 0, 0), true)];
+    for number in [1, 2, 3] {
+        bench.resume(number, Resume { tags: tags.clone(), ..resume(number, record(1, &[1, 2, 3, 4, 5])) });
+    }
+    bench.close(3);
+    bench.clear();
+    bench.health(3, Sign::Alive { acked: None });
+    bench.health(4, Sign::Dead(DeathReason::Exited));
+    bench.health(5, Sign::Dead(DeathReason::Exited));
+    bench.all_say(&[1, 2], &ToCoordinator::Acknowledge { key: key(1, 0, 0) });
+    bench.resume(3, Resume { tags, generation: 3, ..resume(3, record(1, &[1, 2, 3, 4, 5])) });
+    assert_eq!(verdicts(&mut bench, 3), [commit(key(1, 0, 0))]);
+}
+
+#[test]
+fn members_that_lag_an_epoch_catch_up() {
+    // The old coordinator had told 1 of the next epoch, and of nothing that 2 and 3 still wait for.
+    let mut bench = Bench::new();
+    let next = EpochRecord { left: vec![(id(4), LossReason::Left)], ..record(2, &[1, 2, 3]) };
+    bench.resume(2, Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(2, record(1, &[1, 2, 3, 4])) });
+    bench.resume(1, resume(1, next));
+    bench.resume(3, Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(3, record(1, &[1, 2, 3, 4])) });
+    for number in [2, 3] {
+        let told = bench.told(number);
+        let [.., verdict, ToPeer::Epoch(record)] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(*verdict, abort(key(1, 0, 0), AbortReason::Void));
+        assert_eq!((record.epoch, members(record)), (2, vec![id(1), id(2), id(3)]));
+    }
+    let told = bench.told(1);
+    assert_eq!(told[1..], [ToPeer::Proceed { group: 0, epoch: 2 }], "it is in no such attempt any more");
+    // The one that is only in the old roster had been evicted.
+    bench.resume(4, resume(4, record(1, &[1, 2, 3, 4])));
+    assert_eq!(bench.kicked(4).unwrap().0, KickReason::Evicted);
+}
+
+#[test]
+fn a_newer_record_puts_out_whom_it_does_not_know_even_if_it_resumed_first() {
+    let mut bench = Bench::new();
+    bench.resume(4, resume(4, record(1, &[1, 4])));
+    bench.resume(1, resume(1, record(2, &[1])));
+    assert_eq!(bench.kicked(4).unwrap().0, KickReason::Evicted);
+    bench.all_say(&[1], &initiate(key(2, 0, 0)));
+    bench.all_say(&[1], &ToCoordinator::Complete { key: key(2, 0, 0) });
+    assert_eq!(verdicts(&mut bench, 1), [commit(key(2, 0, 0))]);
+}
+
+#[test]
+fn who_denies_a_known_commit_lies_and_is_kicked() {
+    let mut bench = rebuilt(vec![
+        (1, vec![learned(key(1, 0, 0), COMMIT)]),
+        (2, vec![learned(key(1, 0, 0), COMMIT)]),
+        (3, vec![open(key(1, 0, 0), false)]),
+    ]);
+    assert_eq!(bench.kicked(3).unwrap().0, KickReason::Breach);
+    assert!(bench.notes.contains(&Note::Contradiction(id(3))));
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(2)]);
+}
+
+#[test]
+fn a_commit_that_most_deny_is_the_lie() {
+    let mut bench = rebuilt(vec![
+        (1, vec![learned(key(1, 0, 0), COMMIT)]),
+        (2, vec![open(key(1, 0, 0), false)]),
+        (3, vec![]),
+    ]);
+    assert_eq!(bench.kicked(1).unwrap().0, KickReason::Breach);
+    // Its word is not heard: the others are told that the attempt is void.
+    assert_eq!(verdicts(&mut bench, 2), [abort(key(1, 0, 0), AbortReason::Void)]);
+}
+
+#[test]
+fn messages_wait_until_everything_is_decided_and_keep_their_order() {
+    let mut bench = Bench::new();
+    bench.resume(1, resume(1, record(1, &[1, 2])));
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.say(1, ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.resume(2, resume(2, record(1, &[1, 2])));
+    bench.clear();
+    bench.say(2, initiate(key(1, 0, 0)));
+    bench.say(2, ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.assert_told(&[1, 2], &[commit(key(1, 0, 0))]);
+}
+
+#[test]
+fn the_term_is_above_any_that_was_obeyed() {
+    let mut bench = Bench::new();
+    bench.resume(1, Resume { term: 4, ..resume(1, record(1, &[1, 2])) });
+    bench.assert_told(&[1], &[ToPeer::Resumed { term: 5 }]);
+    bench.resume(2, Resume { term: 7, ..resume(2, record(1, &[1, 2])) });
+    assert_eq!(bench.told(1)[0], ToPeer::Resumed { term: 8 });
+    assert_eq!(bench.told(2)[0], ToPeer::Resumed { term: 8 });
+}
+
+#[test]
+fn a_coordinator_that_was_deposed_steps_down_and_learns_from_the_peers() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.clear();
+    let here = bench.at[&1];
+    // 2 comes back from a coordinator of a higher term, where epoch 2 was opened and 1 left.
+    let elsewhere = record(2, &[2]);
+    bench.resume(
+        2,
+        Resume { term: 9, record: EpochRecord { founder: id(1), ..elsewhere }, ..resume(2, record(2, &[2])) },
+    );
+    assert!(bench.closed.contains(&here));
+    assert!(bench.notes.contains(&Note::SteppedDown(9)));
+    assert_eq!(bench.told(2), [ToPeer::Resumed { term: 10 }, ToPeer::Proceed { group: 0, epoch: 2 }]);
+}
+
+#[test]
+fn the_end_of_a_vote_that_some_know_is_told_to_the_others() {
+    let mut bench = Bench::new();
+    let done = Rounds { ended: 2, done: 2 };
+    bench.resume(
+        1,
+        Resume { rounds: done, tags: vec![open(key(1, 0, 0), false)], ..resume(1, record(1, &[1, 2])) },
+    );
+    bench.resume(2, Resume { topology_vote: Some(1), ..resume(2, record(1, &[1, 2])) });
+    let told = bench.told(2);
+    let wanted = ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 };
+    assert!(told.contains(&wanted), "{told:?}");
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 1)));
+    assert!(!bench.told(2).iter().any(|told| matches!(told, ToPeer::TopologyMismatch { .. })));
+}
+
+#[test]
+fn a_member_that_does_not_know_it_was_admitted_begins_again() {
+    // The old coordinator had told 1 of the epoch with 3 in it, and died before telling 3.
+    let mut bench = Bench::new();
+    bench.resume(1, Resume { topology_vote: Some(1), ..resume(1, record(2, &[1, 3])) });
+    bench.register(3, 0, 1);
+    assert_eq!(bench.kicked(3), None);
+    let record = bench.epoch(1).unwrap();
+    assert_eq!(members(&record), [id(1), id(3)]);
+    // The other way round: it registers first, and waits; then its old membership turns up.
+    let mut bench = Bench::new();
+    bench.register(3, 0, 5);
+    bench.resume(1, resume(1, self::record(2, &[1, 3])));
+    assert_eq!(bench.kicked(3).unwrap().0, KickReason::Superseded);
+}
+
+#[test]
+fn an_old_run_that_comes_back_wins_over_one_that_began_afresh() {
+    let mut bench = Bench::of(&[9]);
+    bench.resume(1, resume(1, record(4, &[1])));
+    assert_eq!(bench.kicked(9).unwrap().0, KickReason::Superseded);
+    assert_eq!(bench.told(1).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    // But not after its sessions must have ended, whatever epoch it claims.
+    let mut bench = Bench::of(&[9]);
+    bench.wait(ms(11_000));
+    bench.resume(1, resume(1, record(1_000, &[1])));
+    assert_eq!(bench.kicked(1).unwrap().0, KickReason::Superseded);
+    assert_eq!(bench.kicked(9), None);
+}
+
+#[test]
+fn resumes_that_cannot_be_true_are_turned_away() {
+    let sound = || resume(1, record(3, &[1, 2]));
+    let foreign_scope = OpKey { scope: Scope::Members(vec![id(2)]), ..key(1, 0, 0) };
+    let mut twice = record(3, &[1, 2]);
+    twice.roster.push(info(2));
+    twice.ring.push(2);
+    let lies = [
+        Resume { record: record(3, &[2]), ..sound() },
+        Resume { record: EpochRecord { group: 7, ..record(3, &[1, 2]) }, ..sound() },
+        Resume { record: twice, ..sound() },
+        Resume { tags: vec![open(key(4, 0, 0), true)], ..sound() },
+        Resume { tags: vec![learned(key(1, 0, u64::MAX), COMMIT)], ..sound() },
+        Resume { tags: vec![open(foreign_scope, true)], ..sound() },
+        Resume { registration: registration(2, 0, 1), ..sound() },
+        Resume {
+            registration: Registration { session: SessionId([0; 16]), ..registration(1, 0, 1) },
+            ..sound()
+        },
+    ];
+    for lie in lies {
+        let mut bench = Bench::new();
+        bench.resume(1, lie.clone());
+        assert_eq!(bench.kicked(1).map(|(reason, _)| reason), Some(KickReason::Breach), "{lie:?}");
+        assert!(bench.run.is_empty());
+    }
+}

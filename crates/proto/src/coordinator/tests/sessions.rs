@@ -1,0 +1,129 @@
+//! Sessions: rule 18.
+
+use super::bench::*;
+
+#[test]
+fn a_second_process_with_the_same_id_is_refused() {
+    let mut bench = Bench::of(&[1, 2]);
+    let (at, now) = (bench.connection(), bench.now);
+    let mut thief = registration(2, 0, 1);
+    thief.session = SessionId([99; 16]);
+    bench.run.handle_message(now, at, id(2), ToCoordinator::Register(thief.clone(), 1));
+    bench.drain();
+    bench.at.insert(9, at);
+    assert_eq!(bench.kicked(9).unwrap().0, KickReason::Duplicate);
+    let mut stolen = resume(2, record(1, &[1, 2]));
+    stolen.registration = thief;
+    let at = bench.connection();
+    bench.run.handle_message(now, at, id(2), ToCoordinator::Resume(stolen));
+    bench.drain();
+    bench.at.insert(9, at);
+    assert_eq!(bench.kicked(9).unwrap().0, KickReason::Duplicate);
+    // The one whose id it is goes on.
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
+    bench.all_say(&[1, 2], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.assert_told(&[1, 2], &[commit(key(1, 0, 0))]);
+}
+
+#[test]
+fn a_stream_that_was_given_up_cannot_speak_for_the_one_that_replaced_it() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.close(2);
+    bench.resume(2, Resume { generation: 5, ..resume(2, record(1, &[1, 2])) });
+    let (late, now) = (bench.connection(), bench.now);
+    let message = ToCoordinator::Resume(Resume { generation: 4, ..resume(2, record(1, &[1, 2])) });
+    bench.run.handle_message(now, late, id(2), message);
+    // A registration of before its admission, even later.
+    let later = bench.connection();
+    bench.run.handle_message(now, later, id(2), ToCoordinator::Register(registration(2, 0, 1), 1));
+    bench.drain();
+    assert_eq!(bench.closed, [late, later]);
+    assert_eq!(bench.lost(), []);
+    bench.told(2);
+    bench.say(2, initiate(key(1, 0, 0)));
+    assert_eq!(bench.kicked(2), None);
+}
+
+#[test]
+fn a_resume_over_a_stream_that_we_believe_open_closes_that_one_first() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
+    let old = bench.at[&2];
+    let mut back = resume(2, record(1, &[1, 2]));
+    back.tags = vec![open(key(1, 0, 0), false)];
+    bench.resume(2, back);
+    assert_eq!(bench.closed, [old]);
+    let lost = AbortReason::PeersLost(vec![(id(2), LossReason::Disconnected)]);
+    bench.assert_told(&[1], &[abort(key(1, 0, 0), lost), ToPeer::Proceed { group: 0, epoch: 1 }]);
+    assert_eq!(bench.told(2).last(), Some(&ToPeer::Proceed { group: 0, epoch: 1 }));
+}
+
+#[test]
+fn votes_stand_after_a_resume() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.close(2);
+    // It called and completed while it had no connection.
+    let mut back = resume(2, record(1, &[1, 2]));
+    back.tags = vec![open(key(1, 0, 0), true)];
+    bench.resume(2, back);
+    bench.clear();
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.say(1, ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.assert_told(&[1, 2], &[commit(key(1, 0, 0))]);
+    // So do votes for newcomers.
+    bench.close(2);
+    bench.resume(2, Resume { generation: 3, topology_vote: Some(1), ..resume(2, record(1, &[1, 2])) });
+    bench.clear();
+    bench.say(1, ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    bench.assert_told(&[1, 2], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 }]);
+}
+
+#[test]
+fn the_end_of_a_vote_that_was_missed_is_told_again() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    // The news went down with the connection; 1 is in a collective already.
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.close(2);
+    bench.resume(2, Resume { topology_vote: Some(1), ..resume(2, record(1, &[1, 2])) });
+    let told = bench.told(2);
+    let done = ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 };
+    assert!(told.contains(&done), "{told:?}");
+    assert!(!told.iter().any(|message| matches!(message, ToPeer::TopologyMismatch { .. })), "{told:?}");
+}
+
+#[test]
+fn who_was_evicted_while_it_was_away_is_told() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.close(2);
+    bench.wait(ms(10_000));
+    bench.resume(2, resume(2, record(1, &[1, 2])));
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+    // Whatever it says after that, too.
+    bench.say(2, initiate(key(1, 0, 0)));
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+}
+
+#[test]
+fn a_session_that_starts_from_the_beginning_leaves_what_it_was_in() {
+    // It was admitted, and the news was lost with its connection.
+    let mut bench = Bench::of(&[1, 2]);
+    let (at, now) = (bench.connection(), bench.now);
+    bench.run.handle_message(now, at, id(2), ToCoordinator::Register(registration(2, 0, 1), 2));
+    bench.drain();
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1)]);
+    bench.at.insert(2, at);
+    bench.say(1, ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    assert_eq!(members(&bench.epoch(2).unwrap()), [id(1), id(2)]);
+}
+
+#[test]
+fn a_flapping_connection_leaves_nothing_behind() {
+    let mut bench = Bench::of(&[1, 2]);
+    for generation in 2..500 {
+        bench.close(2);
+        bench.resume(2, Resume { generation, ..resume(2, record(1, &[1, 2])) });
+    }
+    assert!(bench.run.timers() <= 4, "{} timers", bench.run.timers());
+    assert_eq!(bench.run.connections(), 2);
+}

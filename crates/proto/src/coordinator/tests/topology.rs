@@ -1,0 +1,197 @@
+//! Admission: rules 1, 3, 6, 7, 10.
+
+use super::bench::*;
+
+fn vote(min_world: u32, round: u64) -> ToCoordinator {
+    ToCoordinator::VoteTopology { min_world, round }
+}
+
+#[test]
+fn the_first_peer_is_admitted_alone() {
+    let mut bench = Bench::new();
+    bench.register(1, 0, 1);
+    let record = bench.epoch(1).unwrap();
+    assert_eq!((record.epoch, record.run_epoch, members(&record)), (1, 1, vec![id(1)]));
+    bench.confirm(&[1], 1);
+    bench.assert_told(&[1], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 1, round: 1 }]);
+}
+
+#[test]
+fn who_asks_for_more_waits_and_all_come_in_with_one_epoch() {
+    let mut bench = Bench::new();
+    for number in [3, 1, 2] {
+        bench.register(number, 0, 3);
+    }
+    // In the order of arrival, in the first epoch there is.
+    let record = bench.epoch(3).unwrap();
+    assert_eq!((record.epoch, members(&record)), (1, vec![id(3), id(1), id(2)]));
+    bench.confirm(&[3, 1], 1);
+    assert_eq!(bench.told(3), []);
+    bench.confirm(&[2], 1);
+    bench.assert_told(&[3], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 3, round: 1 }]);
+}
+
+#[test]
+fn newcomers_come_in_by_everybodys_vote_and_ranks_keep_their_order() {
+    let mut bench = Bench::of(&[5, 3]);
+    bench.register(1, 0, 1);
+    bench.say(5, vote(1, 2));
+    assert_eq!(bench.epoch(5), None);
+    bench.say(3, vote(1, 2));
+    let record = bench.epoch(3).unwrap();
+    assert_eq!((record.epoch, members(&record)), (2, vec![id(5), id(3), id(1)]));
+    assert_eq!(record.joined, [id(1)]);
+    bench.confirm(&[5, 3, 1], 2);
+    bench.assert_told(
+        &[5],
+        &[ToPeer::Epoch(record), ToPeer::TopologyDone { run_epoch: 2, global_world_size: 3, round: 2 }],
+    );
+}
+
+#[test]
+fn a_vote_without_newcomers_ends_at_once() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.all_say(&[1, 2], &vote(1, 2));
+    bench.assert_told(&[1, 2], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 }]);
+}
+
+#[test]
+fn a_vote_for_more_than_there_are_stands_until_enough_have_come() {
+    let mut bench = Bench::of(&[1]);
+    bench.say(1, vote(3, 2));
+    bench.register(2, 0, 1);
+    assert_eq!(bench.told(1), []);
+    bench.register(3, 0, 1);
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(2), id(3)]);
+}
+
+#[test]
+fn a_newcomer_that_asks_for_too_much_does_not_hold_up_the_others() {
+    let mut bench = Bench::of(&[1]);
+    bench.register(2, 0, 100);
+    bench.register(3, 0, 1);
+    bench.say(1, vote(1, 2));
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(3)]);
+}
+
+#[test]
+fn a_lost_voter_is_no_longer_asked() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.register(3, 0, 1);
+    bench.say(1, vote(1, 2));
+    bench.say(2, ToCoordinator::Leave);
+    let record = bench.epoch(1).unwrap();
+    assert_eq!((record.epoch, members(&record)), (3, vec![id(1), id(3)]));
+}
+
+#[test]
+fn a_death_in_one_group_leaves_the_other_groups_epoch_alone() {
+    let mut bench = Bench::new();
+    bench.register(1, 0, 1);
+    bench.confirm(&[1], 1);
+    bench.register(2, 1, 1);
+    bench.register(3, 1, 1);
+    bench.say(1, vote(1, 2));
+    bench.say(2, ToCoordinator::Connected { group: 1, epoch: 1 });
+    bench.say(3, ToCoordinator::Connected { group: 1, epoch: 1 });
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.clear();
+    bench.say(3, ToCoordinator::Leave);
+    assert_eq!(bench.told(1), []);
+    let record = bench.epoch(2).unwrap();
+    assert_eq!((record.group, record.epoch, record.run_epoch), (1, 2, 3));
+    bench.say(1, ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.assert_told(&[1], &[commit(key(1, 0, 0))]);
+}
+
+#[test]
+fn a_run_wide_vote_waits_for_other_groups_collectives() {
+    let mut bench = Bench::new();
+    bench.register(1, 0, 1);
+    bench.confirm(&[1], 1);
+    bench.register(2, 1, 1);
+    bench.say(1, vote(1, 2));
+    bench.say(2, ToCoordinator::Connected { group: 1, epoch: 1 });
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.clear();
+    bench.say(2, vote(1, 2));
+    bench.wait(ms(5_000));
+    assert_eq!(bench.told(2), []);
+    bench.say(1, ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.say(1, vote(1, 3));
+    assert!(matches!(bench.told(2)[..], [ToPeer::TopologyDone { .. }]));
+}
+
+#[test]
+fn newcomers_that_wait_are_counted_in_the_verdict() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
+    bench.register(3, 0, 1);
+    bench.all_say(&[1, 2], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    let verdict = ToPeer::Verdict { key: key(1, 0, 0), verdict: Verdict::Commit { pending: 1 } };
+    bench.assert_told(&[1, 2], &[verdict]);
+}
+
+#[test]
+fn a_vote_and_a_collective_are_a_mismatch_of_the_fewer() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    // The oldest votes first; still the two others are right.
+    bench.say(1, vote(1, 2));
+    bench.say(2, initiate(key(1, 0, 0)));
+    assert_eq!(bench.told(1), []);
+    bench.say(3, initiate(key(1, 0, 0)));
+    bench.assert_told(&[1], &[ToPeer::TopologyMismatch { others: call(8).to_string() }]);
+    assert_eq!(bench.told(2), []);
+    // It stays accepted, and the others' call waits for it.
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.assert_told(&[1, 2, 3], &[commit(key(1, 0, 0))]);
+}
+
+#[test]
+fn of_a_vote_and_a_collective_the_newer_deviates_if_equal_and_soon() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, vote(1, 2));
+    bench.say(2, initiate(key(1, 0, 0)));
+    let reason = AbortReason::Mismatch {
+        deviating: vec![id(2)],
+        theirs: call(8).to_string(),
+        common: "update_topology".to_owned(),
+    };
+    bench.assert_told(&[2], &[abort(key(1, 0, 0), reason)]);
+    // With a third that says nothing it takes a moment, not a deadline.
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.say(2, vote(1, 2));
+    assert_eq!(bench.told(2), []);
+    bench.wait(ms(100));
+    assert!(matches!(bench.told(2)[..], [ToPeer::TopologyMismatch { .. }]));
+}
+
+#[test]
+fn the_first_deadline_of_a_vote_ends_it_for_the_group_and_names_who_was_waited_for() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.all_say(&[1, 2], &vote(1, 2));
+    bench.wait(ms(1_000));
+    bench.say(1, ToCoordinator::TopologyExpired { round: 2 });
+    for number in [1, 2, 3] {
+        let told = bench.told(number);
+        let [ToPeer::TopologyTimeout { round: 2, waiting }] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(waiting.iter().map(|waiting| waiting.peer).collect::<Vec<_>>(), [id(3)]);
+    }
+    // A vote that crossed the news is over, too; the next one counts.
+    bench.say(3, vote(1, 2));
+    bench.all_say(&[1, 2], &vote(1, 3));
+    assert_eq!(bench.told(1), []);
+    bench.say(3, vote(1, 3));
+    bench.assert_told(&[1, 2, 3], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 3, round: 3 }]);
+}
+
+#[test]
+fn a_vote_taken_back_no_longer_counts() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, vote(1, 2));
+    bench.say(1, vote(0, 2));
+    bench.say(2, vote(1, 2));
+    bench.assert_told(&[1, 2], &[]);
+}

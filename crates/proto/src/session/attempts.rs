@@ -1,0 +1,368 @@
+//! Attempts: how a call becomes a series of them, and how each ends.
+//!
+//! The rule behind every branch here: what follows from a verdict depends on the verdict and on what all
+//! members have in common (the fingerprint, the epoch's record), never on what only this member knows, such
+//! as its clock. So all draw the same conclusion, and their next attempts pair up (rule 8). A deadline is no
+//! exception: the first to pass is made a verdict, and the verdict ends the call for all (rule 6).
+
+use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
+use super::machine::{Session, millis};
+use super::tags::Learned;
+use crate::collective::{OpKey, Scope};
+use crate::id::PeerId;
+use crate::time::Instant;
+use crate::wire::control::{AbortReason, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
+
+/// Where an attempt is.
+#[derive(Clone, Debug, PartialEq)]
+pub(super) enum Stage {
+    /// Between attempts.
+    Waiting,
+    /// The executor moves bytes; an abort may have arrived meanwhile, or we gave up.
+    Performing { key: OpKey, aborted: Option<AbortReason>, refused: Option<Refusal> },
+    /// We said Complete.
+    Complete { key: OpKey },
+    /// We gave up before Complete, and wait for the verdict to say what that means for all.
+    Refused { key: OpKey, reason: Refusal },
+}
+
+impl Stage {
+    pub(super) fn key(&self) -> Option<&OpKey> {
+        match self {
+            Self::Waiting => None,
+            Self::Performing { key, .. } | Self::Complete { key } | Self::Refused { key, .. } => Some(key),
+        }
+    }
+}
+
+#[derive(Clone, Debug)]
+pub(super) struct Call {
+    pub(super) op: Op,
+    pub(super) stage: Stage,
+    attempts: u32,
+    pub(super) cancelled: bool,
+    /// The last attempt's members in the order of ranks, our rank and the group's size.
+    contributors: Vec<PeerId>,
+    rank: usize,
+    world_size: usize,
+}
+
+impl Call {
+    pub(super) fn new(op: Op) -> Self {
+        let stage = Stage::Waiting;
+        Self { op, stage, attempts: 0, cancelled: false, contributors: Vec::new(), rank: 0, world_size: 0 }
+    }
+}
+
+/// After such an abort attempts wait until the coordinator says that they can succeed again.
+fn holds(reason: &AbortReason) -> bool {
+    matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. })
+}
+
+impl Session {
+    pub(super) fn attempt_all(&mut self, now: Instant) {
+        let waiting: Vec<_> =
+            self.calls.iter().filter(|(_, call)| call.stage == Stage::Waiting).map(|(id, _)| *id).collect();
+        for id in waiting {
+            self.attempt(now, id);
+        }
+    }
+
+    /// Begins the next attempt of a call, if nothing stands in its way.
+    pub(super) fn attempt(&mut self, now: Instant, id: CallId) {
+        let Some(call) = self.calls.get_mut(&id).filter(|call| call.stage == Stage::Waiting) else { return };
+        let memory = self.tags.entry((call.op.scope.clone(), call.op.tag)).or_default();
+        if let Some(reason) = memory.claim() {
+            call.attempts += 1;
+            return self.aborted(now, id, reason);
+        }
+        let Some(record) = self.record.clone() else { return };
+        if !self.is_up() {
+            return;
+        }
+        if let Err(error) = self.enlist(&record, id) {
+            return self.fail(id, error);
+        }
+        let expired = self.calls.get(&id).is_some_and(|call| now >= call.op.deadline);
+        if self.hold && !expired {
+            return;
+        }
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let (scope, tag) = (call.op.scope.clone(), call.op.tag);
+        let seq = self.tags.entry((scope.clone(), tag)).or_default().next_seq(record.epoch);
+        let key = OpKey { group: record.group, epoch: record.epoch, scope, tag, seq };
+        let fingerprint = call.op.fingerprint.clone();
+        if expired {
+            // A vote that waits for nothing: its verdict tells everybody that the call timed out.
+            call.stage = Stage::Refused { key: key.clone(), reason: Refusal::Deadline };
+            return self.send(ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
+        }
+        call.attempts += 1;
+        call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: None };
+        let timeout_ms = millis(call.op.deadline.since(now)).max(1);
+        let members = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
+        let ring = members.filter(|peer| key.scope.involves(*peer)).collect();
+        self.send(ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
+        self.command(id, Command::Perform { key, ring });
+    }
+
+    /// Who takes part in the next attempt; an error if it cannot be made in this epoch.
+    fn enlist(&mut self, record: &EpochRecord, id: CallId) -> Result<(), CallError> {
+        let me = self.registration.info.id;
+        let Some(call) = self.calls.get_mut(&id) else { return Ok(()) };
+        let scope = &call.op.scope;
+        let members: Vec<_> =
+            record.roster.iter().map(|info| info.id).filter(|peer| scope.involves(*peer)).collect();
+        if let Scope::Members(listed) = scope
+            && listed.len() > members.len()
+        {
+            let here = |peer: &PeerId| members.contains(peer);
+            let reason = |peer: &PeerId| record.left.iter().find(|(gone, _)| gone == peer);
+            let lost = listed.iter().filter(|peer| !here(peer));
+            let lost = lost.map(|peer| (*peer, reason(peer).map_or(LossReason::Left, |(_, reason)| *reason)));
+            return Err(CallError::PeersLost(lost.collect()));
+        }
+        let want = call.op.fingerprint.min_world;
+        if members.len() < want as usize {
+            return Err(CallError::TooFewPeers { have: members.len(), want });
+        }
+        call.contributors = members;
+        call.rank = record.rank_of(me).unwrap_or(0);
+        call.world_size = record.roster.len();
+        Ok(())
+    }
+
+    /// The executor is done with an attempt and holds nothing of the caller's any more.
+    pub fn handle_performed(&mut self, now: Instant, id: CallId, result: PerformResult) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let Stage::Performing { key, aborted, refused } = call.stage.clone() else { return };
+        let done = result == PerformResult::Done;
+        if done && (aborted.is_some() || refused.is_some()) {
+            self.command(id, Command::Undo);
+        }
+        if let Some(reason) = aborted {
+            return self.aborted(now, id, reason);
+        }
+        let refusal = match (refused, result) {
+            // The others were told already; the verdict will say what it means.
+            (Some(reason), _) => return self.set_stage(id, Stage::Refused { key, reason }),
+            (None, PerformResult::Done) => {
+                self.set_stage(id, Stage::Complete { key: key.clone() });
+                if self.is_up() {
+                    self.send(ToCoordinator::Complete { key });
+                }
+                return;
+            }
+            (None, PerformResult::Stopped) => Refusal::Cancelled,
+            (None, PerformResult::LinkBroken { from, to, error }) => Refusal::Link { from, to, error },
+            (None, PerformResult::Mismatch { peer }) => Refusal::Mismatch { peer },
+        };
+        self.set_stage(id, Stage::Refused { key: key.clone(), reason: refusal.clone() });
+        if self.is_up() {
+            self.send(ToCoordinator::Refuse { key, reason: refusal });
+        }
+    }
+
+    /// A call's deadline has passed.
+    pub(super) fn overdue(&mut self, now: Instant, id: CallId) {
+        let Some(call) = self.calls.get(&id) else { return };
+        let late = now.since(call.op.deadline) >= self.config.verdict_grace;
+        match &call.stage {
+            // Before Complete a peer may refuse for good and return (rule 5).
+            Stage::Waiting | Stage::Refused { .. } if late => {
+                self.abandon(id, CallError::Timeout(Vec::new()));
+            }
+            Stage::Waiting => self.attempt(now, id),
+            Stage::Performing { aborted: None, refused: None, .. } => self.refuse(now, id, Refusal::Deadline),
+            Stage::Complete { .. } if late => self.end(OutReason::OutcomeUnknown),
+            Stage::Performing { .. } | Stage::Refused { .. } | Stage::Complete { .. } => {}
+        }
+    }
+
+    /// A verdict arrived.
+    pub(super) fn verdict(&mut self, now: Instant, key: OpKey, verdict: Verdict) {
+        let place = (key.scope.clone(), key.tag);
+        let memory = self.tags.entry(place).or_default();
+        let Some((&id, call)) = self.calls.iter().find(|(_, call)| call.stage.key() == Some(&key)) else {
+            return self.unexpected_verdict(now, &key, &verdict);
+        };
+        let stage = call.stage.clone();
+        memory.learn(&key, &verdict);
+        let reason = match (verdict, &stage) {
+            (Verdict::Commit { pending }, Stage::Complete { .. }) => {
+                self.command(id, Command::Commit);
+                return self.commit(id, key, pending);
+            }
+            // A commit without our Complete cannot be: whoever says so is no coordinator of ours.
+            (Verdict::Commit { .. }, _) => return self.end(OutReason::OutcomeUnknown),
+            (Verdict::Abort(reason), _) => reason,
+        };
+        if holds(&reason) {
+            self.hold = true;
+        }
+        match stage {
+            Stage::Performing { key, refused, aborted } => {
+                let stopping = aborted.is_some() || refused.is_some();
+                self.set_stage(id, Stage::Performing { key, aborted: Some(reason), refused });
+                if !stopping {
+                    self.command(id, Command::Abort);
+                }
+            }
+            Stage::Complete { .. } => {
+                self.command(id, Command::Undo);
+                self.aborted(now, id, reason);
+            }
+            Stage::Refused { .. } => self.aborted(now, id, reason),
+            Stage::Waiting => {}
+        }
+    }
+
+    /// A verdict on an attempt that no call of ours is in.
+    fn unexpected_verdict(&mut self, now: Instant, key: &OpKey, verdict: &Verdict) {
+        // While we vote for newcomers others began a collective, and were told off: that is not our call.
+        let told_off =
+            self.votes_topology() && matches!(verdict, Verdict::Abort(AbortReason::Mismatch { .. }));
+        let memory = self.tags.entry((key.scope.clone(), key.tag)).or_default();
+        let learned = match told_off {
+            false => memory.keep(key, verdict),
+            true if memory.learn(key, verdict) => Learned::Dropped,
+            true => Learned::Known,
+        };
+        if let Verdict::Abort(reason) = verdict
+            && learned != Learned::Known
+            && holds(reason)
+        {
+            self.hold = true;
+        }
+        match learned {
+            Learned::Known => {}
+            Learned::Dropped => self.send(ToCoordinator::Acknowledge { key: key.clone() }),
+            Learned::Kept => {
+                self.send(ToCoordinator::Acknowledge { key: key.clone() });
+                // A call that waits between attempts takes it at once.
+                let waits = |call: &Call| (&call.op.scope, call.op.tag) == (&key.scope, key.tag);
+                if let Some(id) = self.calls.iter().find(|(_, call)| waits(call)).map(|(id, _)| *id) {
+                    self.attempt(now, id);
+                }
+            }
+            Learned::Overflow | Learned::Impossible => self.end(OutReason::OutcomeUnknown),
+        }
+    }
+
+    fn commit(&mut self, id: CallId, key: OpKey, pending: u32) {
+        let Some(call) = self.calls.remove(&id) else { return };
+        let Call { contributors, rank, world_size, attempts, .. } = call;
+        self.finish(id, Ok(Done::Committed { key, contributors, rank, world_size, attempts, pending }));
+    }
+
+    /// An attempt was aborted and the caller's data is as it was: try again, or say why not. Every member
+    /// decides this from the verdict and the fingerprint alone, so all decide the same (rule 8).
+    fn aborted(&mut self, now: Instant, id: CallId, reason: AbortReason) {
+        let me = self.registration.info.id;
+        let Some(call) = self.calls.get(&id) else { return };
+        let retry = call.op.fingerprint.retry;
+        // Whether the others go on with this call, whatever becomes of ours.
+        let goes_on = reason == AbortReason::Void || (retry && !matches!(reason, AbortReason::Timeout(_)));
+        let given_up = |text: String| Some(CallError::GivenUp(text));
+        let error = match reason {
+            AbortReason::Timeout(waiting) => Some(CallError::Timeout(waiting)),
+            AbortReason::Mismatch { deviating, common, .. } if deviating.contains(&me) => {
+                Some(CallError::Mismatch { ours: call.op.fingerprint.to_string(), others: common })
+            }
+            AbortReason::Cancelled { by } if by == me && call.cancelled => Some(CallError::Cancelled),
+            _ if call.cancelled => Some(CallError::Cancelled),
+            _ if goes_on => None,
+            AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
+            AbortReason::LinkBroken { from, to, error } => Some(CallError::LinkBroken { from, to, error }),
+            AbortReason::Mismatch { deviating, theirs, .. } => {
+                let who: Vec<_> = deviating.iter().map(PeerId::short).collect();
+                given_up(format!("{} called {theirs}", who.join(", ")))
+            }
+            AbortReason::Cancelled { by } => given_up(format!("cancelled by {}", by.short())),
+            AbortReason::Void => None,
+        };
+        match error {
+            Some(error) if goes_on => self.abandon(id, error),
+            Some(error) => self.fail(id, error),
+            None => {
+                self.set_stage(id, Stage::Waiting);
+                self.attempt(now, id);
+            }
+        }
+    }
+
+    /// A new epoch has begun. What was still open in the old one has no verdict, and will have none: verdicts
+    /// are told before the epoch that ends them. It is void for everybody, and the call goes on.
+    pub(super) fn void_attempts(&mut self, now: Instant) {
+        let Some(epoch) = self.record.as_ref().map(|record| record.epoch) else { return };
+        let stale = |call: &Call| call.stage.key().is_some_and(|key| key.epoch < epoch);
+        let stale: Vec<_> = self.calls.iter().filter(|(_, call)| stale(call)).map(|(id, _)| *id).collect();
+        for id in stale {
+            match self.calls.get(&id).map(|call| call.stage.clone()) {
+                Some(Stage::Complete { .. }) => {
+                    self.command(id, Command::Undo);
+                    self.aborted(now, id, AbortReason::Void);
+                }
+                Some(Stage::Refused { .. }) => self.aborted(now, id, AbortReason::Void),
+                Some(Stage::Performing { key, aborted: None, refused }) => {
+                    let stopping = refused.is_some();
+                    let aborted = Some(AbortReason::Void);
+                    self.set_stage(id, Stage::Performing { key, aborted, refused });
+                    if !stopping {
+                        self.command(id, Command::Abort);
+                    }
+                }
+                Some(Stage::Performing { .. } | Stage::Waiting) | None => {}
+            }
+        }
+    }
+
+    /// What we said or would have said of open attempts, for a coordinator that may not have heard it.
+    pub(super) fn votes_again(&self) -> Vec<ToCoordinator> {
+        let vote = |call: &Call| match call.stage.clone() {
+            Stage::Complete { key } => Some(ToCoordinator::Complete { key }),
+            Stage::Refused { key, reason } => Some(ToCoordinator::Refuse { key, reason }),
+            Stage::Performing { key, aborted: None, refused: Some(reason) } => {
+                Some(ToCoordinator::Refuse { key, reason })
+            }
+            Stage::Performing { .. } | Stage::Waiting => None,
+        };
+        self.calls.values().filter_map(vote).collect()
+    }
+
+    /// Gives an attempt up while the executor is at it: it is told to stop, and the others are told.
+    pub(super) fn refuse(&mut self, _now: Instant, id: CallId, reason: Refusal) {
+        let Some(call) = self.calls.get_mut(&id) else { return };
+        let Stage::Performing { key, refused, aborted: None } = &mut call.stage else { return };
+        if refused.is_some() {
+            return;
+        }
+        *refused = Some(reason.clone());
+        let key = key.clone();
+        self.command(id, Command::Abort);
+        if self.is_up() {
+            self.send(ToCoordinator::Refuse { key, reason });
+        }
+    }
+
+    /// Ends a call that may go on elsewhere: the verdicts on its further attempts are not the next call's.
+    pub(super) fn abandon(&mut self, id: CallId, error: CallError) {
+        if let Some(call) = self.calls.get(&id) {
+            let place = (call.op.scope.clone(), call.op.tag);
+            let retry = call.op.fingerprint.retry;
+            self.tags.entry(place).or_default().abandon(retry);
+        }
+        self.fail(id, error);
+    }
+
+    fn set_stage(&mut self, id: CallId, stage: Stage) {
+        if let Some(call) = self.calls.get_mut(&id) {
+            call.stage = stage;
+        }
+    }
+
+    fn fail(&mut self, id: CallId, error: CallError) {
+        self.calls.remove(&id);
+        self.finish(id, Err(error));
+    }
+}

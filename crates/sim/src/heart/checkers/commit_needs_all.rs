@@ -1,0 +1,48 @@
+//! A commit means that every contributor had said Complete (invariant 2), but for those who died or were put out
+//! while a coordinator was rebuilt: then the word of all who are left is enough (rule 17).
+
+use super::{Checker, Fact, World};
+use outlast_proto::collective::OpKey;
+use outlast_proto::id::PeerId;
+use outlast_proto::session::Done;
+use outlast_proto::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See above.
+#[derive(Default)]
+pub struct CommitNeedsAll {
+    completed: BTreeMap<OpKey, BTreeSet<PeerId>>,
+    lost: BTreeSet<PeerId>,
+}
+
+impl Checker for CommitNeedsAll {
+    fn name(&self) -> &'static str {
+        "commit_needs_all"
+    }
+
+    fn hear(&mut self, world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Completed { peer, key } => {
+                self.completed.entry(key.clone()).or_default().insert(*peer);
+            }
+            Fact::Lost { peer, .. } => {
+                self.lost.insert(*peer);
+            }
+            Fact::Finished { process, outcome: Ok(Done::Committed { key, contributors, .. }), .. } => {
+                let none = BTreeSet::new();
+                let completed = self.completed.get(key).unwrap_or(&none);
+                let silent = |peer: &&PeerId| {
+                    let lives = world
+                        .process_of(**peer)
+                        .is_some_and(|process| process.lives() && process.id() == **peer);
+                    lives && !completed.contains(*peer) && !self.lost.contains(*peer)
+                };
+                if let Some(peer) = contributors.iter().find(silent) {
+                    return Err(format!("process {process} committed {key} without {}", peer.short()));
+                }
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+}

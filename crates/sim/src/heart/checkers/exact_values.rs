@@ -1,0 +1,57 @@
+//! A commit gives exactly the sum over the receipt's contributors, of one step, the same for all; any error
+//! leaves the caller's data as it was (invariants 2 and 4, rules 4 and 8).
+
+use super::{Checker, Fact, World};
+use crate::heart::Buffer;
+use outlast_proto::collective::OpKey;
+use outlast_proto::id::PeerId;
+use outlast_proto::session::{CallError, Done};
+use outlast_proto::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// See above.
+#[derive(Default)]
+pub struct ExactValues {
+    results: BTreeMap<(OpKey, Vec<PeerId>), (Buffer, u32)>,
+}
+
+impl Checker for ExactValues {
+    fn name(&self) -> &'static str {
+        "exact_values"
+    }
+
+    fn hear(&mut self, _world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
+        let Fact::Finished { process, outcome, before: Some(before), after: Some(after), .. } = fact else {
+            return Ok(());
+        };
+        let (key, contributors, pending) = match outcome {
+            Ok(Done::Committed { key, contributors, pending, .. }) => (key, contributors, *pending),
+            Ok(Done::Topology { .. }) => return Ok(()),
+            Err(CallError::Mismatch { ours, others }) => {
+                return Err(format!("process {process} was told that {ours} differs from {others}"));
+            }
+            Err(error) if before != after => {
+                return Err(format!(
+                    "process {process} failed with {error:?}, and its data is changed: {after:?}"
+                ));
+            }
+            Err(_) => return Ok(()),
+        };
+        let peers: BTreeSet<_> = after.keys().map(|(peer, _)| *peer).collect();
+        if peers != contributors.iter().copied().collect() || after.values().any(|count| *count != 1) {
+            return Err(format!("process {process} committed {key} of {contributors:?} with {after:?}"));
+        }
+        let steps: BTreeSet<_> = after.keys().filter_map(|(_, step)| *step).collect();
+        if steps.len() > 1 {
+            return Err(format!("process {process} committed {key} over data of different steps {steps:?}"));
+        }
+        let place = (key.clone(), contributors.clone());
+        let (result, first) = self.results.entry(place).or_insert_with(|| (after.clone(), pending));
+        if result != after || *first != pending {
+            return Err(format!(
+                "process {process} committed {key} with another result or pending than others"
+            ));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,81 @@
+//! A live peer is never put out because another died (invariant 3): every eviction has its cause in what befell
+//! this very peer, or the coordinator (rule 20); and honest peers are never kicked.
+
+use super::{Checker, Fact, World};
+use outlast_proto::session::OutReason;
+use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::control::{KickReason, LossReason};
+use outlast_proto::wire::membership::DeathReason;
+
+/// How long after a block ended an eviction may still be its consequence: a last redial and the way of a resume.
+const AFTERMATH: Duration = Duration::from_secs(2);
+/// The same for sessions, whose calls may wait for others' evictions until their own grace is over.
+const OUTLIVING: Duration = Duration::from_secs(40);
+
+/// See above.
+pub struct NoFalseEviction;
+
+impl Checker for NoFalseEviction {
+    fn name(&self) -> &'static str {
+        "no_false_eviction"
+    }
+
+    fn hear(&mut self, world: &World, at: Instant, fact: &Fact) -> Result<(), String> {
+        match fact {
+            Fact::Lost { coordinator, peer, reason } => self.lost(world, at, *coordinator, *peer, *reason),
+            Fact::Out { process, reason, .. } => self.out(world, at, *process, reason),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl NoFalseEviction {
+    fn lost(
+        &self,
+        world: &World,
+        at: Instant,
+        coordinator: usize,
+        peer: outlast_proto::id::PeerId,
+        reason: LossReason,
+    ) -> Result<(), String> {
+        let Some(process) = world.process_of(peer) else { return Ok(()) };
+        // Who is out already, and has another name, is no longer there under this one.
+        let gone = !process.lives() || process.id() != peer;
+        let blocked = at.since(process.blocked_until) < AFTERMATH || process.stopped.is_some();
+        let index = world.processes.iter().position(|other| other.id() == process.id()).unwrap_or(0);
+        let fair = match reason {
+            LossReason::Left | LossReason::Disconnected => true,
+            _ if world.coordinators[coordinator].deposed => true,
+            LossReason::Kicked => false,
+            LossReason::Killed | LossReason::Dead(DeathReason::Refused | DeathReason::Exited) => gone,
+            LossReason::Unreachable => gone || blocked || world.link_victims.contains(&index),
+            LossReason::NotResumed | LossReason::Dead(_) => {
+                gone || blocked || at.since(world.coordinator_trouble_until) < Duration::ZERO
+            }
+            _ => false,
+        };
+        if fair { Ok(()) } else { Err(format!("{} was put out though it lives: {reason:?}", peer.short())) }
+    }
+
+    fn out(&self, world: &World, at: Instant, index: usize, reason: &OutReason) -> Result<(), String> {
+        let process = &world.processes[index];
+        let blocked = at.since(process.blocked_until) < OUTLIVING;
+        let trouble = at.since(world.coordinator_trouble_until) < OUTLIVING
+            || world.processes.iter().any(|process| at.since(process.blocked_until) < OUTLIVING);
+        let fair = match reason {
+            OutReason::Kicked(KickReason::Evicted, _) => {
+                blocked || trouble || world.link_victims.contains(&index)
+            }
+            OutReason::Kicked(KickReason::Superseded, _) => trouble,
+            OutReason::CoordinatorLost => blocked || trouble,
+            OutReason::OutcomeUnknown => blocked || trouble,
+            OutReason::Left | OutReason::NotConnected => true,
+            _ => false,
+        };
+        if fair {
+            Ok(())
+        } else {
+            Err(format!("process {index} is out though nothing befell it: {reason:?}"))
+        }
+    }
+}

@@ -1,0 +1,92 @@
+//! What happened, as far as a checker needs to know.
+
+use super::data::Buffer;
+use outlast_proto::collective::OpKey;
+use outlast_proto::id::PeerId;
+use outlast_proto::session::{OutReason, Outcome};
+use outlast_proto::time::Instant;
+use outlast_proto::wire::control::{EpochRecord, LossReason, Verdict};
+
+/// One thing that happened.
+#[derive(Clone, Debug)]
+pub enum Fact {
+    /// A peer's session took a verdict in.
+    Heard {
+        /// Which process.
+        process: usize,
+        /// Under which id.
+        peer: PeerId,
+        /// The attempt.
+        key: OpKey,
+        /// The verdict.
+        verdict: Verdict,
+        /// The first member of the group, which tells lineages apart.
+        founder: PeerId,
+        /// The term under which the coordinator that said it had greeted this peer.
+        term: u64,
+        /// When it was said.
+        sent: Instant,
+    },
+    /// A peer said, or would say if it were connected, that it holds the result.
+    Completed {
+        /// Who.
+        peer: PeerId,
+        /// The attempt.
+        key: OpKey,
+    },
+    /// A peer opened an epoch.
+    Opened {
+        /// Which process.
+        process: usize,
+        /// Under which id.
+        peer: PeerId,
+        /// The epoch.
+        record: EpochRecord,
+    },
+    /// A call ended.
+    Finished {
+        /// Which process.
+        process: usize,
+        /// Under which id.
+        peer: PeerId,
+        /// How.
+        outcome: Outcome,
+        /// What the caller's buffer held before the call, if it is a collective.
+        before: Option<Buffer>,
+        /// What it holds now.
+        after: Option<Buffer>,
+        /// Its deadline.
+        deadline: Instant,
+        /// Time that its process could not run since the deadline was set.
+        stopped: std::time::Duration,
+    },
+    /// A coordinator took a peer out.
+    Lost {
+        /// Which coordinator.
+        coordinator: usize,
+        /// Who.
+        peer: PeerId,
+        /// Why.
+        reason: LossReason,
+    },
+    /// A peer's session is over.
+    Out {
+        /// Which process.
+        process: usize,
+        /// Under which id it was in.
+        peer: PeerId,
+        /// Why.
+        reason: OutReason,
+    },
+    /// A peer heard something from a coordinator whose term is lower than one it has obeyed, and acted on it.
+    ObeyedLowerTerm {
+        /// Which process.
+        process: usize,
+        /// Under which id.
+        peer: PeerId,
+        /// The lower term.
+        term: u64,
+        /// The higher one.
+        obeyed: u64,
+    },
+}

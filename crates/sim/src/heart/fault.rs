@@ -1,0 +1,36 @@
+//! What goes wrong.
+
+use std::time::Duration;
+
+/// One thing that goes wrong. Victims are drawn when it strikes, from those who live.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Fault {
+    /// A process of that group (any if none) is killed; after the given time a new one takes its place.
+    Kill {
+        /// Whose group.
+        group: Option<u32>,
+        /// When a new one comes.
+        respawn: Option<Duration>,
+    },
+    /// A process is stopped for a while; its kernel goes on.
+    Stop(Duration),
+    /// A control connection breaks, and new ones cannot be made for a while.
+    CutControl(Duration),
+    /// A host is cut off from everything.
+    Isolate(Duration),
+    /// A data link fails in one direction.
+    CutLink(Duration),
+    /// The coordinator is killed, and started again after a while.
+    RestartCoordinator(Duration),
+    /// The coordinator is cut off from everybody and lives on; another takes its address.
+    Depose,
+    /// A deposed coordinator has the address back for a while.
+    Relapse(Duration),
+    /// A new process comes.
+    Newcomer {
+        /// Its group.
+        group: u32,
+    },
+    /// A peer says goodbye.
+    Leave,
+}

@@ -1,0 +1,113 @@
+//! A process: a session, a program, the threads of its calls, and what befell it.
+
+use super::data::{Buffer, Executing};
+use super::program::Planned;
+use outlast_proto::id::PeerId;
+use outlast_proto::rng::Rng;
+use outlast_proto::session::{CallId, Command, Session};
+use outlast_proto::time::{Duration, Instant};
+use std::collections::{BTreeMap, VecDeque};
+
+/// A call as its thread sees it.
+#[derive(Debug)]
+pub(super) struct CallState {
+    /// None for votes for newcomers.
+    pub(super) planned: Option<Planned>,
+    pub(super) deadline: Instant,
+    /// How long the process had been stopped, all in all, when the call was made.
+    pub(super) stopped_before: Duration,
+    pub(super) before: Buffer,
+    pub(super) buffer: Buffer,
+    /// What would undo a result.
+    pub(super) saved: Option<Buffer>,
+    pub(super) executing: Option<Executing>,
+    /// Told while the executor was still at it.
+    pub(super) told: VecDeque<Command>,
+}
+
+/// Where the program is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    /// Waits a moment, then connects.
+    Starting,
+    Connecting,
+    Voting,
+    Agreeing,
+    Stepping,
+    /// Between two steps.
+    Thinking,
+    Gone,
+}
+
+/// One process.
+#[derive(Debug)]
+pub struct Process {
+    pub(super) id: PeerId,
+    pub(super) group: u32,
+    pub(super) session: Session,
+    pub(super) rng: Rng,
+    pub(super) connection: Option<u64>,
+    pub(super) armed: Option<Instant>,
+    pub(super) calls: BTreeMap<CallId, CallState>,
+    pub(super) serial: u64,
+    // The program.
+    pub(super) phase: Phase,
+    pub(super) step: Option<u64>,
+    pub(super) members: Vec<PeerId>,
+    pub(super) pending: u32,
+    pub(super) open: usize,
+    /// Collectives of the whole group that were committed.
+    pub commits: u64,
+    /// Attempts beyond the first that its committed calls needed.
+    pub extra_attempts: u64,
+    /// Calls that ended with an error.
+    pub errors: u64,
+    // What befell it.
+    /// When it was killed.
+    pub killed: Option<Instant>,
+    /// Since when it is stopped.
+    pub stopped: Option<Instant>,
+    pub(super) stopped_total: Duration,
+    pub(super) backlog: VecDeque<super::world::Event>,
+    /// Until when its control connections fail.
+    pub(super) control_cut_until: Instant,
+    /// Until when its host is cut off.
+    pub(super) isolated_until: Instant,
+    /// Since when the trouble lasts that the health plane sees.
+    pub(super) silent_since: Option<Instant>,
+    /// When anything last stood between it and the coordinator.
+    pub blocked_until: Instant,
+    /// The highest term it has obeyed under this id.
+    pub(super) obeyed: u64,
+}
+
+impl Process {
+    /// Whether it runs.
+    pub fn lives(&self) -> bool {
+        self.killed.is_none() && self.phase != Phase::Gone
+    }
+
+    /// Whether it can hear anybody now.
+    pub(super) fn runs(&self) -> bool {
+        self.killed.is_none() && self.stopped.is_none()
+    }
+
+    pub(super) fn is_isolated(&self, now: Instant) -> bool {
+        now < self.isolated_until
+    }
+
+    /// For how long it could not run since it was born.
+    pub(super) fn stopped_for(&self, now: Instant) -> Duration {
+        self.stopped_total + self.stopped.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// The id under which it takes part.
+    pub fn id(&self) -> PeerId {
+        self.id
+    }
+
+    /// Its group.
+    pub fn group(&self) -> u32 {
+        self.group
+    }
+}

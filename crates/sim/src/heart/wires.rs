@@ -1,0 +1,280 @@
+//! Control streams: they keep order, take time, and break so that each side learns of it in its own time.
+
+use super::facts::Fact;
+use super::world::{Event, World};
+use outlast_proto::coordinator::ConnectionId;
+use outlast_proto::session::Action;
+use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::control::{ToCoordinator, ToPeer};
+
+/// One direction of a stream.
+#[derive(Clone, Copy, Debug)]
+struct Direction {
+    /// When the last thing that was sent arrives; nothing sent later arrives earlier.
+    last: Instant,
+    /// Nothing that is sent from now on arrives.
+    cut: bool,
+    /// Not even what is under way arrives.
+    lost: bool,
+}
+
+/// One stream between a process and a coordinator.
+#[derive(Clone, Debug)]
+pub(super) struct Wire {
+    pub(super) process: usize,
+    pub(super) coordinator: usize,
+    up: Direction,
+    down: Direction,
+    /// Whether each side still holds its end.
+    peer_holds: bool,
+    coordinator_holds: bool,
+    /// The term that this coordinator said over it.
+    term: u64,
+}
+
+impl World {
+    pub(super) fn dial(&mut self, process: usize) {
+        let latency = self.settings.latency_max;
+        let now = self.now;
+        let blocked = {
+            let process = &self.processes[process];
+            now < process.control_cut_until || process.is_isolated(now)
+        };
+        let well = !blocked && self.at_address.is_some_and(|at| self.coordinators[at].lives);
+        let delay = if blocked { Duration::from_millis(200) } else { latency };
+        let delay = self.some(delay);
+        self.after(delay, Event::Dialled(process, well));
+    }
+
+    pub(super) fn dialled(&mut self, process: usize, well: bool) {
+        let now = self.now;
+        match self.at_address.filter(|at| well && self.coordinators[*at].lives) {
+            Some(coordinator) => {
+                let direction = Direction { last: now, cut: false, lost: false };
+                self.next_wire += 1;
+                let wire = Wire {
+                    process,
+                    coordinator,
+                    up: direction,
+                    down: direction,
+                    peer_holds: true,
+                    coordinator_holds: true,
+                    term: 0,
+                };
+                self.wires.insert(self.next_wire, wire);
+                self.processes[process].connection = Some(self.next_wire);
+                self.processes[process].session.handle_connected(now);
+            }
+            None => self.processes[process].session.handle_disconnected(now),
+        }
+        self.drain_peer(process);
+    }
+
+    pub(super) fn send_to_peer(&mut self, wire: u64, message: ToPeer) {
+        let delay = self.some(self.settings.latency_max);
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
+        if held.down.cut {
+            return;
+        }
+        held.down.last = held.down.last.max(self.now + delay);
+        self.queue.push(held.down.last, Event::ToPeer(wire, self.now, Box::new(message)));
+    }
+
+    pub(super) fn send_to_coordinator(&mut self, process: usize, message: ToCoordinator) {
+        let delay = self.some(self.settings.latency_max);
+        let Some(wire) = self.processes[process].connection else { return };
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds && !wire.up.cut) else {
+            return;
+        };
+        held.up.last = held.up.last.max(self.now + delay);
+        self.queue.push(held.up.last, Event::ToCoordinator(wire, Box::new(message)));
+    }
+
+    pub(super) fn arrive_at_coordinator(&mut self, wire: u64, message: ToCoordinator) {
+        let Some(held) = self.wires.get(&wire).filter(|wire| !wire.up.lost && wire.coordinator_holds) else {
+            return;
+        };
+        let (index, from) = (held.coordinator, self.processes[held.process].id);
+        if !self.coordinators[index].lives {
+            return;
+        }
+        let now = self.now;
+        self.trace.event(now, b'c', [wire, index as u64, 0]);
+        // A process that was renamed has a new connection; on the old one it speaks as who it was.
+        let from = match &message {
+            ToCoordinator::Register(registration, _) => registration.info.id,
+            ToCoordinator::Resume(resume) => resume.registration.info.id,
+            _ => self.names.get(&wire).copied().unwrap_or(from),
+        };
+        self.names.insert(wire, from);
+        self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, message);
+        self.drain_coordinator(index);
+    }
+
+    pub(super) fn arrive_at_peer(&mut self, wire: u64, sent: Instant, message: ToPeer) {
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| !wire.down.lost && wire.peer_holds) else {
+            return;
+        };
+        let process = held.process;
+        if self.processes[process].connection != Some(wire) {
+            return;
+        }
+        if let ToPeer::Registered { term } | ToPeer::Resumed { term } = &message {
+            held.term = held.term.max(*term);
+        }
+        let (now, term) = (self.now, held.term);
+        self.trace.event(now, b'p', [wire, process as u64, term]);
+        let heard = self.heard(process, term, sent, &message);
+        self.processes[process].session.handle_message(now, message);
+        if let Some(fact) = heard {
+            self.fact(fact);
+        }
+        self.drain_peer(process);
+    }
+
+    /// What a checker should know of a message that is about to be taken in.
+    fn heard(&mut self, process: usize, term: u64, sent: Instant, message: &ToPeer) -> Option<Fact> {
+        let peer = &mut self.processes[process];
+        if peer.session.out().is_some() || !peer.session.is_connected() {
+            if let ToPeer::Registered { term } | ToPeer::Resumed { term } = message
+                && peer.session.out().is_none()
+            {
+                if *term < peer.obeyed {
+                    self.refused_terms += 1;
+                } else {
+                    peer.obeyed = *term;
+                }
+            }
+            return None;
+        }
+        if term < peer.obeyed {
+            let obeyed = peer.obeyed;
+            let peer = peer.id;
+            return Some(Fact::ObeyedLowerTerm { process, peer, term, obeyed });
+        }
+        peer.obeyed = term;
+        let founder = peer.session.record()?.founder;
+        let peer = peer.id;
+        match message.clone() {
+            ToPeer::Verdict { key, verdict } => {
+                Some(Fact::Heard { process, peer, key, verdict, founder, term, sent })
+            }
+            _ => None,
+        }
+    }
+
+    pub(super) fn drain_peer(&mut self, process: usize) {
+        while let Some(action) = self.processes[process].session.poll_action() {
+            match action {
+                Action::Dial => {
+                    self.let_go(process);
+                    self.dial(process);
+                }
+                Action::HangUp => self.let_go(process),
+                Action::Send(message) => {
+                    self.note_completion(process, &message);
+                    self.send_to_coordinator(process, message);
+                }
+                Action::OpenEpoch(record) => {
+                    self.line(|| {
+                        let (epoch, size) = (record.epoch, record.roster.len());
+                        format!("process {process} opens epoch {epoch} of {size}")
+                    });
+                    let delay = self.some(Duration::from_millis(20));
+                    self.after(delay, Event::LinksBuilt(process, record.epoch));
+                    let peer = self.processes[process].id;
+                    self.fact(Fact::Opened { process, peer, record });
+                }
+                Action::Call(call, command) => self.command(process, call, command),
+            }
+        }
+        let due = self.processes[process].session.poll_timeout();
+        let armed = &mut self.processes[process].armed;
+        if let Some(due) = due.filter(|due| armed.is_none_or(|armed| *due < armed)) {
+            *armed = Some(due);
+            self.queue.push(due.max(self.now), Event::PeerTimer(process));
+        }
+    }
+
+    fn note_completion(&mut self, process: usize, message: &ToCoordinator) {
+        let peer = self.processes[process].id;
+        match message {
+            ToCoordinator::Complete { key } => self.fact(Fact::Completed { peer, key: key.clone() }),
+            ToCoordinator::Resume(resume) => {
+                let open = resume.tags.iter().filter_map(|tag| tag.open.as_ref());
+                for vote in open.filter(|open| open.complete) {
+                    self.fact(Fact::Completed { peer, key: vote.key.clone() });
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// A peer closes its end; what it sent before still arrives.
+    fn let_go(&mut self, process: usize) {
+        let Some(wire) = self.processes[process].connection.take() else { return };
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds) else { return };
+        held.peer_holds = false;
+        if !held.up.cut {
+            held.up.cut = true;
+            let at = held.up.last.max(self.now);
+            self.queue.push(at, Event::CoordinatorSeesClose(wire));
+        }
+    }
+
+    /// A coordinator closes its end; what it sent before still arrives.
+    pub(super) fn coordinator_closes(&mut self, wire: u64) {
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
+        if !held.down.cut {
+            held.down.cut = true;
+            let at = held.down.last.max(self.now);
+            self.queue.push(at, Event::PeerSeesClose(wire));
+        }
+        self.coordinator_sees_close(wire);
+    }
+
+    /// A stream breaks. Each direction may or may not lose what is under way; each side learns of it later.
+    pub(super) fn cut_wire(&mut self, wire: u64, notice_max: Duration) {
+        let (lose_up, lose_down) = (self.rng.chance(0.5), self.rng.chance(0.5));
+        let (notice_up, notice_down) = (self.some(notice_max), self.some(notice_max));
+        let Some(held) = self.wires.get_mut(&wire) else { return };
+        for (direction, lose) in [(&mut held.up, lose_up), (&mut held.down, lose_down)] {
+            direction.cut = true;
+            direction.lost |= lose;
+        }
+        let (up, down) = (held.up.last.max(self.now + notice_up), held.down.last.max(self.now + notice_down));
+        self.queue.push(up, Event::CoordinatorSeesClose(wire));
+        self.queue.push(down, Event::PeerSeesClose(wire));
+    }
+
+    pub(super) fn peer_sees_close(&mut self, wire: u64) {
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds) else { return };
+        held.peer_holds = false;
+        let process = held.process;
+        if self.processes[process].connection == Some(wire) {
+            self.processes[process].connection = None;
+            let now = self.now;
+            self.processes[process].session.handle_disconnected(now);
+            self.drain_peer(process);
+        }
+        self.forget_wire(wire);
+    }
+
+    pub(super) fn coordinator_sees_close(&mut self, wire: u64) {
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
+        held.coordinator_holds = false;
+        let (index, now) = (held.coordinator, self.now);
+        if self.coordinators[index].lives {
+            self.coordinators[index].run.handle_closed(now, ConnectionId(wire));
+            self.drain_coordinator(index);
+        }
+        self.forget_wire(wire);
+    }
+
+    fn forget_wire(&mut self, wire: u64) {
+        if self.wires.get(&wire).is_some_and(|held| !held.peer_holds && !held.coordinator_holds) {
+            self.wires.remove(&wire);
+            self.names.remove(&wire);
+        }
+    }
+}

@@ -1,0 +1,477 @@
+//! The world: what is about to happen, and who is told.
+
+use super::data::{Transfer, TransferId};
+use super::facts::Fact;
+use super::fault::Fault;
+use super::process::{Phase, Process};
+use super::program::Habits;
+use super::wires::Wire;
+use crate::world::queue::Queue;
+use crate::world::trace::Trace;
+use outlast_proto::coordinator::{self, Action, ConnectionId, Note, Run, Sign};
+use outlast_proto::id::PeerId;
+use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset};
+use outlast_proto::rng::Rng;
+use outlast_proto::session::{self, CallId, PerformResult};
+use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::control::{Registration, SessionId, ToCoordinator, ToPeer};
+use outlast_proto::wire::membership::{DeathReason, MemberInfo};
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+/// How often the health plane looks.
+const HEALTH_EVERY: Duration = Duration::from_millis(100);
+/// After how much silence it suspects.
+const SUSPECT_AFTER: Duration = Duration::from_millis(600);
+/// A stall this long is a death (rule 20d, preset local).
+const STALL_BUDGET: Duration = Duration::from_secs(10);
+/// A port where nobody listens.
+const CLOSED_PORT: u16 = 1;
+
+/// What kind of world.
+#[derive(Clone, Debug)]
+pub struct Settings {
+    /// The seed of everything.
+    pub seed: u64,
+    /// First processes; process `i` is in group `i % groups`.
+    pub peers: u32,
+    /// Groups.
+    pub groups: u32,
+    /// What programs do.
+    pub habits: Habits,
+    /// Longest way of a control message.
+    pub latency_max: Duration,
+    /// Longest transfer.
+    pub transfer_max: Duration,
+    /// The first coordinator dies right after having sent this many messages, and is started again.
+    pub crash_after_sends: Option<u64>,
+    /// Whether connects tell the truth about processes (rule 22).
+    pub kernels_trusted: bool,
+}
+
+impl Settings {
+    /// A usual world.
+    pub fn new(seed: u64, peers: u32) -> Self {
+        Self {
+            seed,
+            peers,
+            groups: 1,
+            habits: Habits::default(),
+            latency_max: Duration::from_millis(5),
+            transfer_max: Duration::from_millis(30),
+            crash_after_sends: None,
+            kernels_trusted: true,
+        }
+    }
+}
+
+/// One coordinator process.
+#[derive(Debug)]
+pub struct Coordinator {
+    pub(super) run: Run,
+    pub(super) armed: Option<Instant>,
+    /// Whether the process lives.
+    pub lives: bool,
+    /// Whether it is cut off from everybody.
+    pub deposed: bool,
+    /// Messages it has sent.
+    pub sends: u64,
+}
+
+/// What is about to happen.
+#[derive(Debug)]
+pub(super) enum Event {
+    ToCoordinator(u64, Box<ToCoordinator>),
+    ToPeer(u64, Instant, Box<ToPeer>),
+    PeerSeesClose(u64),
+    CoordinatorSeesClose(u64),
+    Dialled(usize, bool),
+    CoordinatorTimer(usize),
+    PeerTimer(usize),
+    Knocked(usize, ConnectToken, ConnectOutcome),
+    HealthTick,
+    LinksBuilt(usize, u64),
+    Moved(TransferId),
+    Performed(usize, CallId, u64, PerformResult),
+    Program(usize),
+    Continue(usize),
+    Spawn(u32),
+    StartCoordinator,
+    EndRelapse(usize),
+}
+
+impl Event {
+    /// Whose process must run for this to happen.
+    fn process(&self, wires: &BTreeMap<u64, Wire>) -> Option<usize> {
+        match self {
+            Self::ToPeer(wire, ..) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
+            Self::Dialled(process, _)
+            | Self::PeerTimer(process)
+            | Self::LinksBuilt(process, _)
+            | Self::Performed(process, ..)
+            | Self::Program(process) => Some(*process),
+            _ => None,
+        }
+    }
+}
+
+/// The world.
+pub struct World {
+    pub(super) settings: Settings,
+    pub(super) now: Instant,
+    pub(super) rng: Rng,
+    pub(super) queue: Queue<Event>,
+    pub(super) trace: Trace,
+    /// All coordinators that ever were.
+    pub coordinators: Vec<Coordinator>,
+    /// The one that has the address, if any.
+    pub(super) at_address: Option<usize>,
+    /// All processes that ever were.
+    pub processes: Vec<Process>,
+    pub(super) by_id: BTreeMap<PeerId, usize>,
+    pub(super) wires: BTreeMap<u64, Wire>,
+    pub(super) next_wire: u64,
+    /// As whom the process at the other end of a stream speaks.
+    pub(super) names: BTreeMap<u64, PeerId>,
+    pub(super) transfers: BTreeMap<TransferId, Transfer>,
+    pub(super) cut_links: BTreeMap<(usize, usize), Instant>,
+    /// Who ever had a link cut.
+    pub link_victims: BTreeSet<usize>,
+    pub(super) facts: Vec<(Instant, Fact)>,
+    /// When a coordinator was last missing, cut off, or new.
+    pub coordinator_trouble_until: Instant,
+    /// How often each kind of fault struck.
+    pub struck: BTreeMap<&'static str, u32>,
+    /// Heard too late, of old coordinators: how many messages were refused for their term.
+    pub refused_terms: u64,
+    next_id: u64,
+}
+
+impl World {
+    /// A world in which nothing has happened yet.
+    pub fn new(settings: Settings) -> Self {
+        let mut world = Self {
+            now: Instant::from_nanos(1_000_000_000),
+            rng: Rng::from_seed(settings.seed),
+            queue: Queue::new(),
+            trace: Trace::new(),
+            coordinators: Vec::new(),
+            at_address: None,
+            processes: Vec::new(),
+            by_id: BTreeMap::new(),
+            wires: BTreeMap::new(),
+            next_wire: 0,
+            names: BTreeMap::new(),
+            transfers: BTreeMap::new(),
+            cut_links: BTreeMap::new(),
+            link_victims: BTreeSet::new(),
+            facts: Vec::new(),
+            coordinator_trouble_until: Instant::ORIGIN,
+            struck: BTreeMap::new(),
+            refused_terms: 0,
+            next_id: 0,
+            settings,
+        };
+        world.start_coordinator();
+        for index in 0..world.settings.peers {
+            world.spawn(index % world.settings.groups);
+        }
+        world.queue.push(world.now, Event::HealthTick);
+        world
+    }
+
+    /// The time.
+    pub fn now(&self) -> Instant {
+        self.now
+    }
+
+    /// The story so far.
+    pub fn trace(&self) -> &Trace {
+        &self.trace
+    }
+
+    /// Keeps the story readable.
+    pub fn keep_timeline(&mut self) {
+        self.trace.keep_lines();
+    }
+
+    pub(super) fn line(&mut self, text: impl FnOnce() -> String) {
+        let text = text();
+        self.trace.line(self.now, &text);
+    }
+
+    pub(super) fn fact(&mut self, fact: Fact) {
+        self.facts.push((self.now, fact));
+    }
+
+    /// What happened since this was last asked.
+    pub fn take_facts(&mut self) -> Vec<(Instant, Fact)> {
+        std::mem::take(&mut self.facts)
+    }
+
+    /// Which process takes part under that id.
+    pub fn process_of(&self, id: PeerId) -> Option<&Process> {
+        self.by_id.get(&id).map(|index| &self.processes[*index])
+    }
+
+    /// A random time up to `max`.
+    pub(super) fn some(&mut self, max: Duration) -> Duration {
+        max.mul_f64(self.rng.unit())
+    }
+
+    pub(super) fn after(&mut self, delay: Duration, event: Event) {
+        self.queue.push(self.now + delay, event);
+    }
+
+    /// Lets everything happen that is due until then.
+    pub fn run_until(&mut self, until: Instant) {
+        while let Some((at, event)) = self.queue.pop_until(until) {
+            self.now = at;
+            self.happen(event);
+        }
+        self.now = until;
+    }
+
+    fn happen(&mut self, event: Event) {
+        if let Some(process) = event.process(&self.wires) {
+            let process = &mut self.processes[process];
+            if process.killed.is_some() {
+                return;
+            }
+            if process.stopped.is_some() {
+                return process.backlog.push_back(event);
+            }
+        }
+        match event {
+            Event::ToCoordinator(wire, message) => self.arrive_at_coordinator(wire, *message),
+            Event::ToPeer(wire, sent, message) => self.arrive_at_peer(wire, sent, *message),
+            Event::PeerSeesClose(wire) => self.peer_sees_close(wire),
+            Event::CoordinatorSeesClose(wire) => self.coordinator_sees_close(wire),
+            Event::Dialled(process, well) => self.dialled(process, well),
+            Event::CoordinatorTimer(index) => {
+                self.coordinators[index].armed = None;
+                let now = self.now;
+                if self.coordinators[index].lives {
+                    self.coordinators[index].run.handle_timeout(now);
+                    self.drain_coordinator(index);
+                }
+            }
+            Event::PeerTimer(process) => {
+                self.processes[process].armed = None;
+                let now = self.now;
+                self.processes[process].session.handle_timeout(now);
+                self.drain_peer(process);
+            }
+            Event::Knocked(index, token, outcome) => {
+                let now = self.now;
+                if self.coordinators[index].lives {
+                    self.coordinators[index].run.handle_connect(now, token, outcome);
+                    self.drain_coordinator(index);
+                }
+            }
+            Event::HealthTick => self.look_at_health(),
+            Event::LinksBuilt(process, epoch) => self.links_built(process, epoch),
+            Event::Moved(transfer) => self.moved(&transfer),
+            Event::Performed(process, call, serial, result) => self.performed(process, call, serial, result),
+            Event::Program(process) => self.go_on(process),
+            Event::Continue(process) => self.continue_process(process),
+            Event::Spawn(group) => {
+                self.spawn(group);
+            }
+            Event::StartCoordinator => self.start_coordinator(),
+            Event::EndRelapse(index) => self.end_relapse(index),
+        }
+    }
+
+    // Coordinators.
+
+    pub(super) fn start_coordinator(&mut self) {
+        let run = Run::new(coordinator::Config::preset(Preset::Local));
+        self.coordinators.push(Coordinator { run, armed: None, lives: true, deposed: false, sends: 0 });
+        self.at_address = Some(self.coordinators.len() - 1);
+        self.coordinator_trouble_until = self.now;
+        let index = self.coordinators.len() - 1;
+        self.line(|| format!("coordinator {index} starts"));
+    }
+
+    /// Carries out what a coordinator wants, unless it dies in the middle of it.
+    pub(super) fn drain_coordinator(&mut self, index: usize) {
+        while let Some(action) = self.coordinators[index].run.poll_action() {
+            match action {
+                Action::Send(at, message) => self.coordinator_sends(index, at.0, message),
+                Action::SendAll(connections, message) => {
+                    for ConnectionId(wire) in connections {
+                        self.coordinator_sends(index, wire, message.clone());
+                        if !self.coordinators[index].lives {
+                            return;
+                        }
+                    }
+                }
+                Action::Close(ConnectionId(wire)) => self.coordinator_closes(wire),
+                Action::Connect { token, to, timeout } => self.knock(index, token, to, timeout),
+                Action::Evict(_) => {}
+                Action::Note(note) => {
+                    self.line(|| format!("coordinator {index}: {note:?}"));
+                    if let Note::Lost(peer, reason) = note {
+                        self.fact(Fact::Lost { coordinator: index, peer, reason });
+                    }
+                }
+            }
+            if !self.coordinators[index].lives {
+                return;
+            }
+        }
+        let due = self.coordinators[index].run.poll_timeout();
+        let armed = &mut self.coordinators[index].armed;
+        if let Some(due) = due.filter(|due| armed.is_none_or(|armed| *due < armed)) {
+            *armed = Some(due);
+            self.queue.push(due.max(self.now), Event::CoordinatorTimer(index));
+        }
+    }
+
+    fn coordinator_sends(&mut self, index: usize, wire: u64, message: ToPeer) {
+        self.coordinators[index].sends += 1;
+        self.send_to_peer(wire, message);
+        if self
+            .settings
+            .crash_after_sends
+            .is_some_and(|limit| index == 0 && self.coordinators[0].sends >= limit)
+        {
+            let down = self.some(Duration::from_millis(300));
+            self.strike(&Fault::RestartCoordinator(down));
+        }
+    }
+
+    fn knock(&mut self, index: usize, token: ConnectToken, to: SocketAddr, timeout: Duration) {
+        let target = self.processes.get(usize::from(to.port().max(2)) - 2);
+        let trusted = self.settings.kernels_trusted;
+        let IpAddr::V4(ip) = to.ip() else { return };
+        let host = (u32::from(ip) & 0xffff) as usize;
+        let isolated = self.processes.get(host).is_none_or(|process| process.is_isolated(self.now));
+        let outcome = match target {
+            _ if isolated || self.coordinators[index].deposed || !trusted => ConnectOutcome::Silent,
+            _ if to.port() == CLOSED_PORT => ConnectOutcome::Refused,
+            // A process that is being killed closes its sockets one after another.
+            Some(process)
+                if process.killed.is_none_or(|at| self.now.since(at) < Duration::from_millis(20)) =>
+            {
+                ConnectOutcome::Accepted
+            }
+            Some(_) => ConnectOutcome::Refused,
+            None => ConnectOutcome::Silent,
+        };
+        let delay = match outcome {
+            ConnectOutcome::Silent => timeout,
+            _ => self.some(self.settings.latency_max),
+        };
+        self.after(delay, Event::Knocked(index, token, outcome));
+    }
+
+    /// What the health plane would say, derived from the truth, with its delays.
+    fn look_at_health(&mut self) {
+        let now = self.now;
+        for index in 0..self.processes.len() {
+            let process = &mut self.processes[index];
+            let quiet = process.killed.is_some() || process.stopped.is_some() || now < process.isolated_until;
+            match (quiet, process.silent_since) {
+                (true, None) => process.silent_since = Some(now),
+                (false, Some(_)) => process.silent_since = None,
+                _ => {}
+            }
+            let silence = process.silent_since.map_or(Duration::ZERO, |since| now.since(since));
+            let sign = if silence < SUSPECT_AFTER {
+                Sign::Alive { acked: Some(now - silence) }
+            } else if now < process.isolated_until {
+                if silence < Duration::from_secs(5) { Sign::Suspect } else { Sign::Dead(DeathReason::Silent) }
+            } else if process.killed.is_some() {
+                Sign::Dead(DeathReason::Refused)
+            } else if silence < STALL_BUDGET {
+                Sign::Stalled
+            } else {
+                Sign::Dead(DeathReason::StalledTooLong)
+            };
+            let id = process.id;
+            for at in 0..self.coordinators.len() {
+                let coordinator = &mut self.coordinators[at];
+                if coordinator.lives {
+                    let sign = if coordinator.deposed { Sign::Suspect } else { sign };
+                    coordinator.run.handle_health(now, id, sign);
+                    self.drain_coordinator(at);
+                }
+            }
+        }
+        self.after(HEALTH_EVERY, Event::HealthTick);
+    }
+
+    // Processes.
+
+    fn registration(&mut self, index: usize, group: u32) -> Registration {
+        self.next_id += 1;
+        let mut bytes = [0; 16];
+        bytes[..8].copy_from_slice(&self.rng.next_u64().to_be_bytes());
+        bytes[8..].copy_from_slice(&self.next_id.to_be_bytes());
+        let mut session = [1; 16];
+        session[..8].copy_from_slice(&self.rng.next_u64().to_be_bytes());
+        let ip = Ipv4Addr::from(0x0a00_0000 | index as u32);
+        let info = MemberInfo {
+            id: PeerId::from_bytes(bytes),
+            address: SocketAddr::from((ip, index as u16 + 2)),
+            closed_port: CLOSED_PORT,
+            name: format!("p{index}"),
+            meta: Vec::new(),
+        };
+        Registration { info, group, session: SessionId(session), min_world: 1 }
+    }
+
+    pub(super) fn spawn(&mut self, group: u32) -> usize {
+        let index = self.processes.len();
+        let registration = self.registration(index, group);
+        let id = registration.info.id;
+        let session = session::Session::new(session::Config::preset(Preset::Local), registration);
+        let rng = self.rng.split();
+        self.processes.push(Process {
+            id,
+            group,
+            session,
+            rng,
+            connection: None,
+            armed: None,
+            calls: BTreeMap::new(),
+            serial: 0,
+            phase: Phase::Starting,
+            step: None,
+            members: Vec::new(),
+            pending: 0,
+            open: 0,
+            commits: 0,
+            extra_attempts: 0,
+            errors: 0,
+            killed: None,
+            stopped: None,
+            stopped_total: Duration::ZERO,
+            backlog: std::collections::VecDeque::new(),
+            control_cut_until: Instant::ORIGIN,
+            isolated_until: Instant::ORIGIN,
+            silent_since: None,
+            blocked_until: Instant::ORIGIN,
+            obeyed: 0,
+        });
+        self.by_id.insert(id, index);
+        self.line(|| format!("process {index} of group {group} starts as {}", id.short()));
+        let delay = self.some(Duration::from_millis(50));
+        self.after(delay, Event::Program(index));
+        index
+    }
+
+    /// A process that is out comes back as another peer.
+    pub(super) fn rename(&mut self, process: usize) {
+        let group = self.processes[process].group;
+        let registration = self.registration(process, group);
+        let id = registration.info.id;
+        self.by_id.insert(id, process);
+        let process = &mut self.processes[process];
+        process.id = id;
+        process.obeyed = 0;
+        process.session.renew(registration);
+    }
+}
