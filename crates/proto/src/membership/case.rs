@@ -101,6 +101,8 @@ pub(super) struct Bench<'a> {
     pub(super) alone: bool,
     /// More than half of the group is silent at once: more likely it is us (rule 21).
     pub(super) isolated: bool,
+    /// When we were last alone or isolated: until then our own testimony was worth nothing.
+    pub(super) doubted_at: Option<Instant>,
     /// Our own timers were late: we testify nothing until then.
     pub(super) quiet_until: Option<Instant>,
     /// Lifeguard's multiplier: how much longer we wait because we doubt ourselves.
@@ -311,7 +313,8 @@ impl Case {
         let patient = bench.isolated || (bench.alone && config.pair_policy == PairPolicy::Patient);
         let accusers = self.testimony.iter().filter(fresh);
         if !patient && accusers.clone().count() >= bench.needed {
-            let first = accusers.map(|word| word.first).min().unwrap_or(now).max(vouched_until);
+            let first = accusers.map(|word| word.first).min().unwrap_or(now);
+            let first = first.max(vouched_until).max(bench.doubted_at.unwrap_or(first));
             // Our own last look must be one of this time: a cut that was short is over by now.
             let confirmed = own_sent >= first + config.suspicion_min / 3;
             if due(first + config.suspicion_min * bench.patience) && confirmed {

@@ -80,6 +80,8 @@ pub struct Membership {
     pub(super) health: LocalHealth,
     /// Members that answered us or were silent to us lately.
     pub(super) sightings: BTreeMap<PeerId, (Instant, bool)>,
+    /// When we last had nobody, or too few, to confirm what we see.
+    pub(super) doubted_at: Option<Instant>,
     pub(super) joining: Option<Joining>,
     pub(super) table_jobs: VecDeque<TableJob>,
     pub(super) left: bool,
@@ -118,6 +120,7 @@ impl Membership {
             dissemination: Dissemination::default(),
             health: LocalHealth::default(),
             sightings: BTreeMap::new(),
+            doubted_at: None,
             joining: None,
             table_jobs: VecDeque::new(),
             left: false,
@@ -441,6 +444,7 @@ impl Membership {
             needed: answered.clamp(1, 3),
             alone: answered == 0,
             isolated: silent * 2 > self.size(),
+            doubted_at: self.doubted_at,
             quiet_until: self.health.quiet_until(now),
             patience: self.health.patience(),
         }
@@ -449,7 +453,11 @@ impl Membership {
     /// Judges a member in doubt, tells the user what changed, and arranges to judge again.
     pub(super) fn review(&mut self, now: Instant, member: PeerId) {
         let Some(case) = self.cases.get(&member) else { return };
-        let (judgement, next) = case.judge(&self.bench(now, member));
+        let bench = self.bench(now, member);
+        let (judgement, next) = case.judge(&bench);
+        if bench.isolated || bench.alone {
+            self.doubted_at = Some(now);
+        }
         let shown = match judgement {
             Judgement::Dead(reason) => return self.declare_dead(now, member, reason),
             Judgement::Stalled => Shown::Stalled,

@@ -344,6 +344,22 @@ fn a_majority_that_is_found_silent_slowly_makes_us_suspect_ourselves_too() {
 }
 
 #[test]
+fn after_an_isolation_the_suspicion_time_starts_anew() {
+    // Whoever was cut off may have been the reason for every silence that it noted.
+    let mut stage = Stage::new(3);
+    (1..=3).for_each(|number| stage.script(number, CUT));
+    stage.run(ms(4_000));
+    stage.script(1, LIVE);
+    while stage.health(1) != "alive" {
+        stage.run(ms(20));
+    }
+    stage.run(ms(500));
+    assert_eq!((stage.died(2), stage.died(3)), (None, None), "{:?}", stage.events);
+    stage.run(ms(3_000));
+    assert_eq!(stage.died(2), Some(DeathReason::Silent), "{:?}", stage.events);
+}
+
+#[test]
 fn an_accepting_kernel_means_stalled_until_the_budget_ends() {
     let mut stage = Stage::new(7);
     stage.script(1, STOPPED);
