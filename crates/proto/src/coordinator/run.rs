@@ -205,6 +205,7 @@ impl Run {
             ToCoordinator::Refuse { key, reason } => self.refuse(now, from, &key, reason),
             ToCoordinator::Acknowledge { key } => self.acknowledge(from, &key),
             ToCoordinator::Leave => self.lose(from, LossReason::Left),
+            ToCoordinator::Promise { term } => self.promised(now, from, term),
             ToCoordinator::Register(..) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
         }
     }
