@@ -8,7 +8,7 @@
 //! means abort; otherwise commit, because every survivor holds the result (rule 17).
 
 use super::groups::GroupState;
-use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
+use super::peers::{Lobby, Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::collective::Group;
@@ -138,7 +138,7 @@ impl Run {
             self.act(Action::Close(at));
         }
         self.peers.clear();
-        self.newcomers.clear();
+        self.newcomers = Lobby::default();
         self.groups.clear();
         self.knocks.clear();
         self.frozen_until = None;
@@ -257,7 +257,7 @@ impl Run {
     fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
         for peer in peers {
             self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned() });
-            self.newcomers.remove(peer);
+            self.newcomers.remove(*peer);
             if let Some(at) = self.peers.remove(peer).and_then(|peer| peer.connection) {
                 self.connections.remove(&at);
                 self.act(Action::Close(at));

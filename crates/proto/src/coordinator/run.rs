@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::groups::GroupState;
-use super::peers::{Peer, Sign};
+use super::peers::{Lobby, Peer, Sign};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
@@ -88,7 +88,7 @@ pub struct Run {
     pub(super) run_epoch: RunEpoch,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     /// Those of the peers who wait to be admitted.
-    pub(super) newcomers: BTreeSet<PeerId>,
+    pub(super) newcomers: Lobby,
     pub(super) connections: BTreeMap<ConnectionId, PeerId>,
     pub(super) groups: BTreeMap<Group, GroupState>,
     /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
@@ -135,7 +135,7 @@ impl Run {
             term: 1,
             run_epoch: 0,
             peers: BTreeMap::new(),
-            newcomers: BTreeSet::new(),
+            newcomers: Lobby::default(),
             connections: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
