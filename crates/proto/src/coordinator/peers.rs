@@ -123,6 +123,69 @@ impl Peer {
     }
 }
 
+/// Those who wait to be admitted, and how many of each group wait for how large a group.
+#[derive(Debug, Default)]
+pub(super) struct Lobby {
+    newcomers: BTreeMap<PeerId, (Group, u32)>,
+    wanted: BTreeMap<Group, BTreeMap<u32, usize>>,
+}
+
+impl Lobby {
+    pub(super) fn insert(&mut self, peer: PeerId, group: Group, wants: u32) {
+        self.remove(peer);
+        self.newcomers.insert(peer, (group, wants));
+        *self.wanted.entry(group).or_default().entry(wants).or_default() += 1;
+    }
+
+    pub(super) fn remove(&mut self, peer: PeerId) {
+        let Some((group, wants)) = self.newcomers.remove(&peer) else { return };
+        let Some(wanted) = self.wanted.get_mut(&group) else { return };
+        if let Some(count) = wanted.get_mut(&wants) {
+            *count -= 1;
+            if *count == 0 {
+                wanted.remove(&wants);
+            }
+        }
+        if wanted.is_empty() {
+            self.wanted.remove(&group);
+        }
+    }
+
+    /// How many wait.
+    pub(super) fn len(&self) -> usize {
+        self.newcomers.len()
+    }
+
+    pub(super) fn ids(&self) -> impl Iterator<Item = &PeerId> {
+        self.newcomers.keys()
+    }
+
+    /// The groups for which anybody waits.
+    pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
+        self.wanted.keys().copied()
+    }
+
+    /// How large a group of now `size` can become if everybody comes in who does not ask for more than that;
+    /// and the most that those ask for.
+    pub(super) fn prospect(&self, group: Group, size: usize) -> (usize, u32) {
+        let Some(wanted) = self.wanted.get(&group) else { return (size, 0) };
+        let mut prospect = size + wanted.values().sum::<usize>();
+        for (wants, count) in wanted.iter().rev() {
+            if *wants as usize <= prospect {
+                return (prospect, *wants);
+            }
+            prospect -= count;
+        }
+        (size, 0)
+    }
+
+    /// Those of a group who ask for at most that many members.
+    pub(super) fn modest(&self, group: Group, most: u32) -> Vec<PeerId> {
+        let fits = |(_, (theirs, wants)): &(&PeerId, &(Group, u32))| *theirs == group && *wants <= most;
+        self.newcomers.iter().filter(fits).map(|(peer, _)| *peer).collect()
+    }
+}
+
 impl Run {
     pub(super) fn register(
         &mut self,
@@ -157,9 +220,10 @@ impl Run {
         let mut peer = Peer::new(now, &registration, self.next_age);
         self.next_age += 1;
         peer.generation = generation;
-        peer.vote = Some(registration.min_world.max(1));
+        let wants = registration.min_world.max(1);
+        peer.vote = Some(wants);
         self.peers.insert(from, peer);
-        self.newcomers.insert(from);
+        self.newcomers.insert(from, registration.group, wants);
         self.attach(from, at);
         self.note(Note::Registered(from));
         self.tell(from, ToPeer::Registered { term: self.term });
@@ -222,7 +286,7 @@ impl Run {
         let mut shrinking: BTreeMap<Group, Vec<(PeerId, LossReason)>> = BTreeMap::new();
         for (peer, reason) in gone {
             let Some(record) = self.peers.remove(peer) else { continue };
-            self.newcomers.remove(peer);
+            self.newcomers.remove(*peer);
             if let Some(at) = record.connection {
                 self.connections.remove(&at);
                 self.act(Action::Close(at));

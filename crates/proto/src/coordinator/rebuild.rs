@@ -2,12 +2,13 @@
 //!
 //! A peer that lost its connection resumes: it learns what it missed, in order, and its votes stand. A
 //! coordinator that was restarted knows nothing; the first resume tells it that there was a run, and it
-//! decides nothing until every member of the roster has resumed or is evicted. Then, for every attempt that
+//! decides nothing until every member of the roster has resumed, and has promised to obey no lower term, or is
+//! evicted. Then, for every attempt that
 //! somebody mentions: a verdict that anybody learned stands; otherwise a resumed member without Complete
 //! means abort; otherwise commit, because every survivor holds the result (rule 17).
 
 use super::groups::GroupState;
-use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
+use super::peers::{Lobby, Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::collective::Group;
@@ -94,9 +95,19 @@ impl Run {
             if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut()) {
                 rebuild.resumed.insert(from, Testimony::new(resume));
             }
-            self.try_finish_rebuild(now, group);
         } else {
             self.catch_up(now, from, group, &resume);
+        }
+    }
+
+    /// A peer obeys no lower term any more. Only now its resume is sure to stay true: nobody but us tells it
+    /// anything new.
+    pub(super) fn promised(&mut self, now: Instant, from: PeerId, term: u64) {
+        let Some(group) = self.peers.get(&from).map(|peer| peer.group) else { return };
+        let rebuild = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut());
+        if let Some(told) = rebuild.and_then(|rebuild| rebuild.resumed.get_mut(&from)) {
+            told.promised = told.promised.max(term);
+            self.try_finish_rebuild(now, group);
         }
     }
 
@@ -127,7 +138,7 @@ impl Run {
             self.act(Action::Close(at));
         }
         self.peers.clear();
-        self.newcomers.clear();
+        self.newcomers = Lobby::default();
         self.groups.clear();
         self.knocks.clear();
         self.frozen_until = None;
@@ -246,7 +257,7 @@ impl Run {
     fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
         for peer in peers {
             self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned() });
-            self.newcomers.remove(peer);
+            self.newcomers.remove(*peer);
             if let Some(at) = self.peers.remove(peer).and_then(|peer| peer.connection) {
                 self.connections.remove(&at);
                 self.act(Action::Close(at));
@@ -258,7 +269,9 @@ impl Run {
     pub(super) fn try_finish_rebuild(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group) else { return };
         let Some(rebuild) = &state.rebuild else { return };
-        if !state.roster.iter().all(|peer| rebuild.resumed.contains_key(peer)) {
+        let term = self.term;
+        let ready = |peer: &PeerId| rebuild.resumed.get(peer).is_some_and(|told| told.promised >= term);
+        if !state.roster.iter().all(ready) {
             return;
         }
         let Some(Rebuild { record, mut resumed, left }) = state.rebuild.take() else { return };
@@ -323,7 +336,8 @@ impl Run {
     pub(super) fn hold_while_rebuilding(&mut self, from: PeerId, message: &ToCoordinator) -> bool {
         let Some(peer) = self.peers.get_mut(&from) else { return false };
         let rebuilding = self.groups.get(&peer.group).is_some_and(|state| state.rebuild.is_some());
-        if !rebuilding || peer.phase != Phase::Accepted || matches!(message, ToCoordinator::Leave) {
+        let passes = matches!(message, ToCoordinator::Leave | ToCoordinator::Promise { .. });
+        if !rebuilding || peer.phase != Phase::Accepted || passes {
             return false;
         }
         if peer.held.len() >= HELD_MAX {

@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::groups::GroupState;
-use super::peers::{Peer, Sign};
+use super::peers::{Lobby, Peer, Sign};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
@@ -90,7 +90,7 @@ pub struct Run {
     pub(super) run_epoch: RunEpoch,
     pub(super) peers: BTreeMap<PeerId, Peer>,
     /// Those of the peers who wait to be admitted.
-    pub(super) newcomers: BTreeSet<PeerId>,
+    pub(super) newcomers: Lobby,
     pub(super) connections: BTreeMap<ConnectionId, PeerId>,
     pub(super) groups: BTreeMap<Group, GroupState>,
     /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
@@ -139,7 +139,7 @@ impl Run {
             term: 1,
             run_epoch: 0,
             peers: BTreeMap::new(),
-            newcomers: BTreeSet::new(),
+            newcomers: Lobby::default(),
             connections: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
@@ -217,6 +217,7 @@ impl Run {
             ToCoordinator::Refuse { key, reason } => self.refuse(now, from, &key, reason),
             ToCoordinator::Acknowledge { key } => self.acknowledge(from, &key),
             ToCoordinator::Leave => self.lose(from, LossReason::Left),
+            ToCoordinator::Promise { term } => self.promised(now, from, term),
             ToCoordinator::Register(..) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
         }
     }

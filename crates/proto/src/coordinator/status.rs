@@ -148,7 +148,7 @@ impl Run {
                 collectives,
             });
         }
-        let newcomers = some(self.newcomers.iter(), name);
+        let newcomers = some(self.newcomers.ids(), name);
         let silent = |state: &'_ GroupState| {
             state.roster.iter().filter(|id| !state.voters.contains(id)).copied().collect::<Vec<_>>()
         };

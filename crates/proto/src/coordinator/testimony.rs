@@ -23,6 +23,8 @@ pub(super) struct Testimony {
     pub(super) epoch: GroupEpoch,
     pub(super) rounds: Rounds,
     pub(super) topology_vote: Option<u32>,
+    /// The highest term that it has promised to obey.
+    pub(super) promised: u64,
     tags: BTreeMap<(Scope, Tag), TagReport>,
 }
 
@@ -34,7 +36,8 @@ impl Testimony {
             Some((key.scope.clone(), key.tag))
         };
         let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
-        Self { epoch: resume.record.epoch, rounds: resume.rounds, topology_vote: resume.topology_vote, tags }
+        let (epoch, rounds, topology_vote) = (resume.record.epoch, resume.rounds, resume.topology_vote);
+        Self { epoch, rounds, topology_vote, promised: 0, tags }
     }
 
     fn report(&self, key: &OpKey) -> Option<&TagReport> {

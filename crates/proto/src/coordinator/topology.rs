@@ -124,23 +124,21 @@ impl Run {
     /// The newcomers whose admission makes their group as large as everybody in it asks for. Admitting fewer
     /// would end nobody's call, and cost an epoch each.
     fn admissible(&self) -> BTreeMap<Group, Vec<PeerId>> {
-        let mut by_group: BTreeMap<Group, Vec<PeerId>> = BTreeMap::new();
-        for id in &self.newcomers {
-            by_group.entry(self.peers[id].group).or_default().push(*id);
-        }
-        let wants = |id: &PeerId| self.peers.get(id).and_then(|peer| peer.vote).unwrap_or(1) as usize;
-        by_group.retain(|group, newcomers| {
-            let roster = self.groups.get(group).map_or(&[][..], |state| &state.roster);
+        let mut by_group = BTreeMap::new();
+        for group in self.newcomers.groups() {
+            let roster = self.groups.get(&group).map_or(&[][..], |state| &state.roster);
             // Whoever asks for more than there would be waits outside.
-            newcomers.sort_by_key(|id| (wants(id), self.peers[id].age));
-            while newcomers.last().is_some_and(|last| wants(last) > roster.len() + newcomers.len()) {
-                newcomers.pop();
+            let (size, most) = self.newcomers.prospect(group, roster.len());
+            let content = |id: &PeerId| {
+                self.peers.get(id).and_then(|peer| peer.vote).is_none_or(|wants| wants as usize <= size)
+            };
+            if size > roster.len() && roster.iter().all(content) {
+                let mut newcomers = self.newcomers.modest(group, most);
+                // Ranks of newcomers follow the order of their arrival.
+                newcomers.sort_by_key(|id| self.peers[id].age);
+                by_group.insert(group, newcomers);
             }
-            let size = roster.len() + newcomers.len();
-            // Ranks of newcomers follow the order of their arrival.
-            newcomers.sort_by_key(|id| self.peers[id].age);
-            !newcomers.is_empty() && roster.iter().all(|member| wants(member) <= size)
-        });
+        }
         by_group
     }
 
@@ -148,7 +146,7 @@ impl Run {
         self.run_epoch += 1;
         for (group, joined) in by_group {
             for id in &joined {
-                self.newcomers.remove(id);
+                self.newcomers.remove(*id);
                 if let Some(peer) = self.peers.get_mut(id) {
                     peer.phase = Phase::Accepted;
                 }

@@ -412,7 +412,11 @@ impl Session {
             self.act(Action::HangUp);
             return self.handle_disconnected(now);
         }
+        let grown = term > self.term && self.record.is_some();
         self.term = term;
+        if grown {
+            self.send(ToCoordinator::Promise { term });
+        }
         if self.is_up() {
             return; // It only tells that its term has grown.
         }

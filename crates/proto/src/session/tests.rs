@@ -630,7 +630,7 @@ fn a_term_that_grows_disturbs_nothing() {
     bench.abort(key(1, 0), lost(2));
     bench.performed(call, PerformResult::Stopped);
     bench.hear(ToPeer::Resumed { term: 3 });
-    assert_eq!(bench.drain(), [], "still on hold");
+    assert_eq!(bench.drain(), [send(ToCoordinator::Promise { term: 3 })], "still on hold");
 }
 
 #[test]

@@ -123,6 +123,14 @@ pub enum ToCoordinator {
         #[n(0)]
         round: u64,
     },
+    /// The peer has heard of a higher term, and refuses lower ones from now on. What it told in its resume is
+    /// heard only then: before, it might still obey another coordinator (rule 17).
+    #[n(12)]
+    Promise {
+        /// The term.
+        #[n(0)]
+        term: Term,
+    },
 }
 
 /// Who a new peer is and what it waits for.
@@ -589,6 +597,7 @@ impl Message for ToCoordinator {
             }
             Self::VoteTopology { .. }
             | Self::TopologyExpired { .. }
+            | Self::Promise { .. }
             | Self::Connected { .. }
             | Self::Leave
             | Self::AskStatus => Ok(()),

@@ -154,6 +154,21 @@ impl Bench {
         self.at.insert(number, at);
         self.run.handle_message(self.now, at, id(number), ToCoordinator::Resume(resume));
         self.drain();
+        self.promise();
+    }
+
+    /// Everybody who was told a term obeys no lower one.
+    fn promise(&mut self) {
+        for (number, at) in self.at.clone() {
+            let told = self.inbox.get(&at).into_iter().flatten();
+            let term = told.filter_map(|message| match message {
+                ToPeer::Resumed { term } => Some(*term),
+                _ => None,
+            });
+            if let Some(term) = term.max().filter(|_| !self.closed.contains(&at)) {
+                self.say(number, ToCoordinator::Promise { term });
+            }
+        }
     }
 
     pub(super) fn health(&mut self, number: u8, sign: Sign) {

@@ -265,3 +265,19 @@ fn resumes_that_cannot_be_true_are_turned_away() {
         assert!(bench.run.is_empty());
     }
 }
+
+#[test]
+fn a_resume_is_heard_only_with_the_promise_to_obey_no_lower_term() {
+    // Without it the peer could go back to the old coordinator and be told something else.
+    let mut bench = Bench::new();
+    let (at, now) = (bench.connection(), bench.now);
+    let unheard = Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(1, record(1, &[1])) };
+    bench.run.handle_message(now, at, id(1), ToCoordinator::Resume(unheard));
+    bench.at.insert(1, at);
+    bench.drain();
+    bench.assert_told(&[1], &[ToPeer::Resumed { term: 2 }]);
+    bench.say(1, ToCoordinator::Promise { term: 1 });
+    bench.assert_told(&[1], &[]);
+    bench.say(1, ToCoordinator::Promise { term: 2 });
+    bench.assert_told(&[1], &[commit(key(1, 0, 0)), ToPeer::Proceed { group: 0, epoch: 1 }]);
+}
