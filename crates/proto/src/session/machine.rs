@@ -576,7 +576,8 @@ impl Session {
     // Membership.
 
     fn greeted(&mut self, now: Instant, term: Term) {
-        if term < self.term {
+        // Who is in no epoch has nothing that an older coordinator could undo: it takes whichever is there.
+        if term < self.term && self.record.is_some() {
             // A coordinator of the past: not ours any more (rule 17).
             self.act(Action::HangUp);
             return self.handle_disconnected(now);
@@ -716,6 +717,7 @@ impl Session {
         self.linked = None;
         self.tags.clear();
         self.generation = 0;
+        self.term = 0;
         self.hold = false;
     }
 
