@@ -261,6 +261,14 @@ impl Run {
         }
     }
 
+    /// A collective of the whole group went around the ring: what its links were blamed for is made good.
+    /// Otherwise every link of a long run would collect its two blames in the end.
+    pub(super) fn forgive_links(&mut self, group: Group) {
+        if let Some(state) = self.groups.get_mut(&group) {
+            state.blames.clear();
+        }
+    }
+
     /// After such an abort members wait for `Proceed` or a new epoch before they retry.
     pub(super) fn make_wait(&mut self, group: Group) {
         if let Some(state) = self.groups.get_mut(&group) {

@@ -5,7 +5,7 @@
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
 use super::run::{Run, Timer};
-use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq, Tag};
+use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind, Scope, Seq, Tag};
 use crate::id::PeerId;
 use crate::limits::{OPEN_TAGS_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
@@ -379,12 +379,18 @@ impl Run {
         let members = self.members_in(key.group, &key.scope);
         let Some(tag) = self.tag(key) else { return };
         assert_eq!(tag.next_seq, key.seq, "a verdict is written once, for the attempt that is open");
-        tag.open = None;
+        let calls = tag.open.take().map(|op| op.calls).unwrap_or_default();
         tag.next_seq += 1;
         tag.keep(key.clone(), verdict.clone(), members.len());
         let overfull = tag.kept.len() > UNCLAIMED_MAX;
         match verdict {
-            Verdict::Commit { .. } => self.counters.commits += 1,
+            Verdict::Commit { .. } => {
+                self.counters.commits += 1;
+                let moved_bytes = calls.iter().any(|call| call.kind != OpKind::Barrier);
+                if key.scope == Scope::Whole && moved_bytes {
+                    self.forgive_links(key.group);
+                }
+            }
             Verdict::Abort(_) => self.counters.aborts += 1,
         }
         for peer in &members {
