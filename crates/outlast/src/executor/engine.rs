@@ -442,23 +442,23 @@ impl Engine {
             addresses: ring.into_iter().collect(),
         };
         let (successor, predecessor) = (open.successor, open.predecessor);
+        // Links that closed while they rested are found before the epoch counts: it dials them again, and
+        // nobody takes them for links of this epoch that could not be made.
+        self.probe(successor.and_then(|peer| self.outgoing.get(&peer).copied()));
+        self.probe(predecessor.and_then(|peer| self.incoming.get(&peer).copied()));
         let before = self.epochs.insert(group, open);
         self.leave_epochs_before(group, epoch);
         let gone = before.into_iter().flat_map(|before| before.addresses.into_keys());
         self.drop_strangers(gone.collect());
         if let Some(peer) = successor {
-            self.probe(self.outgoing.get(&peer).copied());
             if self.outgoing.contains_key(&peer) {
                 self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::Towards, None)));
             } else {
                 self.dial(peer);
             }
         }
-        if let Some(peer) = predecessor {
-            self.probe(self.incoming.get(&peer).copied());
-            if self.incoming.contains_key(&peer) {
-                self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::From, None)));
-            }
+        if let Some(peer) = predecessor.filter(|peer| self.incoming.contains_key(peer)) {
+            self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::From, None)));
         }
     }
 

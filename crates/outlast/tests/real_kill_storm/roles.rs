@@ -195,13 +195,13 @@ impl Round {
                 (tag, data, receipt)
             }));
         }
-        let (mut stopped, mut pending) = (false, 0);
+        let (mut over, mut pending) = (false, 0);
         let mut failure = None;
         for (tag, data, receipt) in ended {
             match receipt {
                 Ok(receipt) => {
                     self.check(tag, &data, &receipt, began);
-                    stopped |= data.last().is_some_and(|flag| *flag > 0.0);
+                    over |= data.last().is_some_and(|flag| *flag > 0.0);
                     pending = pending.max(receipt.pending);
                 }
                 Err(error) => {
@@ -212,7 +212,7 @@ impl Round {
                 }
             }
         }
-        failure.map_or(Ok((stopped, pending)), Err)
+        failure.map_or(Ok((over, pending)), Err)
     }
 
     /// What every contributor adds to its own number: different at every place, tag and step.

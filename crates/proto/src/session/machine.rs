@@ -407,7 +407,8 @@ impl Session {
         if !matches!(self.connection, Connection::Opening | Connection::Up) {
             return;
         }
-        if term < self.term {
+        // Who is in no epoch has nothing that an older coordinator could undo: it takes whichever is there.
+        if term < self.term && self.record.is_some() {
             // A coordinator of the past: not ours any more (rule 17).
             self.act(Action::HangUp);
             return self.handle_disconnected(now);
