@@ -307,15 +307,12 @@ impl World {
             }
             (Err(_), None) => {
                 let out = self.processes[process].session.out().cloned();
-                match out {
-                    Some(reason) => self.out(process, reason),
-                    None => {
-                        // The same vote again.
-                        let deadline = now + Duration::from_secs(30);
-                        let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
-                        self.begin_call(process, id, None, deadline, Buffer::new());
-                        self.drain_peer(process);
-                    }
+                if let Some(reason) = out { self.out(process, reason) } else {
+                    // The same vote again.
+                    let deadline = now + Duration::from_secs(30);
+                    let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
+                    self.begin_call(process, id, None, deadline, Buffer::new());
+                    self.drain_peer(process);
                 }
             }
             (Ok(Done::Topology { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),
