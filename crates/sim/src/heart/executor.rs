@@ -2,6 +2,7 @@
 
 use super::data::{Buffer, Executing};
 use super::facts::Fact;
+use super::fault::Sabotage;
 use super::process::{CallState, Phase};
 use super::program::{self, Planned, SYNC_TAG};
 use super::world::{Event, World};
@@ -31,6 +32,7 @@ impl World {
                 self.perform(process, call, (key, ring));
             }
             (None, Command::Commit) => state.saved = None,
+            (None, Command::Undo) if self.settings.sabotage == Some(Sabotage::SkipUndo) => state.saved = None,
             (None, Command::Undo) => {
                 if let Some(saved) = state.saved.take() {
                     state.buffer = saved;

@@ -34,3 +34,20 @@ pub enum Fault {
     /// A peer says goodbye.
     Leave,
 }
+
+/// A bug that is planted to see a checker find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Now and then one peer is told another verdict than the rest.
+    FlipVerdict,
+    /// The coordinator believes that a peer has completed as soon as it has begun.
+    ForgeComplete,
+    /// An executor does not undo.
+    SkipUndo,
+    /// Peers do not notice that time passes.
+    ForgetTimers,
+    /// The health plane declares the living dead.
+    AccuseTheLiving,
+    /// Nobody is told to go on.
+    DropProceed,
+}

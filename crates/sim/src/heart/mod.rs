@@ -40,7 +40,7 @@ mod world;
 
 pub use data::Buffer;
 pub use facts::Fact;
-pub use fault::Fault;
+pub use fault::{Fault, Sabotage};
 pub use process::Process;
 pub use program::Habits;
 pub use world::{Coordinator, Settings, World};

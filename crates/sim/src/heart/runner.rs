@@ -136,6 +136,13 @@ fn play(
         }
     }
     suite.finish(world);
+    if script.settings.crash_after_sends.is_some() && !world.struck.contains_key("restart coordinator") {
+        suite.report(
+            world.now(),
+            "faults_fired",
+            "the coordinator never came to the point of its death".to_owned(),
+        );
+    }
 }
 
 impl World {

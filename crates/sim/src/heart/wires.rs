@@ -1,11 +1,12 @@
 //! Control streams: they keep order, take time, and break so that each side learns of it in its own time.
 
 use super::facts::Fact;
+use super::fault::Sabotage;
 use super::world::{Event, World};
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::session::Action;
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{AbortReason, ToCoordinator, ToPeer, Verdict};
 
 /// One direction of a stream.
 #[derive(Clone, Copy, Debug)]
@@ -70,7 +71,14 @@ impl World {
         self.drain_peer(process);
     }
 
-    pub(super) fn send_to_peer(&mut self, wire: u64, message: ToPeer) {
+    pub(super) fn send_to_peer(&mut self, wire: u64, mut message: ToPeer) {
+        match (self.settings.sabotage, &mut message) {
+            (Some(Sabotage::DropProceed), ToPeer::Proceed { .. }) => return,
+            (Some(Sabotage::FlipVerdict), ToPeer::Verdict { verdict, .. }) if self.rng.chance(0.02) => {
+                *verdict = Verdict::Abort(AbortReason::Void);
+            }
+            _ => {}
+        }
         let delay = self.some(self.settings.latency_max);
         let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
         if held.down.cut {
@@ -107,7 +115,16 @@ impl World {
             _ => self.names.get(&wire).copied().unwrap_or(from),
         };
         self.names.insert(wire, from);
+        let forged = match &message {
+            ToCoordinator::Initiate { key, timeout_ms: 1.., .. } => {
+                Some(ToCoordinator::Complete { key: key.clone() })
+            }
+            _ => None,
+        };
         self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, message);
+        if let Some(forged) = forged.filter(|_| self.settings.sabotage == Some(Sabotage::ForgeComplete)) {
+            self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, forged);
+        }
         self.drain_coordinator(index);
     }
 

@@ -2,7 +2,7 @@
 
 use super::data::{Transfer, TransferId};
 use super::facts::Fact;
-use super::fault::Fault;
+use super::fault::{Fault, Sabotage};
 use super::process::{Phase, Process};
 use super::program::Habits;
 use super::wires::Wire;
@@ -47,6 +47,8 @@ pub struct Settings {
     pub crash_after_sends: Option<u64>,
     /// Whether connects tell the truth about processes (rule 22).
     pub kernels_trusted: bool,
+    /// A planted bug.
+    pub sabotage: Option<Sabotage>,
 }
 
 impl Settings {
@@ -61,6 +63,7 @@ impl Settings {
             transfer_max: Duration::from_millis(30),
             crash_after_sends: None,
             kernels_trusted: true,
+            sabotage: None,
         }
     }
 }
@@ -259,6 +262,9 @@ impl World {
             Event::PeerTimer(process) => {
                 self.processes[process].armed = None;
                 let now = self.now;
+                if self.settings.sabotage == Some(Sabotage::ForgetTimers) {
+                    return;
+                }
                 self.processes[process].session.handle_timeout(now);
                 self.drain_peer(process);
             }
@@ -394,7 +400,13 @@ impl World {
             for at in 0..self.coordinators.len() {
                 let coordinator = &mut self.coordinators[at];
                 if coordinator.lives {
-                    let sign = if coordinator.deposed { Sign::Suspect } else { sign };
+                    let accused =
+                        self.settings.sabotage == Some(Sabotage::AccuseTheLiving) && now.as_millis() > 4_000;
+                    let sign = match sign {
+                        _ if coordinator.deposed => Sign::Suspect,
+                        _ if accused && index == 1 => Sign::Dead(DeathReason::SilentTooLong),
+                        sign => sign,
+                    };
                     coordinator.run.handle_health(now, id, sign);
                     self.drain_coordinator(at);
                 }

@@ -1,0 +1,84 @@
+//! The heart under every kind of fault, a few hundred seeds of it. Thousands: `outlast-sim soak --scenario heart-`.
+
+use outlast_sim::heart::runner;
+use outlast_sim::heart::scenarios;
+
+/// Plays that many seeds of a scenario, on two threads.
+fn play(name: &str, seeds: std::ops::Range<u64>) {
+    let scenario = scenarios::find(name).expect("the scenario exists");
+    let half = |first: u64| {
+        for seed in seeds.clone().skip(first as usize).step_by(2) {
+            let report = runner::run(name, &(scenario.script)(seed), false);
+            assert!(report.passed(), "{report}");
+            assert!(report.converged_after.is_some(), "{report}");
+        }
+    };
+    std::thread::scope(|scope| {
+        let other = scope.spawn(|| half(1));
+        half(0);
+        other.join().expect("the other half has passed, too");
+    });
+}
+
+#[test]
+fn nothing_goes_wrong_where_nothing_goes_wrong() {
+    play("heart-calm", 0..20);
+}
+
+#[test]
+fn kills() {
+    play("heart-kills", 0..60);
+}
+
+#[test]
+fn cuts_of_control() {
+    play("heart-cuts", 0..50);
+}
+
+#[test]
+fn broken_links() {
+    play("heart-links", 0..40);
+}
+
+#[test]
+fn stopped_processes() {
+    play("heart-stops", 0..40);
+}
+
+#[test]
+fn coordinators_that_die() {
+    play("heart-coordinator", 0..60);
+}
+
+#[test]
+fn a_coordinator_that_dies_after_each_of_its_messages() {
+    play("heart-crash-points", 0..300);
+}
+
+#[test]
+fn a_deposed_coordinator_that_lives_on() {
+    play("heart-two-terms", 0..60);
+}
+
+#[test]
+fn a_group_that_suffers_beside_one_that_must_not_notice() {
+    play("heart-groups", 0..20);
+}
+
+#[test]
+fn everything_at_once() {
+    play("heart-mixed", 0..60);
+}
+
+#[test]
+fn hundreds_of_peers() {
+    play("heart-large", 0..2);
+}
+
+#[test]
+fn one_seed_one_story() {
+    let scenario = scenarios::find("heart-mixed").expect("the scenario exists");
+    let hash = |seed| runner::run("heart-mixed", &(scenario.script)(seed), false).trace_hash;
+    assert_eq!(hash(3), hash(3));
+    assert_ne!(hash(3), hash(4));
+}

@@ -1,0 +1,89 @@
+//! Each checker of the heart, proven by a bug that it must find.
+
+use outlast_proto::session::Done;
+use outlast_sim::heart::runner::{self, Script};
+use outlast_sim::heart::{Fact, Sabotage, World, scenarios};
+use outlast_sim::report::Report;
+
+fn script(name: &str, seed: u64) -> Script {
+    (scenarios::find(name).expect("the scenario exists").script)(seed)
+}
+
+fn found(report: &Report, checker: &str) -> bool {
+    report.violations.iter().any(|violation| violation.checker == checker)
+}
+
+/// Some seed of the scenario must show the bug to that checker; without the bug none does.
+fn assert_found(name: &str, sabotage: Sabotage, checker: &str) {
+    let spoiled = |seed| {
+        let mut script = script(name, seed);
+        script.settings.sabotage = Some(sabotage);
+        runner::run(name, &script, false)
+    };
+    assert!((0..20).any(|seed| found(&spoiled(seed), checker)), "{checker} does not find {sabotage:?}");
+}
+
+/// The same where the bug is one in what is told of the world.
+fn assert_noticed(name: &str, checker: &str, spoil: impl Fn(&World, &mut Fact)) {
+    let report = runner::run_with(name, &script(name, 1), false, |world, facts| {
+        facts.iter_mut().for_each(|(_, fact)| spoil(world, fact));
+    });
+    assert!(found(&report, checker), "{checker} notices nothing: {report}");
+}
+
+#[test]
+fn one_verdict_finds_a_peer_that_is_told_another() {
+    assert_found("heart-kills", Sabotage::FlipVerdict, "one_verdict");
+}
+
+#[test]
+fn commit_needs_all_finds_a_commit_without_everybodys_word() {
+    assert_found("heart-calm", Sabotage::ForgeComplete, "commit_needs_all");
+}
+
+#[test]
+fn exact_values_finds_data_that_was_not_restored() {
+    assert_found("heart-kills", Sabotage::SkipUndo, "exact_values");
+}
+
+#[test]
+fn deadlines_finds_a_call_that_outlives_its_own() {
+    assert_found("heart-cuts", Sabotage::ForgetTimers, "deadlines");
+}
+
+#[test]
+fn no_false_eviction_finds_a_living_peer_put_out() {
+    assert_found("heart-calm", Sabotage::AccuseTheLiving, "no_false_eviction");
+}
+
+#[test]
+fn liveness_finds_those_who_are_never_told_to_go_on() {
+    assert_found("heart-cuts", Sabotage::DropProceed, "liveness");
+}
+
+#[test]
+fn stale_epochs_finds_a_commit_of_an_old_epoch() {
+    assert_noticed("heart-kills", "stale_epochs", |_, fact| {
+        if let Fact::Finished { outcome: Ok(Done::Committed { key, .. }), .. } = fact {
+            key.epoch -= 1;
+        }
+    });
+}
+
+#[test]
+fn no_two_terms_finds_a_lower_term_that_decides_after_a_higher() {
+    assert_noticed("heart-coordinator", "no_two_terms", |world, fact| {
+        if let Fact::Heard { process: 0, term, .. } = fact {
+            *term = if world.now().as_millis() % 2_000 < 1_000 { 1 } else { 2 };
+        }
+    });
+}
+
+#[test]
+fn group_isolation_finds_an_epoch_that_names_others_and_one_without_a_reason() {
+    assert_noticed("heart-groups", "group_isolation", |_, fact| {
+        if let Fact::Opened { record, .. } = fact {
+            record.group = 1 - record.group;
+        }
+    });
+}
