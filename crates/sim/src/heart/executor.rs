@@ -309,7 +309,9 @@ impl World {
             }
             (Err(_), None) => {
                 let out = self.processes[process].session.out().cloned();
-                if let Some(reason) = out { self.out(process, reason) } else {
+                if let Some(reason) = out {
+                    self.out(process, reason);
+                } else {
                     // The same vote again.
                     let deadline = now + Duration::from_secs(30);
                     let id = self.processes[process].session.handle_topology_call(now, 1, deadline);

@@ -27,9 +27,10 @@ impl Checker for StaleEpochs {
                 }
             }
             Fact::Finished { process, peer, outcome: Ok(Done::Committed { key, .. }), .. }
-                if self.epochs.get(peer) != Some(&key.epoch) => {
-                    return Err(format!("process {process} committed {key}, which is not of its epoch"));
-                }
+                if self.epochs.get(peer) != Some(&key.epoch) =>
+            {
+                return Err(format!("process {process} committed {key}, which is not of its epoch"));
+            }
             _ => {}
         }
         Ok(())
