@@ -52,7 +52,8 @@ fn coordinators_that_die() {
 
 #[test]
 fn a_coordinator_that_dies_after_each_of_its_messages() {
-    play("heart-crash-points", 0..300);
+    // Every point of one world with a death, and of one without.
+    play("heart-crash-points", 0..800);
 }
 
 #[test]

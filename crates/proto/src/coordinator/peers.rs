@@ -277,7 +277,8 @@ impl Run {
         }
         self.counters.kicks += 1;
         self.note(Note::Kicked(peer, KickReason::Breach, text.to_owned()));
-        self.tell(peer, ToPeer::Kicked { reason: KickReason::Breach, text: text.to_owned() });
+        let (reason, text, term) = (KickReason::Breach, text.to_owned(), self.term);
+        self.tell(peer, ToPeer::Kicked { reason, text, term });
         self.lose(peer, LossReason::Kicked);
     }
 

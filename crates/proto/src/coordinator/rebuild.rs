@@ -122,15 +122,16 @@ impl Run {
         self.tell_all(&everybody, ToPeer::Resumed { term: self.term });
     }
 
-    /// A peer that obeys a higher term than ours, in a group that we believe to be in charge of, shows that
+    /// A member that obeys a higher term than ours, in a group that we believe to be in charge of, shows that
     /// another coordinator reigned since: nothing that we hold counts any more (rule 17). We begin again like
-    /// one that was just started, and learn from the peers how things stand.
+    /// one that was just started, and learn from the peers how things stand. A stranger's word is not enough.
     fn step_down(&mut self, resume: &Resume) {
+        let member = self.is_member(resume.registration.info.id, resume.record.group);
         let in_charge = self
             .groups
             .get(&resume.record.group)
             .is_some_and(|state| state.rebuild.is_none() && state.founder == resume.record.founder);
-        if resume.term <= self.term || !in_charge {
+        if resume.term <= self.term || !in_charge || !member {
             return;
         }
         self.note(Note::SteppedDown(resume.term));
@@ -256,7 +257,7 @@ impl Run {
     /// Removes peers whose group is not what they think.
     fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
         for peer in peers {
-            self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned() });
+            self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned(), term: self.term });
             self.newcomers.remove(*peer);
             if let Some(at) = self.peers.remove(peer).and_then(|peer| peer.connection) {
                 self.connections.remove(&at);

@@ -269,7 +269,8 @@ impl Run {
         if !matches!(reason, LossReason::Left | LossReason::Kicked) {
             self.counters.evictions += 1;
             let text = format!("evicted: {reason}");
-            self.tell(peer, ToPeer::Kicked { reason: KickReason::Evicted, text });
+            let (reason, term) = (KickReason::Evicted, self.term);
+            self.tell(peer, ToPeer::Kicked { reason, text, term });
         }
         self.act(Action::Evict(peer));
         self.doomed.push_back((peer, reason));
@@ -287,6 +288,11 @@ impl Run {
     /// When to call `handle_timeout`.
     pub fn poll_timeout(&self) -> Option<Instant> {
         self.timers.first().map(|(due, _)| *due)
+    }
+
+    /// The number of this coordinator's reign.
+    pub fn term(&self) -> Term {
+        self.term
     }
 
     /// What happened how often.
@@ -352,7 +358,8 @@ impl Run {
 
     /// Refuses a connection that belongs to no peer.
     pub(super) fn turn_away(&mut self, at: ConnectionId, reason: KickReason, text: &str) {
-        self.act(Action::Send(at, ToPeer::Kicked { reason, text: text.to_owned() }));
+        let (text, term) = (text.to_owned(), self.term);
+        self.act(Action::Send(at, ToPeer::Kicked { reason, text, term }));
         self.act(Action::Close(at));
     }
 }
