@@ -83,6 +83,13 @@ impl GroupState {
         }
     }
 
+    pub(super) fn footprint(&self) -> usize {
+        let tags: usize = self.tags.values().map(TagState::footprint).sum();
+        let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
+        let untold = self.untold.0.len() + self.untold.1.len();
+        self.roster.len() + self.broken.len() + self.blames.len() + tags + settling + untold
+    }
+
     /// All links of the ring carried a collective to its end: what they were blamed for is forgiven.
     pub(super) fn forgive_links(&mut self) {
         self.blames.clear();

@@ -13,7 +13,7 @@ use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{HELD_MAX, MEMBERS_MAX};
+use crate::limits::{COUNT_MAX, HELD_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator, ToPeer,
@@ -369,13 +369,20 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
     if ids.len() != record.roster.len() {
         return Err("resumed with a record that lists a member twice".to_owned());
     }
+    let counts = [record.epoch, record.run_epoch, record.rounds.ended, resume.rounds.ended, resume.term];
+    if let Some(count) = counts.into_iter().find(|count| *count > COUNT_MAX) {
+        return Err(format!("resumed with a count of {count}: nobody counts that far"));
+    }
+    if resume.rounds.done > resume.rounds.ended || record.rounds.done > record.rounds.ended {
+        return Err("resumed with a vote that ended well before it ended".to_owned());
+    }
     let learned = tags.iter().flat_map(|tag| tag.learned.iter().map(|(key, _)| key));
     let mut keys = learned.chain(tags.iter().filter_map(|tag| tag.open.as_ref().map(|open| &open.key)));
     let foreign = |key: &&crate::collective::OpKey| {
         key.group != record.group
             || key.epoch > record.epoch
             || !key.scope.involves(from)
-            || key.seq == u64::MAX
+            || key.seq > COUNT_MAX
     };
     match keys.find(foreign) {
         Some(key) => Err(format!("resumed with {key}, which cannot be its own")),

@@ -300,6 +300,13 @@ impl Run {
         self.counters
     }
 
+    /// How many things are held, all in all: what must stay bounded whatever peers do.
+    pub fn footprint(&self) -> usize {
+        let groups: usize = self.groups.values().map(GroupState::footprint).sum();
+        let held: usize = self.peers.values().map(|peer| peer.held.len()).sum();
+        self.peers.len() + self.connections.len() + self.knocks.len() + self.timers.len() + groups + held
+    }
+
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()
