@@ -257,6 +257,7 @@ impl Run {
         record.connection = None;
         if record.phase == Phase::Registered {
             // It was in nothing yet; it registers again when it comes back.
+            self.count_topology = true;
             return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
         }
         record.lost_since = Some(now);
