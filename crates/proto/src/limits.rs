@@ -62,6 +62,9 @@ pub const CALLS_MAX: usize = 16;
 /// Messages of one peer that are held back while the coordinator is being rebuilt: each call may vote, refuse
 /// and acknowledge.
 pub const HELD_MAX: usize = 4 * TAGS_MAX;
+/// Largest epoch, term, seq or vote that a peer may claim to remember. Nobody counts that far in a thousand years
+/// of a million per second, and whatever is counted on from it does not overflow.
+pub const COUNT_MAX: u64 = 1 << 60;
 
 /// Bytes of the largest TCP segment on loopback, rounded down to whole cache lines. Frames that fill whole
 /// segments leave no crumbs: a segment of a hundred bytes costs as much as a full one.

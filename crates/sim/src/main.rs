@@ -174,7 +174,7 @@ fn named() -> Vec<Named> {
     });
     let heart = heart::scenarios::all().into_iter().map(|scenario| {
         let heart::scenarios::Scenario { name, about, script } = scenario;
-        let play = Box::new(move |seed, timeline| heart::runner::run(name, &script(seed), timeline));
+        let play = Box::new(move |seed, timeline| heart::runner::run(name, seed, &script(seed), timeline));
         Named { name, about, play }
     });
     membership.chain(heart).collect()

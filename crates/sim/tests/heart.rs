@@ -8,7 +8,7 @@ fn play(name: &str, seeds: std::ops::Range<u64>) {
     let scenario = scenarios::find(name).expect("the scenario exists");
     let half = |first: u64| {
         for seed in seeds.clone().skip(first as usize).step_by(2) {
-            let report = runner::run(name, &(scenario.script)(seed), false);
+            let report = runner::run(name, seed, &(scenario.script)(seed), false);
             assert!(report.passed(), "{report}");
             assert!(report.converged_after.is_some(), "{report}");
         }
@@ -52,7 +52,8 @@ fn coordinators_that_die() {
 
 #[test]
 fn a_coordinator_that_dies_after_each_of_its_messages() {
-    play("heart-crash-points", 0..300);
+    // Every point of one world with a death, and of one without.
+    play("heart-crash-points", 0..800);
 }
 
 #[test]
@@ -78,7 +79,7 @@ fn hundreds_of_peers() {
 #[test]
 fn one_seed_one_story() {
     let scenario = scenarios::find("heart-mixed").expect("the scenario exists");
-    let hash = |seed| runner::run("heart-mixed", &(scenario.script)(seed), false).trace_hash;
+    let hash = |seed| runner::run("heart-mixed", seed, &(scenario.script)(seed), false).trace_hash;
     assert_eq!(hash(3), hash(3));
     assert_ne!(hash(3), hash(4));
 }

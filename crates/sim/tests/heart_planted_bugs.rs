@@ -18,14 +18,14 @@ fn assert_found(name: &str, sabotage: Sabotage, checker: &str) {
     let spoiled = |seed| {
         let mut script = script(name, seed);
         script.settings.sabotage = Some(sabotage);
-        runner::run(name, &script, false)
+        runner::run(name, seed, &script, false)
     };
     assert!((0..20).any(|seed| found(&spoiled(seed), checker)), "{checker} does not find {sabotage:?}");
 }
 
 /// The same where the bug is one in what is told of the world.
 fn assert_noticed(name: &str, checker: &str, spoil: impl Fn(&World, &mut Fact)) {
-    let report = runner::run_with(name, &script(name, 1), false, |world, facts| {
+    let report = runner::run_with(name, 1, &script(name, 1), false, |world, facts| {
         facts.iter_mut().for_each(|(_, fact)| spoil(world, fact));
     });
     assert!(found(&report, checker), "{checker} notices nothing: {report}");

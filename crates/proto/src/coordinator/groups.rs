@@ -6,7 +6,7 @@
 //! that fewer can reach leaves, the younger one if equal (rule 16): a retry must differ from what failed.
 
 use super::ops::TagState;
-use super::peers::Phase;
+use super::peers::{Peer, Phase, Sign};
 use super::rebuild::Rebuild;
 use super::ring;
 use super::run::{Note, Run, Timer};
@@ -81,6 +81,13 @@ impl GroupState {
             rebuild: None,
             untold: (Vec::new(), Vec::new()),
         }
+    }
+
+    pub(super) fn footprint(&self) -> usize {
+        let tags: usize = self.tags.values().map(TagState::footprint).sum();
+        let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
+        let untold = self.untold.0.len() + self.untold.1.len();
+        self.roster.len() + self.broken.len() + self.blames.len() + tags + settling + untold
     }
 
     /// All links of the ring carried a collective to its end: what they were blamed for is forgiven.
@@ -211,9 +218,15 @@ impl Run {
             cut_from.entry(*a).or_default().insert(*b);
             cut_from.entry(*b).or_default().insert(*a);
         }
-        let age = |peer: PeerId| self.peers.get(&peer).map_or(0, |peer| peer.age);
-        let victim =
-            cut_from.iter().max_by_key(|(peer, cut)| (cut.len(), age(**peer))).map(|(peer, _)| *peer);
+        // Of whom there are doubts already, because it is away or the health plane does not call it alive, is
+        // reached by fewer still.
+        let doubtful = |peer: &Peer| peer.lost_since.is_some() || !matches!(peer.sign, Sign::Alive { .. });
+        let rank = |peer: &PeerId| self.peers.get(peer).map_or((true, 0), |peer| (doubtful(peer), peer.age));
+        let victim = cut_from.iter().max_by_key(|(peer, cut)| {
+            let (doubtful, age) = rank(peer);
+            (doubtful, cut.len(), age)
+        });
+        let victim = victim.map(|(peer, _)| *peer);
         if let Some(victim) = victim {
             self.lose(victim, LossReason::Unreachable);
         }
@@ -278,8 +291,11 @@ impl Run {
     /// same ring once, with another one if the link is broken for good.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
-        if state.settling.as_ref().is_some_and(|settling| now < settling.until) {
-            return; // The timer is set.
+        if let Some(until) =
+            state.settling.as_ref().map(|settling| settling.until).filter(|until| now < *until)
+        {
+            // The alarm that rang may have been an earlier break's.
+            return self.schedule(until, Timer::LinkSettle(group));
         }
         state.settling = None;
         if !state.away.is_empty() {

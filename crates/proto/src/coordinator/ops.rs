@@ -54,6 +54,11 @@ pub(super) struct TagState {
 }
 
 impl TagState {
+    pub(super) fn footprint(&self) -> usize {
+        let open = self.open.as_ref().map_or(0, |op| op.votes.len() + op.calls.len());
+        1 + open + self.kept.iter().map(|kept| 1 + kept.unknowing.len()).sum::<usize>()
+    }
+
     /// Keeps a verdict until these have learned it (rule 18).
     pub(super) fn keep(&mut self, key: OpKey, verdict: Verdict, unknowing: &[PeerId]) {
         self.kept.push_back(Kept { key, verdict, unknowing: unknowing.iter().copied().collect() });

@@ -257,6 +257,7 @@ impl Run {
         record.connection = None;
         if record.phase == Phase::Registered {
             // It was in nothing yet; it registers again when it comes back.
+            self.count_topology = true;
             return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
         }
         record.lost_since = Some(now);
@@ -277,7 +278,8 @@ impl Run {
         }
         self.counters.kicks += 1;
         self.note(Note::Kicked(peer, KickReason::Breach, text.to_owned()));
-        self.tell(peer, ToPeer::Kicked { reason: KickReason::Breach, text: text.to_owned() });
+        let (reason, text, term) = (KickReason::Breach, text.to_owned(), self.term);
+        self.tell(peer, ToPeer::Kicked { reason, text, term });
         self.lose(peer, LossReason::Kicked);
     }
 

@@ -13,7 +13,7 @@ use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{HELD_MAX, MEMBERS_MAX};
+use crate::limits::{COUNT_MAX, HELD_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator, ToPeer,
@@ -122,15 +122,16 @@ impl Run {
         self.tell_all(&everybody, ToPeer::Resumed { term: self.term });
     }
 
-    /// A peer that obeys a higher term than ours, in a group that we believe to be in charge of, shows that
+    /// A member that obeys a higher term than ours, in a group that we believe to be in charge of, shows that
     /// another coordinator reigned since: nothing that we hold counts any more (rule 17). We begin again like
-    /// one that was just started, and learn from the peers how things stand.
+    /// one that was just started, and learn from the peers how things stand. A stranger's word is not enough.
     fn step_down(&mut self, resume: &Resume) {
+        let member = self.is_member(resume.registration.info.id, resume.record.group);
         let in_charge = self
             .groups
             .get(&resume.record.group)
             .is_some_and(|state| state.rebuild.is_none() && state.founder == resume.record.founder);
-        if resume.term <= self.term || !in_charge {
+        if resume.term <= self.term || !in_charge || !member {
             return;
         }
         self.note(Note::SteppedDown(resume.term));
@@ -256,7 +257,7 @@ impl Run {
     /// Removes peers whose group is not what they think.
     fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
         for peer in peers {
-            self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned() });
+            self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned(), term: self.term });
             self.newcomers.remove(*peer);
             if let Some(at) = self.peers.remove(peer).and_then(|peer| peer.connection) {
                 self.connections.remove(&at);
@@ -368,13 +369,20 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
     if ids.len() != record.roster.len() {
         return Err("resumed with a record that lists a member twice".to_owned());
     }
+    let counts = [record.epoch, record.run_epoch, record.rounds.ended, resume.rounds.ended, resume.term];
+    if let Some(count) = counts.into_iter().find(|count| *count > COUNT_MAX) {
+        return Err(format!("resumed with a count of {count}: nobody counts that far"));
+    }
+    if resume.rounds.done > resume.rounds.ended || record.rounds.done > record.rounds.ended {
+        return Err("resumed with a vote that ended well before it ended".to_owned());
+    }
     let learned = tags.iter().flat_map(|tag| tag.learned.iter().map(|(key, _)| key));
     let mut keys = learned.chain(tags.iter().filter_map(|tag| tag.open.as_ref().map(|open| &open.key)));
     let foreign = |key: &&crate::collective::OpKey| {
         key.group != record.group
             || key.epoch > record.epoch
             || !key.scope.involves(from)
-            || key.seq == u64::MAX
+            || key.seq > COUNT_MAX
     };
     match keys.find(foreign) {
         Some(key) => Err(format!("resumed with {key}, which cannot be its own")),

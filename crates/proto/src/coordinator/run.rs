@@ -285,7 +285,8 @@ impl Run {
         if !matches!(reason, LossReason::Left | LossReason::Kicked) {
             self.counters.evictions += 1;
             let text = format!("evicted: {reason}");
-            self.tell(peer, ToPeer::Kicked { reason: KickReason::Evicted, text });
+            let (reason, term) = (KickReason::Evicted, self.term);
+            self.tell(peer, ToPeer::Kicked { reason, text, term });
         }
         self.act(Action::Evict(peer));
         self.doomed.push_back((peer, reason));
@@ -305,9 +306,21 @@ impl Run {
         self.timers.first().map(|(due, _)| *due)
     }
 
+    /// The number of this coordinator's reign.
+    pub fn term(&self) -> Term {
+        self.term
+    }
+
     /// What happened how often.
     pub fn counters(&self) -> Counters {
         self.counters
+    }
+
+    /// How many things are held, all in all: what must stay bounded whatever peers do.
+    pub fn footprint(&self) -> usize {
+        let groups: usize = self.groups.values().map(GroupState::footprint).sum();
+        let held: usize = self.peers.values().map(|peer| peer.held.len()).sum();
+        self.peers.len() + self.connections.len() + self.knocks.len() + self.timers.len() + groups + held
     }
 
     /// Whether nobody is or was here lately: the driver may forget the run.
@@ -368,7 +381,8 @@ impl Run {
 
     /// Refuses a connection that belongs to no peer.
     pub(super) fn turn_away(&mut self, at: ConnectionId, reason: KickReason, text: &str) {
-        self.act(Action::Send(at, ToPeer::Kicked { reason, text: text.to_owned() }));
+        let (text, term) = (text.to_owned(), self.term);
+        self.act(Action::Send(at, ToPeer::Kicked { reason, text, term }));
         self.act(Action::Close(at));
     }
 }

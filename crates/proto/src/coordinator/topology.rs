@@ -10,6 +10,7 @@
 //! broke or the coordinator died in the middle of saying it, is told when it resumes, and does not wait in a
 //! vote that the others have left.
 
+use super::groups::GroupState;
 use super::peers::Phase;
 use super::run::{Note, Run, Timer};
 use crate::collective::{Group, Scope};
@@ -104,12 +105,17 @@ impl Run {
 
     /// Takes the next step of admission if everybody agrees.
     pub(super) fn try_topology(&mut self) {
-        let agree = self.groups.values().all(|group| {
+        let agrees = |group: &GroupState| {
             group.open_ops == 0 && group.rebuild.is_none() && group.voters.len() == group.roster.len()
-        });
+        };
+        if self.newcomers.len() == 0 {
+            // There is nobody to admit: a group's vote is its own affair. The others are not told that anybody
+            // waits, and would not come to vote.
+            return self.finish_votes(|group| agrees(group) && group.unconfirmed.is_empty());
+        }
         // Just after a restart a run of which nobody spoke yet may be an old one.
         let too_early = self.groups.is_empty() && self.fresh_after.is_some();
-        if !agree || too_early {
+        if too_early || !self.groups.values().all(agrees) {
             return;
         }
         let admissible = self.admissible();
@@ -117,7 +123,7 @@ impl Run {
             return self.admit(admissible);
         }
         if self.groups.values().all(|group| group.unconfirmed.is_empty()) {
-            self.finish_votes();
+            self.finish_votes(|_| true);
         }
     }
 
@@ -162,7 +168,7 @@ impl Run {
     }
 
     /// Ends the calls of all voters of the groups that are large enough for everybody in them.
-    fn finish_votes(&mut self) {
+    fn finish_votes(&mut self, ready: impl Fn(&GroupState) -> bool) {
         let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
         let satisfied = |peer: &PeerId, size: usize| {
             self.peers.get(peer).and_then(|peer| peer.vote).is_none_or(|wants| wants as usize <= size)
@@ -170,6 +176,7 @@ impl Run {
         let done: Vec<_> = self
             .groups
             .iter()
+            .filter(|(_, state)| ready(state))
             .filter(|(_, state)| state.roster.iter().all(|peer| satisfied(peer, state.roster.len())))
             .map(|(group, _)| *group)
             .collect();

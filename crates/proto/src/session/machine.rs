@@ -247,7 +247,8 @@ impl Session {
         match message {
             _ if self.out.is_some() => {}
             ToPeer::Registered { term } | ToPeer::Resumed { term } => self.greeted(now, term),
-            ToPeer::Kicked { reason, text } => self.end(OutReason::Kicked(reason, text)),
+            ToPeer::Kicked { term, .. } if term < self.term => self.greeted(now, term),
+            ToPeer::Kicked { reason, text, .. } => self.end(OutReason::Kicked(reason, text)),
             // Whoever has not said its term yet, or one that we refuse, has nothing to say.
             _ if !self.is_up() => {}
             ToPeer::Epoch(record) => self.open_epoch(now, record),

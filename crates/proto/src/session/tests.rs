@@ -616,6 +616,13 @@ fn a_lower_term_is_refused_and_nothing_it_says_counts() {
     assert_eq!(bench.drain(), [Action::HangUp]);
     assert_eq!(bench.verdict(key(1, 0), Verdict::Commit { pending: 0 }), []);
     assert!(!bench.session.is_connected());
+    // Nor does it put anybody out.
+    bench.wait(ms(100));
+    bench.session.handle_connected(bench.now);
+    bench.drain();
+    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text: String::new(), term: 4 });
+    assert_eq!(bench.drain(), [Action::HangUp]);
+    assert_eq!(bench.session.out(), None);
     // One that says nothing of its term has nothing to say either.
     bench.wait(ms(1_000));
     bench.session.handle_connected(bench.now);
@@ -658,7 +665,7 @@ fn a_kick_ends_everything_and_restores_the_callers_data() {
     bench.drain();
     let vote = bench.session.handle_topology_call(bench.now, 1, bench.now + ms(1_000));
     bench.drain();
-    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text: "away".to_owned() });
+    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text: "away".to_owned(), term: 1 });
     let out = || CallError::Out(OutReason::Kicked(KickReason::Evicted, "away".to_owned()));
     assert_eq!(
         bench.drain(),

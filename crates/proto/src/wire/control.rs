@@ -339,6 +339,9 @@ pub enum ToPeer {
         /// The same in words, with the thing, the value and the remedy.
         #[n(1)]
         text: String,
+        /// Whose word this is. A coordinator of the past puts nobody out (rule 17).
+        #[n(2)]
+        term: Term,
     },
     /// How the run stands, as JSON text for people and tools.
     #[n(8)]

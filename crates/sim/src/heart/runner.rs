@@ -29,13 +29,14 @@ pub struct Script {
 }
 
 /// Plays `script`. A panic inside a machine is a violation like any other.
-pub fn run(scenario: &str, script: &Script, timeline: bool) -> Report {
-    run_with(scenario, script, timeline, |_, _| {})
+pub fn run(scenario: &str, seed: u64, script: &Script, timeline: bool) -> Report {
+    run_with(scenario, seed, script, timeline, |_, _| {})
 }
 
 /// The same with somebody who spoils what was said: planted bugs come in here.
 pub fn run_with(
     scenario: &str,
+    seed: u64,
     script: &Script,
     timeline: bool,
     mut meddle: impl FnMut(&mut World, &mut Vec<(Instant, super::Fact)>),
@@ -58,7 +59,7 @@ pub fn run_with(
     }
     Report {
         scenario: scenario.to_owned(),
-        seed: script.settings.seed,
+        seed,
         violations,
         trace_hash: world.trace().hash(),
         events: world.trace().events(),

@@ -229,7 +229,7 @@ impl Bench {
 
     pub(super) fn kicked(&mut self, number: u8) -> Option<(KickReason, String)> {
         self.told(number).into_iter().find_map(|message| match message {
-            ToPeer::Kicked { reason, text } => Some((reason, text)),
+            ToPeer::Kicked { reason, text, .. } => Some((reason, text)),
             _ => None,
         })
     }

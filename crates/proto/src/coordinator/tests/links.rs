@@ -119,3 +119,26 @@ fn a_report_of_an_old_epoch_has_no_effect() {
     bench.wait(ms(25));
     bench.assert_told(&[1, 2], &[]);
 }
+
+#[test]
+fn of_two_ends_the_one_that_is_in_doubt_leaves() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.health(1, Sign::Suspect);
+    bench.say(2, broken(2, 1, 1, true));
+    bench.wait(ms(25));
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+}
+
+#[test]
+fn a_break_right_after_an_epoch_that_settled_another_is_settled_too() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, broken(1, 2, 1, false));
+    bench.wait(ms(10));
+    bench.say(3, ToCoordinator::Leave);
+    bench.all_say(&[1, 2], &initiate(key(2, 0, 0)));
+    bench.say(2, broken(2, 1, 2, false));
+    bench.clear();
+    bench.wait(ms(30));
+    let told = bench.told(2);
+    assert!(matches!(told[..], [ToPeer::Proceed { epoch: 2, .. } | ToPeer::Epoch(_)]), "{told:?}");
+}

@@ -252,6 +252,9 @@ fn resumes_that_cannot_be_true_are_turned_away() {
         Resume { tags: vec![open(key(4, 0, 0), true)], ..sound() },
         Resume { tags: vec![learned(key(1, 0, u64::MAX), COMMIT)], ..sound() },
         Resume { tags: vec![open(foreign_scope, true)], ..sound() },
+        Resume { record: record(u64::MAX, &[1, 2]), ..sound() },
+        Resume { term: u64::MAX, ..sound() },
+        Resume { rounds: Rounds { ended: 1, done: 2 }, ..sound() },
         Resume { registration: registration(2, 0, 1), ..sound() },
         Resume {
             registration: Registration { session: SessionId([0; 16]), ..registration(1, 0, 1) },

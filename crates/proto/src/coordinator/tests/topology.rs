@@ -113,12 +113,34 @@ fn a_run_wide_vote_waits_for_other_groups_collectives() {
     bench.say(1, vote(1, 2));
     bench.say(2, ToCoordinator::Connected { group: 1, epoch: 1 });
     bench.say(1, initiate(key(1, 0, 0)));
+    bench.register(3, 1, 1);
     bench.clear();
     bench.say(2, vote(1, 2));
     bench.wait(ms(5_000));
     assert_eq!(bench.told(2), []);
+    // The verdict tells the other group that somebody waits; so it comes and votes.
     bench.say(1, ToCoordinator::Complete { key: key(1, 0, 0) });
+    let verdict = ToPeer::Verdict { key: key(1, 0, 0), verdict: Verdict::Commit { pending: 1 } };
+    bench.assert_told(&[1], &[verdict]);
     bench.say(1, vote(1, 3));
+    assert_eq!(members(&bench.epoch(2).unwrap()), [id(2), id(3)]);
+}
+
+#[test]
+fn where_nobody_waits_to_be_admitted_a_groups_vote_is_its_own_affair() {
+    // The newcomer for whom they vote has gone; the other group never heard of it, and goes on.
+    let mut bench = Bench::new();
+    bench.register(1, 0, 1);
+    bench.confirm(&[1], 1);
+    bench.register(2, 1, 1);
+    bench.say(1, vote(1, 2));
+    bench.say(2, ToCoordinator::Connected { group: 1, epoch: 1 });
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.register(3, 1, 1);
+    bench.say(2, vote(1, 2));
+    bench.told(2);
+    bench.close(3);
+    bench.wait(ms(1));
     assert!(matches!(bench.told(2)[..], [ToPeer::TopologyDone { .. }]));
 }
 

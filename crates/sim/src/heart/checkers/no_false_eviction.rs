@@ -48,7 +48,13 @@ impl NoFalseEviction {
             _ if world.coordinators[coordinator].deposed => true,
             LossReason::Kicked => false,
             LossReason::Killed | LossReason::Dead(DeathReason::Refused | DeathReason::Exited) => gone,
-            LossReason::Unreachable => gone || blocked || world.link_victims.contains(&index),
+            // Of the ends of a broken link one must go, and the trouble may be the other's (rule 16).
+            LossReason::Unreachable => {
+                let cut_off = |other: &super::super::Process| {
+                    other.group() == process.group() && at.since(other.blocked_until) < AFTERMATH
+                };
+                gone || world.link_victims.contains(&index) || world.processes.iter().any(cut_off)
+            }
             LossReason::NotResumed | LossReason::Dead(_) => {
                 gone || blocked || at.since(world.coordinator_trouble_until) < Duration::ZERO
             }

@@ -1,0 +1,503 @@
+//! A coordinator among honest peers and liars: it never panics, what it holds stays bounded, and honest peers are
+//! not disturbed beyond what the rules allow.
+//!
+//! Honest peers are real sessions with an executor that moves no bytes; liars say anything that decodes, on
+//! connections of their own, also under other peers' ids.
+
+use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
+use outlast_proto::id::PeerId;
+use outlast_proto::membership::{ConnectOutcome, Preset};
+use outlast_proto::session::{self, CallId, Command, Done, Op, PerformResult, Session};
+use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::Message as _;
+use outlast_proto::wire::control::*;
+use outlast_proto::wire::membership::{DeathReason, MemberInfo};
+use proptest::prelude::*;
+use std::collections::{BTreeMap, VecDeque};
+
+const HONEST: [u8; 3] = [1, 2, 3];
+
+fn id(number: u8) -> PeerId {
+    PeerId::from_bytes([number; 16])
+}
+
+fn info(number: u8) -> MemberInfo {
+    let address = ([10, 0, 0, number], 7_000).into();
+    MemberInfo { id: id(number), address, closed_port: 7_001, name: format!("p{number}"), meta: Vec::new() }
+}
+
+fn call(retry: bool) -> Fingerprint {
+    Fingerprint {
+        kind: OpKind::AllReduce,
+        data_type: DataType::F32,
+        counts: vec![8],
+        op: ReduceOp::Sum,
+        retry,
+        min_world: 1,
+    }
+}
+
+struct Honest {
+    session: Session,
+    connection: Option<ConnectionId>,
+    performing: BTreeMap<CallId, (OpKey, Vec<PeerId>)>,
+    committed: u64,
+    attempts: u32,
+    pending: u32,
+    busy: bool,
+}
+
+struct World {
+    run: Run,
+    now: Instant,
+    honest: BTreeMap<u8, Honest>,
+    mail: VecDeque<(ConnectionId, ToPeer)>,
+    next_connection: u64,
+    /// Whether honest peers admit whoever waits.
+    hospitable: bool,
+}
+
+impl World {
+    fn new(hospitable: bool) -> Self {
+        let mut world = Self {
+            run: Run::new(coordinator::Config::preset(Preset::Local)),
+            now: Instant::from_nanos(1_000_000_000),
+            honest: BTreeMap::new(),
+            mail: VecDeque::new(),
+            next_connection: 0,
+            hospitable,
+        };
+        for number in HONEST {
+            let registration =
+                Registration { info: info(number), group: 0, session: SessionId([number; 16]), min_world: 3 };
+            let mut session = Session::new(session::Config::preset(Preset::Local), registration);
+            session.handle_connect_call(world.now, 3, world.now + Duration::from_secs(60));
+            let honest = Honest {
+                session,
+                connection: None,
+                performing: BTreeMap::new(),
+                committed: 0,
+                attempts: 0,
+                pending: 0,
+                busy: true,
+            };
+            world.honest.insert(number, honest);
+        }
+        world.settle();
+        // By now an old run could not come back any more.
+        world.wait(Duration::from_secs(11));
+        world
+    }
+
+    /// Lets everything happen that follows, without time passing.
+    fn settle(&mut self) {
+        for _ in 0..100_000 {
+            let before = self.mail.len();
+            let acted = self.drain_run() | self.drain_honest();
+            if let Some((at, message)) = self.mail.pop_front() {
+                let receiver = self.honest.values_mut().find(|honest| honest.connection == Some(at));
+                if let Some(honest) = receiver {
+                    honest.session.handle_message(self.now, message);
+                }
+            } else if !acted && before == 0 {
+                return;
+            }
+        }
+        panic!("the talk between coordinator and peers does not end");
+    }
+
+    fn drain_run(&mut self) -> bool {
+        let mut acted = false;
+        while let Some(action) = self.run.poll_action() {
+            acted = true;
+            match action {
+                Action::Send(at, message) => self.mail.push_back((at, message)),
+                Action::SendAll(all, message) => {
+                    self.mail.extend(all.into_iter().map(|at| (at, message.clone())));
+                }
+                Action::Close(at) => {
+                    self.run.handle_closed(self.now, at);
+                    for honest in self.honest.values_mut().filter(|honest| honest.connection == Some(at)) {
+                        honest.connection = None;
+                        honest.session.handle_disconnected(self.now);
+                    }
+                }
+                Action::Connect { token, to, .. } => {
+                    let honest = to.ip().to_string().starts_with("10.0.0.") && to.port() == 7_000;
+                    let outcome = if honest { ConnectOutcome::Accepted } else { ConnectOutcome::Refused };
+                    self.run.handle_connect(self.now, token, outcome);
+                }
+                Action::Evict(_) | Action::Note(_) => {}
+            }
+        }
+        acted
+    }
+
+    fn drain_honest(&mut self) -> bool {
+        let mut acted = false;
+        for number in HONEST {
+            while let Some(action) =
+                self.honest.get_mut(&number).and_then(|honest| honest.session.poll_action())
+            {
+                acted = true;
+                self.honest_acts(number, action);
+            }
+        }
+        // An attempt that all of its ring perform is done.
+        let keys: Vec<_> =
+            self.honest.values().flat_map(|honest| honest.performing.values().cloned()).collect();
+        for (key, ring) in keys {
+            let at_work = |peer: &PeerId| {
+                self.honest.iter().any(|(number, honest)| {
+                    id(*number) == *peer && honest.performing.values().any(|(other, _)| *other == key)
+                })
+            };
+            if ring.iter().all(at_work) {
+                for honest in self.honest.values_mut() {
+                    let done = honest.performing.iter().find(|(_, (other, _))| *other == key);
+                    if let Some(call) = done.map(|(call, _)| *call) {
+                        acted = true;
+                        honest.performing.remove(&call);
+                        honest.session.handle_performed(self.now, call, PerformResult::Done);
+                    }
+                }
+            }
+        }
+        acted
+    }
+
+    fn honest_acts(&mut self, number: u8, action: session::Action) {
+        let now = self.now;
+        let Some(honest) = self.honest.get_mut(&number) else { return };
+        match action {
+            session::Action::Dial => {
+                self.next_connection += 1;
+                honest.connection = Some(ConnectionId(self.next_connection));
+                honest.session.handle_connected(now);
+            }
+            session::Action::HangUp => {
+                if let Some(at) = honest.connection.take() {
+                    self.run.handle_closed(now, at);
+                }
+            }
+            session::Action::Send(message) => {
+                if let Some(at) = honest.connection {
+                    self.run.handle_message(now, at, id(number), message);
+                }
+            }
+            session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
+            session::Action::Call(call, Command::Perform { key, ring }) => {
+                honest.performing.insert(call, (key, ring));
+            }
+            session::Action::Call(call, Command::Abort) => {
+                if honest.performing.remove(&call).is_some() {
+                    honest.session.handle_performed(now, call, PerformResult::Stopped);
+                }
+            }
+            session::Action::Call(_, Command::Commit | Command::Undo) => {}
+            session::Action::Call(_, Command::Finish(outcome)) => {
+                honest.busy = false;
+                if let Ok(Done::Committed { attempts, pending, .. }) = outcome {
+                    honest.committed += 1;
+                    honest.attempts = honest.attempts.max(attempts);
+                    honest.pending = pending;
+                }
+            }
+        }
+    }
+
+    fn wait(&mut self, time: Duration) {
+        let until = self.now + time;
+        for _ in 0..100_000 {
+            let sessions = self.honest.values().filter_map(|honest| honest.session.poll_timeout());
+            let Some(due) = sessions.chain(self.run.poll_timeout()).min().filter(|due| *due <= until) else {
+                self.now = until;
+                return;
+            };
+            self.now = self.now.max(due);
+            self.run.handle_timeout(self.now);
+            for honest in self.honest.values_mut() {
+                honest.session.handle_timeout(self.now);
+            }
+            self.settle();
+        }
+        panic!("timers fire for ever");
+    }
+
+    /// Every honest program that has nothing to do makes its next call.
+    fn step(&mut self, tag: u64) {
+        let now = self.now;
+        let deadline = now + Duration::from_secs(5);
+        for number in HONEST {
+            let Some(honest) = self.honest.get_mut(&number).filter(|honest| !honest.busy) else { continue };
+            if honest.session.out().is_some() {
+                continue;
+            }
+            honest.busy = true;
+            if self.hospitable && std::mem::take(&mut honest.pending) > 0 {
+                honest.session.handle_topology_call(now, 1, deadline);
+            } else {
+                let op = Op { scope: Scope::Whole, tag, fingerprint: call(true), deadline };
+                honest.session.handle_op_call(now, op);
+            }
+        }
+        self.settle();
+    }
+}
+
+/// One move of a liar, or of the world.
+#[derive(Clone, Debug)]
+enum Move {
+    Say { claims: u8, connection: u64, message: ToCoordinator },
+    Close(u64),
+    Wait(u64),
+    Health(u8, Sign),
+    HonestCall,
+}
+
+fn some_scope() -> impl Strategy<Value = Scope> {
+    prop_oneof![
+        3 => Just(Scope::Whole),
+        1 => proptest::collection::btree_set(1u8..7, 1..4)
+            .prop_map(|numbers| Scope::Members(numbers.into_iter().map(id).collect())),
+    ]
+}
+
+fn some_key() -> impl Strategy<Value = OpKey> {
+    let seq = prop_oneof![8 => 0u64..4, 1 => Just(u64::MAX)];
+    (0u32..2, 0u64..6, some_scope(), 0u64..3, seq).prop_map(|(group, epoch, scope, tag, seq)| OpKey {
+        group,
+        epoch,
+        scope,
+        tag,
+        seq,
+    })
+}
+
+fn some_verdict() -> impl Strategy<Value = Verdict> {
+    prop_oneof![
+        (0u32..3).prop_map(|pending| Verdict::Commit { pending }),
+        Just(Verdict::Abort(AbortReason::Void)),
+        Just(Verdict::Abort(AbortReason::Timeout(Vec::new()))),
+    ]
+}
+
+fn some_record() -> impl Strategy<Value = EpochRecord> {
+    let roster = proptest::collection::vec(1u8..7, 1..4);
+    (0u32..2, 0u64..8, roster, 1u8..7, any::<bool>()).prop_map(|(group, epoch, roster, founder, odd)| {
+        EpochRecord {
+            run_epoch: epoch,
+            group,
+            epoch: if odd { u64::MAX - 1 } else { epoch },
+            ring: (0..roster.len() as u32).rev().collect(),
+            roster: roster.into_iter().map(info).collect(),
+            decider: Decider::Coordinator,
+            global_world_size: 1,
+            joined: Vec::new(),
+            left: Vec::new(),
+            rounds: Rounds { ended: epoch, done: epoch },
+            founder: id(founder),
+        }
+    })
+}
+
+fn some_registration() -> impl Strategy<Value = Registration> {
+    let min_world = prop_oneof![Just(0), Just(1), Just(2), Just(u32::MAX)];
+    (1u8..7, 0u32..2, 4u8..7, min_world).prop_map(|(number, group, session, min_world)| Registration {
+        info: info(number),
+        group,
+        session: SessionId([session; 16]),
+        min_world,
+    })
+}
+
+fn some_report() -> impl Strategy<Value = TagReport> {
+    let learned = proptest::collection::vec((some_key(), some_verdict()), 0..3);
+    let open = proptest::option::of((some_key(), any::<bool>()));
+    (learned, open).prop_map(|(learned, open)| TagReport {
+        learned,
+        open: open.map(|(key, complete)| OpenVote {
+            key,
+            fingerprint: call(true),
+            timeout_ms: 100,
+            complete,
+        }),
+    })
+}
+
+fn some_message() -> impl Strategy<Value = ToCoordinator> {
+    let number = 1u8..7;
+    let timeout = prop_oneof![Just(0), Just(1), Just(1_000), Just(u64::MAX)];
+    prop_oneof![
+        4 => (some_registration(), 0u32..4).prop_map(|(who, generation)| ToCoordinator::Register(who, generation)),
+        4 => (
+            some_registration(),
+            0u32..4,
+            prop_oneof![Just(0u64), Just(1), Just(7), Just(u64::MAX)],
+            some_record(),
+            proptest::collection::vec(some_report(), 0..3),
+            proptest::option::of(0u32..3),
+        )
+            .prop_map(|(registration, generation, term, record, tags, topology_vote)| {
+                let rounds = record.rounds;
+                ToCoordinator::Resume(Resume { registration, generation, term, record, tags, topology_vote, rounds })
+            }),
+        2 => (0u32..4, 0u64..5).prop_map(|(min_world, round)| ToCoordinator::VoteTopology { min_world, round }),
+        2 => (0u32..2, 0u64..6).prop_map(|(group, epoch)| ToCoordinator::Connected { group, epoch }),
+        2 => (0u32..2, 0u64..6, number.clone(), number.clone(), any::<bool>()).prop_map(
+            |(group, epoch, from, to, dialling)| {
+                let (from, to, error) = (id(from), id(to), "so it says".to_owned());
+                ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error }
+            }
+        ),
+        4 => (some_key(), any::<bool>(), timeout).prop_map(|(key, retry, timeout_ms)| ToCoordinator::Initiate {
+            key,
+            fingerprint: call(retry),
+            timeout_ms,
+        }),
+        3 => some_key().prop_map(|key| ToCoordinator::Complete { key }),
+        1 => (some_key(), number.clone()).prop_map(|(key, peer)| ToCoordinator::Refuse {
+            key,
+            reason: Refusal::Mismatch { peer: id(peer) },
+        }),
+        1 => some_key().prop_map(|key| ToCoordinator::Refuse { key, reason: Refusal::Deadline }),
+        1 => (some_key(), number.clone(), number).prop_map(|(key, from, to)| ToCoordinator::Refuse {
+            key,
+            reason: Refusal::Link { from: id(from), to: id(to), error: String::new() },
+        }),
+        2 => some_key().prop_map(|key| ToCoordinator::Acknowledge { key }),
+        1 => Just(ToCoordinator::Leave),
+        1 => Just(ToCoordinator::AskStatus),
+        1 => (0u64..5).prop_map(|round| ToCoordinator::TopologyExpired { round }),
+        2 => prop_oneof![Just(2u64), Just(8), Just(u64::MAX)].prop_map(|term| ToCoordinator::Promise { term }),
+    ]
+}
+
+/// Moves in which liars claim to be one of `liars`.
+fn moves(liars: std::ops::Range<u8>, honest_too: bool) -> impl Strategy<Value = Vec<Move>> {
+    let claims = if honest_too { (1..liars.end).boxed() } else { liars.clone().boxed() };
+    let sign = prop_oneof![
+        Just(Sign::Alive { acked: None }),
+        Just(Sign::Stalled),
+        Just(Sign::Suspect),
+        Just(Sign::Dead(DeathReason::Silent)),
+        Just(Sign::Dead(DeathReason::Refused)),
+    ];
+    let one = prop_oneof![
+        12 => (claims, 0u64..4, some_message())
+            .prop_map(|(claims, connection, message)| Move::Say { claims, connection, message }),
+        1 => (0u64..40).prop_map(Move::Close),
+        2 => prop_oneof![Just(1u64), Just(60), Just(900), Just(6_000)].prop_map(Move::Wait),
+        1 => (liars, sign).prop_map(|(number, sign)| Move::Health(number, sign)),
+        4 => Just(Move::HonestCall),
+    ];
+    proptest::collection::vec(one, 1..120)
+}
+
+/// A liar says who it is in what it sends, or the stream's owner would turn it away before we hear of it.
+fn as_claimed(message: ToCoordinator, claims: u8, group: Option<u32>) -> ToCoordinator {
+    match message {
+        ToCoordinator::Register(mut registration, generation) => {
+            registration.info = info(claims);
+            registration.group = group.unwrap_or(registration.group);
+            ToCoordinator::Register(registration, generation)
+        }
+        ToCoordinator::Resume(mut resume) => {
+            resume.registration.info = info(claims);
+            if let Some(group) = group {
+                (resume.registration.group, resume.record.group) = (group, group);
+            }
+            ToCoordinator::Resume(resume)
+        }
+        other => other,
+    }
+}
+
+fn play(world: &mut World, one: Move, group: Option<u32>) {
+    match one {
+        Move::Say { claims, connection, message } => {
+            let message = as_claimed(message, claims, group);
+            if message.check().is_ok() {
+                let at = ConnectionId(1_000 + u64::from(claims) * 10 + connection);
+                world.run.handle_message(world.now, at, id(claims), message);
+                world.settle();
+            }
+        }
+        Move::Close(connection) => {
+            world.run.handle_closed(world.now, ConnectionId(1_000 + connection));
+            world.settle();
+        }
+        Move::Wait(millis) => world.wait(Duration::from_millis(millis)),
+        Move::Health(number, sign) => {
+            world.run.handle_health(world.now, id(number), sign);
+            world.settle();
+        }
+        Move::HonestCall => world.step(0),
+    }
+    assert!(world.run.footprint() < 600, "{} things are held", world.run.footprint());
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { cases: 400, failure_persistence: None, ..ProptestConfig::default() })]
+
+    /// Liars in another group, and liars who claim to be honest peers, are not even noticed.
+    #[test]
+    fn liars_elsewhere_are_not_noticed(moves in moves(4..7, true)) {
+        let mut world = World::new(false);
+        for one in moves {
+            // Group 1 is theirs; a liar under an honest id stays out by its session.
+            play(&mut world, one, Some(1));
+        }
+        world.step(1);
+        for (number, honest) in &world.honest {
+            prop_assert_eq!(honest.session.out(), None, "peer {} was put out", number);
+            prop_assert_eq!(honest.session.record().map(|record| record.epoch), Some(1));
+            prop_assert!(honest.attempts <= 1 && honest.committed >= 1);
+        }
+    }
+
+    /// Liars who are admitted can hold up a collective, and are kicked or waited for; but nobody honest is put
+    /// out, and when they are gone the honest go on.
+    #[test]
+    fn liars_within_put_nobody_out(moves in moves(4..6, false)) {
+        let mut world = World::new(true);
+        for one in moves {
+            play(&mut world, one, Some(0));
+        }
+        for liar in [4u8, 5] {
+            for connection in 0..4 {
+                world.run.handle_closed(world.now, ConnectionId(1_000 + u64::from(liar) * 10 + connection));
+            }
+            world.run.handle_health(world.now, id(liar), Sign::Dead(DeathReason::Exited));
+        }
+        world.settle();
+        for _ in 0..6 {
+            world.step(0);
+            world.wait(Duration::from_secs(12));
+        }
+        let before: u64 = world.honest.values().map(|honest| honest.committed).sum();
+        for _ in 0..3 {
+            world.step(0);
+        }
+        for (number, honest) in &world.honest {
+            prop_assert_eq!(honest.session.out(), None, "peer {} was put out", number);
+        }
+        let after: u64 = world.honest.values().map(|honest| honest.committed).sum();
+        prop_assert!(after >= before + 6, "the honest do not get on: {} commits", after - before);
+    }
+
+    /// A coordinator that knows nothing is told anything at all: it does not panic and holds little.
+    #[test]
+    fn a_fresh_coordinator_survives_any_story(moves in moves(1..7, false)) {
+        let mut world = World::new(false);
+        world.run = Run::new(coordinator::Config::preset(Preset::Local));
+        world.honest.clear();
+        for one in moves {
+            if !matches!(one, Move::HonestCall) {
+                play(&mut world, one, None);
+            }
+        }
+        world.wait(Duration::from_secs(30));
+    }
+}
