@@ -330,7 +330,7 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
     let number = 1u8..7;
     let timeout = prop_oneof![Just(0), Just(1), Just(1_000), Just(u64::MAX)];
     prop_oneof![
-        4 => (some_registration(), 0u32..4).prop_map(|(who, generation)| ToCoordinator::Register(who, generation)),
+        4 => (some_registration(), 0u32..4).prop_map(|(who, generation)| ToCoordinator::Register(who, generation, 0)),
         4 => (
             some_registration(),
             0u32..4,
@@ -398,10 +398,10 @@ fn moves(liars: std::ops::Range<u8>, honest_too: bool) -> impl Strategy<Value = 
 /// A liar says who it is in what it sends, or the stream's owner would turn it away before we hear of it.
 fn as_claimed(message: ToCoordinator, claims: u8, group: Option<u32>) -> ToCoordinator {
     match message {
-        ToCoordinator::Register(mut registration, generation) => {
+        ToCoordinator::Register(mut registration, generation, term) => {
             registration.info = info(claims);
             registration.group = group.unwrap_or(registration.group);
-            ToCoordinator::Register(registration, generation)
+            ToCoordinator::Register(registration, generation, term)
         }
         ToCoordinator::Resume(mut resume) => {
             resume.registration.info = info(claims);

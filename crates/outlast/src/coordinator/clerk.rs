@@ -133,7 +133,7 @@ impl Clerk {
                 desk.empty_since = None;
             }
             Inbox::Message { run, id, peer, message } => {
-                if let ToCoordinator::Register(registration, _) = &*message {
+                if let ToCoordinator::Register(registration, ..) = &*message {
                     self.meet(&run, peer, registration.info.address);
                 }
                 if let ToCoordinator::Resume(resume) = &*message {

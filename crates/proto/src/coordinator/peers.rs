@@ -3,9 +3,9 @@
 use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::MEMBERS_MAX;
+use crate::limits::{COUNT_MAX, MEMBERS_MAX};
 use crate::time::Instant;
-use crate::wire::control::{KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer};
+use crate::wire::control::{KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer};
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
 
@@ -187,6 +187,15 @@ impl Lobby {
 }
 
 impl Run {
+    /// A peer that begins anew keeps its promise to obey no lower term than it has seen (rule 17). A coordinator
+    /// that was started afresh takes that term over: it has decided nothing yet. One that has had members does
+    /// not: if it is one of the past, the peer must refuse it.
+    pub(super) fn meet_term(&mut self, seen: Term) {
+        if self.groups.is_empty() && seen <= COUNT_MAX {
+            self.term = self.term.max(seen);
+        }
+    }
+
     pub(super) fn register(
         &mut self,
         now: Instant,

@@ -173,7 +173,8 @@ impl Run {
                 let status = self.status(now).to_json();
                 self.act(Action::Send(at, ToPeer::Status(status)));
             }
-            ToCoordinator::Register(registration, generation) => {
+            ToCoordinator::Register(registration, generation, term) => {
+                self.meet_term(term);
                 self.register(now, at, from, registration, generation);
             }
             ToCoordinator::Resume(resume) => self.resume(now, at, from, resume),

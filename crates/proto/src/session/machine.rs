@@ -215,7 +215,7 @@ impl Session {
         self.connection = Connection::Opening;
         self.generation += 1;
         let message = match &self.record {
-            None => ToCoordinator::Register(self.registration.clone(), self.generation),
+            None => ToCoordinator::Register(self.registration.clone(), self.generation, self.term),
             Some(record) => ToCoordinator::Resume(Resume {
                 registration: self.registration.clone(),
                 generation: self.generation,
@@ -408,8 +408,7 @@ impl Session {
         if !matches!(self.connection, Connection::Opening | Connection::Up) {
             return;
         }
-        // Who is in no epoch has nothing that an older coordinator could undo: it takes whichever is there.
-        if term < self.term && self.record.is_some() {
+        if term < self.term {
             // A coordinator of the past: not ours any more (rule 17).
             self.act(Action::HangUp);
             return self.handle_disconnected(now);
@@ -565,7 +564,6 @@ impl Session {
         self.tags.clear();
         self.unreported.clear();
         self.rounds = Rounds::default();
-        self.term = 0;
         self.hold = false;
     }
 

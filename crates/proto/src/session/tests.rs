@@ -175,7 +175,7 @@ fn connecting_registers_opens_the_epoch_and_ends_when_the_group_is_ready() {
     let (mut bench, call) = Bench::connecting();
     assert_eq!(bench.drain(), [Action::Dial]);
     bench.session.handle_connected(bench.now);
-    assert_eq!(bench.drain(), [send(ToCoordinator::Register(registration(), 1))]);
+    assert_eq!(bench.drain(), [send(ToCoordinator::Register(registration(), 1, 0))]);
     bench.hear(ToPeer::Registered { term: 1 });
     bench.hear(ToPeer::Epoch(record(1, &[1, 2])));
     assert_eq!(bench.drain(), [Action::OpenEpoch(record(1, &[1, 2]))]);
@@ -203,7 +203,7 @@ fn a_connect_waits_for_a_coordinator_as_long_as_its_caller_does_and_leaves_nothi
     bench.session.handle_connect_call(bench.now, 1, bench.now + ms(1_000));
     bench.session.handle_connected(bench.now);
     let actions = bench.drain();
-    let [Action::Dial, Action::Send(ToCoordinator::Register(_, generation))] = &actions[..] else {
+    let [Action::Dial, Action::Send(ToCoordinator::Register(_, generation, _))] = &actions[..] else {
         panic!("{actions:?}")
     };
     assert!(*generation > 1);

@@ -25,9 +25,9 @@ pub struct SessionId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub enum ToCoordinator {
     /// A new peer wants to take part. The number counts the connections of its session, so that a stream that
-    /// was given up cannot speak for the one that replaced it (rule 18).
+    /// was given up cannot speak for the one that replaced it (rule 18); then the highest term it has obeyed.
     #[n(0)]
-    Register(#[n(0)] Registration, #[n(1)] u32),
+    Register(#[n(0)] Registration, #[n(1)] u32, #[n(2)] Term),
     /// A known peer is back, perhaps at a coordinator that knows nothing.
     #[n(1)]
     Resume(#[n(0)] Resume),
@@ -571,7 +571,7 @@ impl Message for ToCoordinator {
     const BYTES_MAX: usize = CONTROL_BYTES_MAX;
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
-            Self::Register(registration, _) => registration.info.check(),
+            Self::Register(registration, ..) => registration.info.check(),
             Self::Resume(resume) => {
                 resume.registration.info.check()?;
                 resume.record.check()?;

@@ -51,7 +51,7 @@ pub fn measure(peers: usize, rounds: u32, mut clock: impl FnMut() -> Duration) -
         };
         let registration =
             Registration { info, group: 0, session: SessionId([1; 16]), min_world: peers as u32 };
-        run.handle_message(now, at(index), id(index), ToCoordinator::Register(registration, 1));
+        run.handle_message(now, at(index), id(index), ToCoordinator::Register(registration, 1, 0));
     }
     drain(&mut run, &mut epoch);
     for index in 0..peers {

@@ -110,7 +110,7 @@ impl World {
         self.trace.event(now, b'c', [wire, index as u64, 0]);
         // A process that was renamed has a new connection; on the old one it speaks as who it was.
         let from = match &message {
-            ToCoordinator::Register(registration, _) => registration.info.id,
+            ToCoordinator::Register(registration, ..) => registration.info.id,
             ToCoordinator::Resume(resume) => resume.registration.info.id,
             _ => self.names.get(&wire).copied().unwrap_or(from),
         };

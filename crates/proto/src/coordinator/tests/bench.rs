@@ -124,7 +124,7 @@ impl Bench {
     pub(super) fn register(&mut self, number: u8, group: u32, min_world: u32) {
         let at = self.connection();
         self.at.insert(number, at);
-        let message = ToCoordinator::Register(registration(number, group, min_world), 1);
+        let message = ToCoordinator::Register(registration(number, group, min_world), 1, 0);
         self.run.handle_message(self.now, at, id(number), message);
         self.drain();
     }

@@ -338,7 +338,7 @@ fn breaches_are_kicked_with_a_text_and_nobody_else_is_disturbed() {
             },
             "a link that is not its own",
         ),
-        (ToCoordinator::Register(registration(3, 0, 1), 7), "registered twice"),
+        (ToCoordinator::Register(registration(3, 0, 1), 7, 0), "registered twice"),
     ];
     for (breach, text) in breaches {
         let mut bench = Bench::of(&[1, 2, 3]);

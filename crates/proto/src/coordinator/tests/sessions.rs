@@ -8,7 +8,7 @@ fn a_second_process_with_the_same_id_is_refused() {
     let (at, now) = (bench.connection(), bench.now);
     let mut thief = registration(2, 0, 1);
     thief.session = SessionId([99; 16]);
-    bench.run.handle_message(now, at, id(2), ToCoordinator::Register(thief.clone(), 1));
+    bench.run.handle_message(now, at, id(2), ToCoordinator::Register(thief.clone(), 1, 0));
     bench.drain();
     bench.at.insert(9, at);
     assert_eq!(bench.kicked(9).unwrap().0, KickReason::Duplicate);
@@ -35,7 +35,7 @@ fn a_stream_that_was_given_up_cannot_speak_for_the_one_that_replaced_it() {
     bench.run.handle_message(now, late, id(2), message);
     // A registration of before its admission, even later.
     let later = bench.connection();
-    bench.run.handle_message(now, later, id(2), ToCoordinator::Register(registration(2, 0, 1), 1));
+    bench.run.handle_message(now, later, id(2), ToCoordinator::Register(registration(2, 0, 1), 1, 0));
     bench.drain();
     assert_eq!(bench.closed, [late, later]);
     assert_eq!(bench.lost(), []);
@@ -109,7 +109,7 @@ fn a_session_that_starts_from_the_beginning_leaves_what_it_was_in() {
     // It was admitted, and the news was lost with its connection.
     let mut bench = Bench::of(&[1, 2]);
     let (at, now) = (bench.connection(), bench.now);
-    bench.run.handle_message(now, at, id(2), ToCoordinator::Register(registration(2, 0, 1), 2));
+    bench.run.handle_message(now, at, id(2), ToCoordinator::Register(registration(2, 0, 1), 2, 0));
     bench.drain();
     assert_eq!(members(&bench.epoch(1).unwrap()), [id(1)]);
     bench.at.insert(2, at);
