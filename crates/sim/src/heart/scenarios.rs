@@ -33,8 +33,8 @@ fn storm(seed: u64, peers: (u32, u32), count: usize, safety: Duration, kinds: &[
     let groups = settings.groups;
     let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
     let mut faults = Vec::new();
-    for _ in 0..1 + rng.below(count) {
-        let at = ms(300) + (safety - ms(300)).mul_f64(rng.unit());
+    for _ in 0..=rng.below(count) {
+        let at = ms(300) + safety.saturating_sub(ms(300)).mul_f64(rng.unit());
         let mut drawn = rng.below(total as usize) as u32;
         let kind = kinds.iter().find(|(weight, _)| {
             let here = drawn < *weight;
@@ -151,7 +151,7 @@ pub fn all() -> Vec<Scenario> {
                     (at, Fault::Kill { group: Some(1), respawn: Some(ms(rng.below(2_000) as u64)) })
                 };
                 let faults = (0..6).map(|_| kill(&mut rng)).collect();
-                let (safety, converge_within) = (Duration::from_secs(10), Duration::from_secs(60));
+                let (safety, converge_within) = (Duration::from_secs(10), Duration::from_mins(1));
                 Script { settings, faults, safety, converge_within, untouched: Some(0) }
             },
         },
@@ -180,7 +180,7 @@ pub fn all() -> Vec<Scenario> {
                 if seed / 400 % 2 == 0 {
                     faults.push((ms(500), Fault::Kill { group: None, respawn: Some(ms(300)) }));
                 }
-                let (safety, converge_within) = (Duration::from_secs(3), Duration::from_secs(60));
+                let (safety, converge_within) = (Duration::from_secs(3), Duration::from_mins(1));
                 Script { settings, faults, safety, converge_within, untouched: None }
             },
         },

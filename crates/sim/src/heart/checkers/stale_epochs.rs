@@ -26,10 +26,10 @@ impl Checker for StaleEpochs {
                     return Err(format!("process {process} opened epoch {} after {before}", record.epoch));
                 }
             }
-            Fact::Finished { process, peer, outcome: Ok(Done::Committed { key, .. }), .. } => {
-                if self.epochs.get(peer) != Some(&key.epoch) {
-                    return Err(format!("process {process} committed {key}, which is not of its epoch"));
-                }
+            Fact::Finished { process, peer, outcome: Ok(Done::Committed { key, .. }), .. }
+                if self.epochs.get(peer) != Some(&key.epoch) =>
+            {
+                return Err(format!("process {process} committed {key}, which is not of its epoch"));
             }
             _ => {}
         }
