@@ -341,7 +341,17 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
         )
             .prop_map(|(registration, generation, term, record, tags, topology_vote)| {
                 let rounds = record.rounds;
-                ToCoordinator::Resume(Resume { registration, generation, term, record, tags, topology_vote, rounds })
+                let remembers_from = u64::from(generation);
+                ToCoordinator::Resume(Resume {
+                    registration,
+                    generation,
+                    term,
+                    record,
+                    tags,
+                    topology_vote,
+                    rounds,
+                    remembers_from,
+                })
             }),
         2 => (0u32..4, 0u64..5).prop_map(|(min_world, round)| ToCoordinator::VoteTopology { min_world, round }),
         2 => (0u32..2, 0u64..6).prop_map(|(group, epoch)| ToCoordinator::Connected { group, epoch }),
