@@ -72,7 +72,7 @@ impl World {
             let registration =
                 Registration { info: info(number), group: 0, session: SessionId([number; 16]), min_world: 3 };
             let mut session = Session::new(session::Config::preset(Preset::Local), registration);
-            session.handle_connect_call(world.now, 3, world.now + Duration::from_secs(60));
+            session.handle_connect_call(world.now, 3, world.now + Duration::from_mins(1));
             let honest = Honest {
                 session,
                 connection: None,
@@ -249,7 +249,7 @@ impl World {
 /// One move of a liar, or of the world.
 #[derive(Clone, Debug)]
 enum Move {
-    Say { claims: u8, connection: u64, message: ToCoordinator },
+    Say { claims: u8, connection: u64, message: Box<ToCoordinator> },
     Close(u64),
     Wait(u64),
     Health(u8, Sign),
@@ -341,7 +341,17 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
         )
             .prop_map(|(registration, generation, term, record, tags, topology_vote)| {
                 let rounds = record.rounds;
-                ToCoordinator::Resume(Resume { registration, generation, term, record, tags, topology_vote, rounds })
+                let remembers_from = u64::from(generation);
+                ToCoordinator::Resume(Resume {
+                    registration,
+                    generation,
+                    term,
+                    record,
+                    tags,
+                    topology_vote,
+                    rounds,
+                    remembers_from,
+                })
             }),
         2 => (0u32..4, 0u64..5).prop_map(|(min_world, round)| ToCoordinator::VoteTopology { min_world, round }),
         2 => (0u32..2, 0u64..6).prop_map(|(group, epoch)| ToCoordinator::Connected { group, epoch }),
@@ -386,7 +396,7 @@ fn moves(liars: std::ops::Range<u8>, honest_too: bool) -> impl Strategy<Value = 
     ];
     let one = prop_oneof![
         12 => (claims, 0u64..4, some_message())
-            .prop_map(|(claims, connection, message)| Move::Say { claims, connection, message }),
+            .prop_map(|(claims, connection, message)| Move::Say { claims, connection, message: Box::new(message) }),
         1 => (0u64..40).prop_map(Move::Close),
         2 => prop_oneof![Just(1u64), Just(60), Just(900), Just(6_000)].prop_map(Move::Wait),
         1 => (liars, sign).prop_map(|(number, sign)| Move::Health(number, sign)),
@@ -417,7 +427,7 @@ fn as_claimed(message: ToCoordinator, claims: u8, group: Option<u32>) -> ToCoord
 fn play(world: &mut World, one: Move, group: Option<u32>) {
     match one {
         Move::Say { claims, connection, message } => {
-            let message = as_claimed(message, claims, group);
+            let message = as_claimed(*message, claims, group);
             if message.check().is_ok() {
                 let at = ConnectionId(1_000 + u64::from(claims) * 10 + connection);
                 world.run.handle_message(world.now, at, id(claims), message);

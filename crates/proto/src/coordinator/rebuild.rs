@@ -302,7 +302,8 @@ impl Run {
             self.kick(liar, "its resume contradicts what the others know (rule 17)");
         }
         for laggard in decided.laggards {
-            self.kick(laggard, "was away for longer than anybody remembers: connect again");
+            // It was away for longer than anybody remembers.
+            self.lose(laggard, LossReason::NotResumed);
         }
         if left.is_empty() {
             let (behind, current): (Vec<_>, Vec<_>) =

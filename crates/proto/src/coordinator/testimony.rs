@@ -25,6 +25,7 @@ pub(super) struct Testimony {
     pub(super) topology_vote: Option<u32>,
     /// The highest term that it has promised to obey.
     pub(super) promised: u64,
+    remembers_from: GroupEpoch,
     tags: BTreeMap<(Scope, Tag), TagReport>,
 }
 
@@ -37,7 +38,8 @@ impl Testimony {
         };
         let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
         let (epoch, rounds, topology_vote) = (resume.record.epoch, resume.rounds, resume.topology_vote);
-        Self { epoch, rounds, topology_vote, promised: 0, tags }
+        let remembers_from = resume.remembers_from;
+        Self { epoch, rounds, topology_vote, promised: 0, remembers_from, tags }
     }
 
     fn report(&self, key: &OpKey) -> Option<&TagReport> {
@@ -67,7 +69,8 @@ impl Testimony {
 
     /// Whether it may have known the verdict on this attempt and forgotten it.
     fn forgot(&self, key: &OpKey) -> bool {
-        self.past(key) && self.report(key).is_some_and(|report| report.learned.len() >= LEARNED_MAX)
+        let full = self.report(key).is_some_and(|report| report.learned.len() >= LEARNED_MAX);
+        (self.past(key) && full) || key.epoch < self.remembers_from
     }
 }
 

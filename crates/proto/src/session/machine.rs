@@ -84,6 +84,8 @@ pub struct Session {
     /// The last of the group's votes for newcomers that we know the end of.
     rounds: Rounds,
     pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
+    /// What was learned in epochs before this one may be forgotten.
+    remembers_from: u64,
     /// Broken links of this epoch that could not be reported yet.
     unreported: Vec<ToCoordinator>,
     global_world_size: u32,
@@ -111,6 +113,7 @@ impl Session {
             topology: None,
             rounds: Rounds::default(),
             tags: BTreeMap::new(),
+            remembers_from: 0,
             unreported: Vec::new(),
             global_world_size: 0,
             out: Some(OutReason::NotConnected),
@@ -183,6 +186,7 @@ impl Session {
             let in_use: Vec<_> =
                 self.calls.values().map(|call| (call.op.scope.clone(), call.op.tag)).collect();
             self.tags.retain(|place, memory| !memory.is_history(epoch) || in_use.contains(place));
+            self.remembers_from = epoch;
         }
         if full(&self.tags) { Err(CallError::TooManyTags { tags: self.tags.len() }) } else { Ok(()) }
     }
@@ -224,6 +228,7 @@ impl Session {
                 tags: self.reports(now),
                 topology_vote: self.topology.as_ref().map(|call| call.min_world.max(1)),
                 rounds: self.rounds,
+                remembers_from: self.remembers_from,
             }),
         };
         self.send(message);
@@ -562,6 +567,7 @@ impl Session {
         self.record = None;
         self.linked = None;
         self.tags.clear();
+        self.remembers_from = 0;
         self.unreported.clear();
         self.rounds = Rounds::default();
         self.hold = false;

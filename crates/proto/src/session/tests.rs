@@ -552,6 +552,7 @@ fn a_resume_carries_everything_and_goes_on_only_when_told() {
         tags: vec![TagReport { learned, open: Some(vote) }],
         topology_vote: None,
         rounds: Rounds { ended: 1, done: 1 },
+        remembers_from: 0,
     };
     assert_eq!(bench.reconnect(), [send(ToCoordinator::Resume(expected))]);
     bench.hear(ToPeer::Resumed { term: 1 });
@@ -743,6 +744,12 @@ fn different_tags_are_bounded_and_old_ones_make_room() {
     bench.drain();
     bench.session.handle_op_call(bench.now, op(5_000, bench.now));
     assert_eq!(bench.drain().len(), 2);
+    // It says that it has forgotten something.
+    let actions = bench.reconnect();
+    assert!(
+        matches!(&actions[..], [Action::Send(ToCoordinator::Resume(Resume { remembers_from: 2, .. }))]),
+        "{actions:?}"
+    );
 }
 
 #[test]

@@ -174,6 +174,9 @@ pub struct Resume {
     /// The last of its group's votes for newcomers that it knows the end of.
     #[n(6)]
     pub rounds: Rounds,
+    /// Of epochs before this one it may have forgotten how attempts ended.
+    #[n(7)]
+    pub remembers_from: GroupEpoch,
 }
 
 /// How far a group's votes for newcomers have come. They are numbered from one.

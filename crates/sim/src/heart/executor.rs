@@ -282,7 +282,17 @@ impl World {
         let buffers = state.planned.is_some();
         self.line(|| {
             let tag = state.planned.as_ref().map(|planned| planned.tag);
-            format!("process {process}: call {} tag {tag:?} ends: {outcome:?}", call.0)
+            let how = match &outcome {
+                Ok(Done::Committed { key, contributors, attempts, pending, .. }) => {
+                    let size = contributors.len();
+                    format!("Ok: {key}, {size} contributors, {attempts} attempts, {pending} pending")
+                }
+                Ok(Done::Topology { epoch, joined, left, .. }) => {
+                    format!("Ok: epoch {epoch}, {} joined, {} left", joined.len(), left.len())
+                }
+                Err(error) => format!("Err: {error:?}"),
+            };
+            format!("process {process}: call {} tag {tag:?} ends: {how}", call.0)
         });
         let peer = self.processes[process].id;
         self.fact(Fact::Finished {
@@ -310,14 +320,13 @@ impl World {
             (Err(_), None) => {
                 let out = self.processes[process].session.out().cloned();
                 if let Some(reason) = out {
-                    self.out(process, reason);
-                } else {
-                    // The same vote again.
-                    let deadline = now + Duration::from_secs(30);
-                    let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
-                    self.begin_call(process, id, None, deadline, Buffer::new());
-                    self.drain_peer(process);
+                    return self.out(process, reason);
                 }
+                // The same vote again.
+                let deadline = now + Duration::from_secs(30);
+                let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
+                self.begin_call(process, id, None, deadline, Buffer::new());
+                self.drain_peer(process);
             }
             (Ok(Done::Topology { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),
             (Ok(Done::Committed { contributors, pending, attempts, key, .. }), planned) => {

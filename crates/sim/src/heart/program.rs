@@ -79,7 +79,7 @@ pub(super) fn step(habits: &Habits, seed: u64, step: u64, me: PeerId, members: &
             Scope::Members(chosen)
         };
         let retry = !habits.single_attempts || rng.chance(0.7);
-        let timeout = shortest + longest.checked_sub(shortest).unwrap().mul_f64(rng.unit());
+        let timeout = shortest + longest.saturating_sub(shortest).mul_f64(rng.unit());
         if scope.involves(me) {
             calls.push(Planned { tag, scope, retry, timeout });
         }

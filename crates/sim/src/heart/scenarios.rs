@@ -34,7 +34,7 @@ fn storm(seed: u64, peers: (u32, u32), count: usize, safety: Duration, kinds: &[
     let total: u32 = kinds.iter().map(|(weight, _)| weight).sum();
     let mut faults = Vec::new();
     for _ in 0..=rng.below(count) {
-        let at = ms(300) + safety.checked_sub(ms(300)).unwrap().mul_f64(rng.unit());
+        let at = ms(300) + safety.saturating_sub(ms(300)).mul_f64(rng.unit());
         let mut drawn = rng.below(total as usize) as u32;
         let kind = kinds.iter().find(|(weight, _)| {
             let here = drawn < *weight;

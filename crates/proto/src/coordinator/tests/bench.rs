@@ -274,6 +274,7 @@ pub(super) fn resume(number: u8, record: EpochRecord) -> Resume {
         record,
         tags: Vec::new(),
         topology_vote: None,
+        remembers_from: 0,
     }
 }
 

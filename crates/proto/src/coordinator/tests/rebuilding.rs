@@ -284,3 +284,27 @@ fn a_resume_is_heard_only_with_the_promise_to_obey_no_lower_term() {
     bench.say(1, ToCoordinator::Promise { term: 2 });
     bench.assert_told(&[1], &[commit(key(1, 0, 0)), ToPeer::Proceed { group: 0, epoch: 1 }]);
 }
+
+#[test]
+fn who_waits_for_what_nobody_remembers_joins_anew() {
+    // 1 has learned so much since that it has forgotten how the attempt ended in which 2 still is.
+    let abort = |seq| (key(1, 0, seq), Verdict::Abort(AbortReason::Timeout(Vec::new())));
+    let since = TagReport { learned: (5..13).map(abort).collect(), open: None };
+    let mut bench = rebuilt(vec![(1, vec![since.clone()]), (2, vec![open(key(1, 0, 0), true)])]);
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1)]);
+    // The last commit is never forgotten.
+    let mut with_commit = since;
+    with_commit.learned.insert(0, (key(1, 0, 0), COMMIT));
+    let mut bench = rebuilt(vec![(1, vec![with_commit]), (2, vec![open(key(1, 0, 0), true)])]);
+    assert_eq!(verdicts(&mut bench, 2)[0], ToPeer::Verdict { key: key(1, 0, 0), verdict: COMMIT });
+    assert_eq!(verdicts(&mut bench, 2).len(), 0);
+    // One that has made room for other tags says so, and is not taken for one that never knew.
+    let mut bench = Bench::new();
+    bench.resume(2, Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(2, record(1, &[1, 2])) });
+    bench.resume(
+        1,
+        Resume { remembers_from: 2, ..resume(1, EpochRecord { founder: id(1), ..record(2, &[1, 2]) }) },
+    );
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+}

@@ -12,7 +12,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// See above.
 #[derive(Default)]
 pub struct ExactValues {
-    results: BTreeMap<(OpKey, Vec<PeerId>), (Buffer, u32)>,
+    results: BTreeMap<(OpKey, Vec<PeerId>), (PeerId, Buffer, u32)>,
 }
 
 impl Checker for ExactValues {
@@ -20,13 +20,13 @@ impl Checker for ExactValues {
         "exact_values"
     }
 
-    fn hear(&mut self, _world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
-        let Fact::Finished { process, outcome, before: Some(before), after: Some(after), .. } = fact else {
+    fn hear(&mut self, world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
+        let Fact::Finished { process, peer, outcome, before: Some(before), after: Some(after), .. } = fact
+        else {
             return Ok(());
         };
         let (key, contributors, pending) = match outcome {
             Ok(Done::Committed { key, contributors, pending, .. }) => (key, contributors, *pending),
-            Ok(Done::Topology { .. }) => return Ok(()),
             Err(CallError::Mismatch { ours, others }) => {
                 return Err(format!("process {process} was told that {ours} differs from {others}"));
             }
@@ -35,7 +35,7 @@ impl Checker for ExactValues {
                     "process {process} failed with {error:?}, and its data is changed: {after:?}"
                 ));
             }
-            Err(_) => return Ok(()),
+            Ok(Done::Topology { .. }) | Err(_) => return Ok(()),
         };
         let peers: BTreeSet<_> = after.keys().map(|(peer, _)| *peer).collect();
         if peers != contributors.iter().copied().collect() || after.values().any(|count| *count != 1) {
@@ -46,12 +46,19 @@ impl Checker for ExactValues {
             return Err(format!("process {process} committed {key} over data of different steps {steps:?}"));
         }
         let place = (key.clone(), contributors.clone());
-        let (result, first) = self.results.entry(place).or_insert_with(|| (after.clone(), pending));
-        if result != after || *first != pending {
+        let mine = || (*peer, after.clone(), pending);
+        let (first, result, told) = self.results.entry(place).or_insert_with(mine);
+        if result != after {
+            return Err(format!("process {process} committed {key} with another result than others"));
+        }
+        // A coordinator that was restarted may not know what one told who is no more.
+        let lives = world.process_of(*first).is_some_and(|other| other.lives() && other.id() == *first);
+        if *told != pending && lives {
             return Err(format!(
-                "process {process} committed {key} with another result or pending than others"
+                "process {process} heard of {pending} newcomers with {key}, another of {told}"
             ));
         }
+        (*first, *told) = (*peer, pending);
         Ok(())
     }
 }

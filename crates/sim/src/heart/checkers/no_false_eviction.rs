@@ -22,8 +22,8 @@ impl Checker for NoFalseEviction {
 
     fn hear(&mut self, world: &World, at: Instant, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Lost { coordinator, peer, reason } => self.lost(world, at, *coordinator, *peer, *reason),
-            Fact::Out { process, reason, .. } => self.out(world, at, *process, reason),
+            Fact::Lost { coordinator, peer, reason } => Self::lost(world, at, *coordinator, *peer, *reason),
+            Fact::Out { process, reason, .. } => Self::out(world, at, *process, reason),
             _ => Ok(()),
         }
     }
@@ -31,7 +31,6 @@ impl Checker for NoFalseEviction {
 
 impl NoFalseEviction {
     fn lost(
-        &self,
         world: &World,
         at: Instant,
         coordinator: usize,
@@ -46,7 +45,6 @@ impl NoFalseEviction {
         let fair = match reason {
             LossReason::Left | LossReason::Disconnected => true,
             _ if world.coordinators[coordinator].deposed => true,
-            LossReason::Kicked => false,
             LossReason::Killed | LossReason::Dead(DeathReason::Refused | DeathReason::Exited) => gone,
             // Of the ends of a broken link one must go, and the trouble may be the other's (rule 16).
             LossReason::Unreachable => {
@@ -55,15 +53,14 @@ impl NoFalseEviction {
                 };
                 gone || world.link_victims.contains(&index) || world.processes.iter().any(cut_off)
             }
-            LossReason::NotResumed | LossReason::Dead(_) => {
-                gone || blocked || at.since(world.coordinator_trouble_until) < Duration::ZERO
-            }
+            LossReason::NotResumed | LossReason::Dead(_) => gone || blocked,
+            // Nobody honest breaks the protocol.
             _ => false,
         };
         if fair { Ok(()) } else { Err(format!("{} was put out though it lives: {reason:?}", peer.short())) }
     }
 
-    fn out(&self, world: &World, at: Instant, index: usize, reason: &OutReason) -> Result<(), String> {
+    fn out(world: &World, at: Instant, index: usize, reason: &OutReason) -> Result<(), String> {
         let process = &world.processes[index];
         let blocked = at.since(process.blocked_until) < OUTLIVING;
         let trouble = at.since(world.coordinator_trouble_until) < OUTLIVING
@@ -73,8 +70,7 @@ impl NoFalseEviction {
                 blocked || trouble || world.link_victims.contains(&index)
             }
             OutReason::Kicked(KickReason::Superseded, _) => trouble,
-            OutReason::CoordinatorLost => blocked || trouble,
-            OutReason::OutcomeUnknown => blocked || trouble,
+            OutReason::CoordinatorLost | OutReason::OutcomeUnknown => blocked || trouble,
             OutReason::Left | OutReason::NotConnected => true,
             _ => false,
         };
