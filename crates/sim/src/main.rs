@@ -7,7 +7,7 @@ use outlast_sim::report::Report;
 use outlast_sim::runner;
 use outlast_sim::scale;
 use outlast_sim::scenarios::{self, Scenario};
-use outlast_sim::table::{self, Plan};
+use outlast_sim::table::{self, Plan, Trouble, cell};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -51,6 +51,12 @@ enum Command {
         #[arg(long)]
         scenario: Option<String>,
     },
+    /// Stops processes for a moment, many of them, and counts who was declared dead for it.
+    Stalls {
+        /// How many stalls at least.
+        #[arg(long, default_value_t = 5_000)]
+        count: usize,
+    },
     /// Measures ours beside the baseline (with the feature `baseline`) and writes the tables.
     Table {
         /// A small part of everything, in seconds.
@@ -90,6 +96,7 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
         Command::Soak { seeds, from, jobs, scenario } => soak(seeds, from, jobs, scenario.as_deref()),
+        Command::Stalls { count } => stalls(count),
         Command::Table { quick, up_to, out } => write_tables(quick, up_to, out.as_deref()),
         Command::VoteCost { peers, rounds } => {
             let started = Instant::now();
@@ -106,6 +113,25 @@ fn main() -> ExitCode {
             ExitCode::SUCCESS
         }
     }
+}
+
+/// Stalls of 1, 2 and 5 s in groups of 8 and 64, without loss and with 10 %: `count` of them in equal shares.
+fn stalls(count: usize) -> ExitCode {
+    let (mut stalls, mut deaths) = (0, 0);
+    for (members, at_once) in [(8, 1), (64, 3)] {
+        for loss in [0.0, 0.1] {
+            for length in [1_000, 2_000, 5_000] {
+                let rounds = count.div_ceil(12 * at_once);
+                let played = cell::<MembershipNode>(members, loss, Trouble::Stall(length), rounds);
+                let (struck, wrong) = (played.protected, played.false_deaths);
+                println!("n = {members}, loss {loss}, {length} ms: {struck} stalls, {wrong} false deaths");
+                stalls += struck;
+                deaths += wrong;
+            }
+        }
+    }
+    println!("in all {stalls} stalls, {deaths} false deaths");
+    if deaths == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE }
 }
 
 fn write_tables(quick: bool, up_to: Option<u32>, out: Option<&Path>) -> ExitCode {
