@@ -1,17 +1,47 @@
-//! Every death comes to be known: whoever was there when a process ended, and still is, has it in the failed
-//! list when the run is over, and nobody has it in the active list.
+//! Every death comes to be known: whoever had met a process, and outlives it, has it in the failed list when the
+//! run is over, and nobody has it in the active list. A newcomer that never heard of the dead is owed no news of
+//! the death.
 
-use super::Checker;
-use crate::world::{HealthNode, HostId, Identity, World};
+use super::{Checker, Phase};
+use crate::world::{HealthNode, HealthNotice, HostId, Identity, What, World};
 use outlast_proto::time::Instant;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Deaths are known to all.
-pub struct DeathKnownToAll;
+#[derive(Default)]
+pub struct DeathKnownToAll {
+    /// Who had whom in its active list at some time.
+    met: BTreeSet<(Identity, Identity)>,
+    looked: bool,
+}
 
 impl<N: HealthNode> Checker<N> for DeathKnownToAll {
     fn name(&self) -> &'static str {
         "death_known_to_all"
+    }
+
+    fn hear(
+        &mut self,
+        world: &World<N>,
+        _at: Instant,
+        observer: HostId,
+        notice: HealthNotice,
+    ) -> Result<(), String> {
+        if notice.what == What::Joined {
+            self.met.insert((world.host(observer).identity(), notice.subject));
+        }
+        Ok(())
+    }
+
+    fn look(&mut self, world: &World<N>, _phase: Phase) -> Result<(), String> {
+        // A world may begin with everybody acquainted, and nobody is told so.
+        if !std::mem::replace(&mut self.looked, true) {
+            for (_, host) in world.hosts() {
+                let Some(node) = host.node() else { continue };
+                self.met.extend(node.view().active.iter().map(|row| (host.identity(), row.member)));
+            }
+        }
+        Ok(())
     }
 
     fn finish(&mut self, world: &World<N>) -> Result<(), String> {
@@ -21,7 +51,7 @@ impl<N: HealthNode> Checker<N> for DeathKnownToAll {
         dead.retain(|who, at| !restarted(who, at));
         for (id, host) in world.hosts() {
             if let Some(node) = host.node() {
-                Self::inspect(world, id, node, &dead)?;
+                self.inspect(world, id, node, &dead)?;
             }
         }
         Ok(())
@@ -30,6 +60,7 @@ impl<N: HealthNode> Checker<N> for DeathKnownToAll {
 
 impl DeathKnownToAll {
     fn inspect<N: HealthNode>(
+        &self,
         world: &World<N>,
         host: HostId,
         node: &N,
@@ -42,11 +73,11 @@ impl DeathKnownToAll {
                 row.member, dead[&row.member]
             ));
         }
-        let started = world.chronicle().started(world.host(host).identity()).unwrap_or_default();
-        let missing = dead
-            .iter()
-            .filter(|(who, _)| who.host != host)
-            .find(|(who, at)| started < **at && !view.failed.iter().any(|row| row.member == **who));
+        let me = world.host(host).identity();
+        let missing = dead.iter().filter(|(who, _)| self.met.contains(&(me, **who))).find(|(who, at)| {
+            let lived = world.chronicle().started(me).is_some_and(|start| start < **at);
+            lived && !view.failed.iter().any(|row| row.member == **who)
+        });
         match missing {
             Some((who, at)) => Err(format!("{host} never learned that {who} ended at {at:?}")),
             None => Ok(()),

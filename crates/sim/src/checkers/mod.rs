@@ -77,7 +77,7 @@ impl<N: HealthNode> Suite<N> {
             checkers: vec![
                 Box::new(NoFalseDeath::new(script.config.clone())),
                 Box::new(Expectations::new(script.expectations.clone())),
-                Box::new(DeathKnownToAll),
+                Box::new(DeathKnownToAll::default()),
                 Box::new(IncarnationMonotonic::default()),
                 Box::new(SelfConsistency::default()),
                 Box::new(BoundedPackets::new(script.packets_per_second_max)),
