@@ -18,3 +18,8 @@ pub mod security;
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;
 pub use membership::Membership;
+
+/// The examples of the README are compiled with the documentation tests, so that they stay true.
+#[cfg(doctest)]
+#[doc = include_str!("../../../README.md")]
+struct Readme;
