@@ -40,6 +40,8 @@ pub(super) struct Probe {
     /// Relays that have not said anything yet.
     relays: Vec<PeerId>,
     knocks_left: u32,
+    /// The direct ping went unanswered, and others and the kernel are asked.
+    escalated: bool,
     /// What its kernel said, or what its silence amounted to.
     kernel: Option<Unanswered>,
     /// We could not ask the kernel for want of ports or descriptors: that is no evidence about the target.
@@ -130,6 +132,7 @@ impl Membership {
                 relays: Vec::new(),
                 knocks_left: self.config.connects,
                 kernel: None,
+                escalated: false,
                 hindered: false,
                 testified: false,
             },
@@ -197,6 +200,7 @@ impl Membership {
             .sample(count, &mut self.rng, |entry| entry.id() != target && !cases.contains_key(&entry.id()));
         if let Some(probe) = self.probes.get_mut(&id) {
             probe.relays.clone_from(&relays);
+            probe.escalated = true;
         }
         for relay in relays {
             let packet = self.packet(now, Some(Body::PingReq { probe: id, target }), Vec::new());
@@ -207,8 +211,15 @@ impl Membership {
             self.kernel_said(now, id, Unanswered::Refused);
         } else if kernel == KernelTrust::Trusted {
             self.knock(now, id);
-        } else if path == Path::Datagram {
-            self.ping_by_stream(now, id, target);
+        } else {
+            if path == Path::Datagram {
+                self.ping_by_stream(now, id, target);
+            }
+            if matches!(kernel, KernelTrust::Untried(_)) {
+                // We know it by hearsay only, perhaps because it was stalled before we came: what its kernel's
+                // word is worth can be found out now as well as when it talks.
+                self.try_kernel(target);
+            }
         }
     }
 
@@ -248,8 +259,8 @@ impl Membership {
                     }
                 }
             },
-            Some(Purpose::TrialPort(trial)) => self.tried(trial, |trial| &mut trial.port, outcome),
-            Some(Purpose::TrialClosed(trial)) => self.tried(trial, |trial| &mut trial.closed, outcome),
+            Some(Purpose::TrialPort(trial)) => self.tried(now, trial, |trial| &mut trial.port, outcome),
+            Some(Purpose::TrialClosed(trial)) => self.tried(now, trial, |trial| &mut trial.closed, outcome),
             None => {}
         }
         self.flush_push(now);
@@ -468,6 +479,7 @@ impl Membership {
 
     fn tried(
         &mut self,
+        now: Instant,
         id: u64,
         slot: impl Fn(&mut Trial) -> &mut Option<ConnectOutcome>,
         outcome: ConnectOutcome,
@@ -477,6 +489,13 @@ impl Membership {
         let (Some(port), Some(closed)) = (trial.port, trial.closed) else { return };
         let member = trial.member;
         self.trials.remove(&id);
+        let asked: Vec<u64> = self
+            .probes
+            .iter()
+            .filter(|(_, probe)| probe.target == member && probe.escalated)
+            .map(|(id, _)| *id)
+            .collect();
+        let in_doubt = self.cases.contains_key(&member) || !asked.is_empty();
         let Some(entry) = self.table.get_mut(member) else { return };
         let attempts = match entry.kernel {
             KernelTrust::Untried(attempts) => attempts,
@@ -484,10 +503,19 @@ impl Membership {
         };
         entry.kernel = match (port, closed) {
             (ConnectOutcome::Accepted, ConnectOutcome::Refused) => KernelTrust::Trusted,
-            (ConnectOutcome::Refused, _) | (_, ConnectOutcome::Accepted) => KernelTrust::Untrusted,
+            (_, ConnectOutcome::Accepted) => KernelTrust::Untrusted,
+            // It may be dead or cut off, and that says nothing about what stands between us when it is back.
+            _ if in_doubt => entry.kernel,
+            (ConnectOutcome::Refused, _) => KernelTrust::Untrusted,
             _ if attempts + 1 < TRIAL_ATTEMPTS_MAX => KernelTrust::Untried(attempts + 1),
             _ => KernelTrust::Untrusted,
         };
+        if entry.kernel == KernelTrust::Trusted {
+            // A probe that waits for an answer has it: the port accepted a moment ago.
+            for id in asked {
+                self.kernel_said(now, id, Unanswered::Stalled);
+            }
+        }
     }
 }
 

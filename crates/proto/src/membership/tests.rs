@@ -699,6 +699,19 @@ fn a_tried_kernel_is_believed() {
 }
 
 #[test]
+fn who_was_stalled_before_we_came_does_not_die_of_an_old_list() {
+    // We know member 9 by hearsay only; a side that was cut off remembers it as dead, and it cannot object.
+    let mut stage = Stage::new(7);
+    stage.script(9, STOPPED);
+    stage.say(2, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    let (member, reason) = (peer(9), DeathReason::SilentTooLong);
+    stage.say(3, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(3)] }]);
+    stage.run(ms(3_000));
+    assert_eq!(stage.died(9), None);
+    assert_eq!(stage.health(9), "stalled");
+}
+
+#[test]
 fn a_port_that_another_member_took_over_no_longer_speaks_for_the_first() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
