@@ -28,12 +28,14 @@ mod receipt;
 
 pub use buffer::Element;
 pub use builder::CommunicatorBuilder;
+pub use control::View;
 pub use error::{Error, NextStep};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
 
 use crate::clock;
 use crate::executor::{Abort, Buffers, DataPlane, OpSpec, Performed, Stopped};
 use crate::fork::Creator;
+use crate::interrupt;
 use crate::membership::Membership;
 use control::{Control, Order};
 use outlast_proto::collective::{Fingerprint, OpKind, ReduceOp, Scope};
@@ -45,6 +47,9 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 /// Beyond its deadline and the verdict's grace a call gives up on its own session: that is a bug in Outlast.
 const LAST_RESORT: Duration = Duration::from_secs(10);
+
+/// How long a goodbye may take to be on its way.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// A peer's place in a run. Dropping it leaves.
 #[derive(Debug)]
@@ -249,9 +254,11 @@ impl Communicator {
     ) -> Result<Outcome, Error> {
         let patience = timeout + self.control.verdict_grace() + LAST_RESORT;
         let give_up = std::time::Instant::now() + patience;
+        let control = Arc::clone(&self.control);
+        let _cancels = interrupt::cancels(move || control.cancel(id));
         loop {
             let left = give_up.saturating_duration_since(std::time::Instant::now());
-            match orders.recv_timeout(left) {
+            match orders.recv_timeout(interrupt::patience(left)) {
                 Ok(Order::Finish(outcome)) => {
                     act(Order::Undo);
                     self.control.end(id);
@@ -262,6 +269,7 @@ impl Communicator {
                         self.control.performed(id, result);
                     }
                 }
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => interrupt::look(),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     self.control.end(id);
                     return Err(Error::Bug("a call outlived its deadline and its grace"));
@@ -273,6 +281,12 @@ impl Communicator {
     /// Our id.
     pub fn peer_id(&self) -> PeerId {
         self.control.me()
+    }
+
+    /// The group as the program last saw it. Calls on other threads replace it as they end; whoever must not
+    /// see that keeps what it was given.
+    pub fn view(&self) -> Arc<View> {
+        self.control.view()
     }
 
     /// Our rank in the group; changes only inside a call.
@@ -314,7 +328,7 @@ impl Communicator {
     /// Says goodbye, so that nobody mistakes it for a failure.
     pub fn leave(&self) {
         if self.creator.check().is_ok() {
-            self.control.leave();
+            self.control.leave(GOODBYE);
         }
     }
 }

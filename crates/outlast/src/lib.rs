@@ -9,6 +9,7 @@ pub mod coordinator;
 pub mod executor;
 pub mod fork;
 mod health;
+pub mod interrupt;
 pub mod link;
 pub mod membership;
 pub mod port;

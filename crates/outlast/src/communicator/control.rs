@@ -18,7 +18,7 @@ use outlast_proto::wire::control::{EpochRecord, Registration, ToCoordinator, ToP
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
@@ -40,11 +40,16 @@ pub(super) enum Order {
 
 /// What the program sees of the group; replaced only when one of its calls ends.
 #[derive(Clone, Debug, Default)]
-pub(super) struct View {
-    pub(super) rank: usize,
-    pub(super) epoch: u64,
-    pub(super) global_world_size: u32,
-    pub(super) peers: Vec<Peer>,
+#[non_exhaustive]
+pub struct View {
+    /// Our rank in the group.
+    pub rank: usize,
+    /// The group's epoch.
+    pub epoch: u64,
+    /// Members of all groups.
+    pub global_world_size: u32,
+    /// The members of the group in the order of ranks; their health is not filled in.
+    pub peers: Vec<Peer>,
 }
 
 pub(super) struct Settings {
@@ -80,7 +85,10 @@ pub(super) struct Control {
     runtime: Handle,
     data: Arc<DataPlane>,
     state: Mutex<State>,
-    view: Mutex<View>,
+    view: Mutex<Arc<View>>,
+    /// How many connections are being talked on; a goodbye waits for the last of them.
+    talks: Mutex<usize>,
+    hung_up: Condvar,
     timers: Notify,
     this: Weak<Control>,
 }
@@ -115,6 +123,8 @@ impl Control {
             data,
             state: Mutex::new(state),
             view: Mutex::default(),
+            talks: Mutex::new(0),
+            hung_up: Condvar::new(),
             timers: Notify::new(),
             this: this.clone(),
         });
@@ -138,8 +148,8 @@ impl Control {
         self.grace
     }
 
-    pub(super) fn view(&self) -> View {
-        lock(&self.view).clone()
+    pub(super) fn view(&self) -> Arc<View> {
+        Arc::clone(&lock(&self.view))
     }
 
     pub(super) fn open_tags(&self) -> Vec<Tag> {
@@ -196,15 +206,32 @@ impl Control {
     pub(super) fn end(&self, id: CallId) {
         let mut state = lock(&self.state);
         state.calls.remove(&id);
-        let view = state.session.record().map(|record| view_of(record, self.me, &state.session));
+        let known = self.view();
+        let changed = |record: &&EpochRecord| {
+            (record.epoch, state.session.global_world_size()) != (known.epoch, known.global_world_size)
+        };
+        let view = state.session.record().filter(changed);
+        let view = view.map(|record| view_of(record, self.me, &state.session));
         drop(state);
         if let Some(view) = view {
-            *lock(&self.view) = view;
+            *lock(&self.view) = Arc::new(view);
         }
     }
 
-    pub(super) fn leave(&self) {
+    /// The program gives a call up; its end comes as an order.
+    pub(super) fn cancel(&self, id: CallId) {
+        self.tell(|session, now| session.handle_cancel(now, id));
+    }
+
+    /// Ends the session, and waits up to `timeout` until the goodbye is on its way: a process that exits right
+    /// after it must not look like one that died.
+    pub(super) fn leave(&self, timeout: Duration) {
+        let connected = lock(&self.state).outbound.is_some();
         self.tell(Session::handle_leave);
+        if connected {
+            let talks = lock(&self.talks);
+            let _ = self.hung_up.wait_timeout_while(talks, timeout, |talks| *talks > 0);
+        }
     }
 
     /// Hands something to the session and carries out what comes back.
@@ -274,7 +301,12 @@ impl Control {
     /// One connection to the coordinator, from dialling to its end.
     async fn converse(self: Arc<Self>, dial: u64) {
         match self.open().await {
-            Ok(frames) => self.talk(dial, frames).await,
+            Ok(frames) => {
+                *lock(&self.talks) += 1;
+                self.talk(dial, frames).await;
+                *lock(&self.talks) -= 1;
+                self.hung_up.notify_all();
+            }
             Err(error) => tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator"),
         }
         let mut state = lock(&self.state);

@@ -14,6 +14,7 @@ use super::routing::check_credit;
 use super::seat::Seat;
 use super::wakeup::Wakeup;
 use super::{ConnId, Direction, LinkEvent, Stopped};
+use crate::interrupt;
 use crate::link::Wire;
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
@@ -279,6 +280,7 @@ impl Engine {
         let now = Instant::now();
         let left =
             deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
+        let left = interrupt::patience(left);
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut polled = Vec::with_capacity(1 + self.conns.len());
         let bell = wakeup.descriptor();

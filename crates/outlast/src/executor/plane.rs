@@ -7,6 +7,7 @@ use super::seat::{Seat, Told};
 use super::undo::{Settlement, UndoLog, UndoPool};
 use super::wakeup::{Abort, Wakeup};
 use super::{LinkEvent, Stopped};
+use crate::interrupt;
 use crate::link::{Dial, Wire};
 use outlast_kernels::Element;
 use outlast_proto::collective::frame::OpName;
@@ -304,6 +305,7 @@ impl Shared {
         // An abort may have come before anybody listened for it.
         driving.engine().check_aborts();
         while !seat.is_over() {
+            interrupt::look();
             if self.wakeup.answer() {
                 let commands = std::mem::take(&mut self.home().inbox);
                 for command in commands {
