@@ -40,7 +40,7 @@ use crate::membership::Membership;
 use control::{Control, Order};
 use outlast_proto::collective::{Fingerprint, OpKind, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
+use outlast_proto::session::{CallError, CallId, Done, Op, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -78,21 +78,33 @@ impl Communicator {
         self.creator.check()?;
         let deadline = clock::now() + timeout;
         let (id, orders) = self.control.begin_connect(min_world, deadline)?;
-        self.wait_topology(id, &orders, timeout)
+        let outcome = self.wait_topology(id, &orders, timeout);
+        match (self.control.end_connect(), outcome) {
+            (Some(unreached), Err(_)) if unreached.foreign => Err(Error::Unauthorized(unreached.to_string())),
+            (Some(unreached), Err(Error::Call(CallError::Timeout(_)))) => {
+                Err(Error::NoCoordinator(unreached.to_string()))
+            }
+            (_, outcome) => outcome,
+        }
     }
 
     /// Admits newcomers, and waits until the group has at least `min_world` members. Every peer of the run
     /// must call it.
     pub fn update_topology(&self, min_world: u32) -> Result<TopologyChange, Error> {
+        self.update_topology_within(min_world, self.timeout)
+    }
+
+    /// As [`Self::update_topology`], with a time limit of its own.
+    pub fn update_topology_within(&self, min_world: u32, timeout: Duration) -> Result<TopologyChange, Error> {
         self.creator.check()?;
         let tags = self.control.open_tags();
         if !tags.is_empty() {
             return Err(Error::InvalidArgument(format!("collectives under tags {tags:?} are not finished")));
         }
-        let deadline = clock::now() + self.timeout;
+        let deadline = clock::now() + timeout;
         let (id, orders) =
             self.control.begin(|session, now| session.handle_topology_call(now, min_world, deadline));
-        self.wait_topology(id, &orders, self.timeout)
+        self.wait_topology(id, &orders, timeout)
     }
 
     fn wait_topology(

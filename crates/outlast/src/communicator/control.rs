@@ -7,7 +7,7 @@
 use super::error::Error;
 use super::receipt::Peer;
 use crate::clock;
-use crate::coordinator::{self, ControlFrames};
+use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
 use crate::security::TlsIdentity;
 use outlast_proto::collective::{Group, OpKey, Tag};
@@ -73,6 +73,10 @@ struct State {
     dials: u64,
     /// The epoch whose outgoing link was up once.
     linked: u64,
+    /// The call that connects, until a coordinator was reached.
+    connecting: Option<CallId>,
+    /// Why the last attempt to reach the coordinator failed.
+    unreached: Option<Unreached>,
 }
 
 /// The control side of a communicator.
@@ -112,7 +116,15 @@ impl Control {
         let Settings { coordinator, identity, registration, config, runtime } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
-        let state = State { session, outbound: None, calls: BTreeMap::new(), dials: 0, linked: 0 };
+        let state = State {
+            session,
+            outbound: None,
+            calls: BTreeMap::new(),
+            dials: 0,
+            linked: 0,
+            connecting: None,
+            unreached: None,
+        };
         let control = Arc::new_cyclic(|this| Self {
             me,
             group,
@@ -167,7 +179,18 @@ impl Control {
         }
         state.linked = 0;
         self.data.forget_group(self.group);
-        Ok(self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline)))
+        state.unreached = None;
+        let (id, orders) =
+            self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline));
+        lock(&self.state).connecting = Some(id);
+        Ok((id, orders))
+    }
+
+    /// The call that connects is over. Says why it never reached a coordinator, if so.
+    pub(super) fn end_connect(&self) -> Option<Unreached> {
+        let mut state = lock(&self.state);
+        state.connecting = None;
+        state.unreached.take()
     }
 
     pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Receiver<Order>), Error> {
@@ -307,7 +330,17 @@ impl Control {
                 *lock(&self.talks) -= 1;
                 self.hung_up.notify_all();
             }
-            Err(error) => tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator"),
+            Err(error) => {
+                tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator");
+                let mut state = lock(&self.state);
+                let foreign = error.foreign;
+                state.unreached = Some(error);
+                if foreign && let Some(id) = state.connecting {
+                    // Trying again would not help: the call that connects ends now.
+                    state.session.handle_cancel(clock::now(), id);
+                    self.carry_out(state);
+                }
+            }
         }
         let mut state = lock(&self.state);
         if state.dials == dial {
@@ -317,7 +350,7 @@ impl Control {
         }
     }
 
-    async fn open(&self) -> Result<ControlFrames, String> {
+    async fn open(&self) -> Result<ControlFrames, Unreached> {
         coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT).await
     }
 
@@ -329,6 +362,7 @@ impl Control {
                 return;
             }
             state.outbound = Some(queue);
+            (state.connecting, state.unreached) = (None, None);
             state.session.handle_connected(clock::now());
             self.carry_out(state);
         }
@@ -362,7 +396,7 @@ impl Control {
     /// Asks the coordinator how the run stands, over a connection of its own.
     pub(super) fn status(&self, timeout: Duration) -> Result<String, Error> {
         let asking = async {
-            let mut frames = self.open().await?;
+            let mut frames = self.open().await.map_err(|error| error.to_string())?;
             coordinator::ask(&mut frames).await
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(timeout, asking).await });
