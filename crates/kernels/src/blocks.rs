@@ -24,6 +24,8 @@ use crate::level::Level;
 
 /// Numbers that share a scale.
 pub(crate) const BLOCK: usize = 128;
+/// Numbers that a level packs at once.
+const GROUP: usize = 32;
 /// Bytes of a scale.
 pub(crate) const SCALE_BYTES: usize = 4;
 
@@ -39,14 +41,14 @@ pub(crate) trait Codes {
     /// Bytes of the codes of so many numbers.
     fn bytes(numbers: usize) -> usize;
     /// Writes the codes of `values` over the scale whose reciprocal is `inverse`.
-    fn pack(values: &[f32], inverse: f32, codes: &mut [u8]);
+    fn pack(level: impl Level, values: &[f32], inverse: f32, codes: &mut [u8]);
     /// Writes the numbers that `codes` stand for.
     fn unpack(codes: &[u8], scale: f32, values: &mut [f32]);
 }
 
 /// The bits of `value` rounded to an integer; exact in as many low bits as a code has.
 #[inline(always)]
-fn code(value: f32, inverse: f32) -> u32 {
+pub(crate) fn code(value: f32, inverse: f32) -> u32 {
     (value * inverse + ROUNDER).to_bits()
 }
 
@@ -61,8 +63,13 @@ impl Codes for Int8 {
     }
 
     #[inline(always)]
-    fn pack(values: &[f32], inverse: f32, codes: &mut [u8]) {
-        for (byte, value) in codes.iter_mut().zip(values) {
+    fn pack(level: impl Level, values: &[f32], inverse: f32, codes: &mut [u8]) {
+        let (groups, rest) = values.as_chunks::<GROUP>();
+        let (codes, codes_rest) = codes.as_chunks_mut::<GROUP>();
+        for (codes, group) in codes.iter_mut().zip(groups) {
+            *codes = level.codes(group, inverse);
+        }
+        for (byte, value) in codes_rest.iter_mut().zip(rest) {
             *byte = code(*value, inverse) as u8;
         }
     }
@@ -86,14 +93,21 @@ impl Codes for Int4 {
     }
 
     #[inline(always)]
-    fn pack(values: &[f32], inverse: f32, codes: &mut [u8]) {
+    fn pack(level: impl Level, values: &[f32], inverse: f32, codes: &mut [u8]) {
         let (low, high) = values.split_at(values.len().div_ceil(2));
-        for ((byte, low), high) in codes.iter_mut().zip(low).zip(high) {
-            *byte = (code(*low, inverse) & 0x0f | code(*high, inverse) << 4) as u8;
+        let ((low, low_rest), (high, high_rest)) = (low.as_chunks::<GROUP>(), high.as_chunks::<GROUP>());
+        let (codes, codes_rest) = codes.split_at_mut(high.len() * GROUP);
+        for ((codes, low), high) in codes.as_chunks_mut::<GROUP>().0.iter_mut().zip(low).zip(high) {
+            let (low, high) = (level.codes(low, inverse), level.codes(high, inverse));
+            for ((byte, low), high) in codes.iter_mut().zip(low).zip(high) {
+                *byte = low & 0x0f | high << 4;
+            }
         }
         // Of an odd number, the one in the middle has no partner.
-        if low.len() > high.len() {
-            codes[low.len() - 1] = (code(low[low.len() - 1], inverse) & 0x0f) as u8;
+        let low_rest = low.iter().skip(high.len()).flatten().chain(low_rest);
+        let high_rest = high_rest.iter().copied().chain(std::iter::once(0.0));
+        for ((byte, low), high) in codes_rest.iter_mut().zip(low_rest).zip(high_rest) {
+            *byte = (code(*low, inverse) & 0x0f | code(high, inverse) << 4) as u8;
         }
     }
 
@@ -205,7 +219,7 @@ pub(crate) use for_types;
 
 /// Writes `values` as a block: scale and codes. Says whether they were finite.
 #[inline(always)]
-fn pack<C: Codes>(values: &[f32], packed: &mut [u8]) -> bool {
+fn pack<C: Codes>(level: impl Level, values: &[f32], packed: &mut [u8]) -> bool {
     let (scale_bytes, codes) = packed.split_at_mut(SCALE_BYTES);
     let largest = values.iter().fold(0, |largest: u32, value| largest.max(value.to_bits() & 0x7fff_ffff));
     if largest >= INFINITY_BITS {
@@ -218,7 +232,7 @@ fn pack<C: Codes>(values: &[f32], packed: &mut [u8]) -> bool {
         scale = scale.next_down();
     }
     scale_bytes.copy_from_slice(&scale.to_le_bytes());
-    C::pack(values, 1.0 / scale, codes);
+    C::pack(level, values, 1.0 / scale, codes);
     true
 }
 
@@ -252,12 +266,12 @@ pub(crate) fn quantise<L: Level, C: Codes, N: Numbers>(level: L, values: &[u8], 
     let packed_blocks = packed.chunks_exact_mut(SCALE_BYTES + C::bytes(BLOCK));
     for (values, packed) in values.chunks_exact(BLOCK * N::SIZE).zip(packed_blocks) {
         N::load(level, values, &mut wide);
-        pack::<C>(&wide, packed);
+        pack::<C>(level, &wide, packed);
     }
     if !last.is_empty() {
         let wide = &mut wide[..last.len() / N::SIZE];
         N::load(level, last, wide);
-        pack::<C>(wide, packed_last);
+        pack::<C>(level, wide, packed_last);
     }
 }
 
@@ -299,7 +313,7 @@ fn accumulate_block<L: Level, C: Codes, N: Numbers>(
             *sum /= by as f32;
         }
     }
-    pack::<C>(sum, packed);
+    pack::<C>(level, sum, packed);
 }
 
 /// Adds numbers to blocks, in f32, and divides if asked to.
@@ -340,7 +354,7 @@ fn feedback_block<L: Level, C: Codes, N: Numbers>(
     }
     let mut packed = [0; SCALE_BYTES + BLOCK];
     let packed = &mut packed[..SCALE_BYTES + C::bytes(wanted.len())];
-    let finite = pack::<C>(wanted, packed);
+    let finite = pack::<C>(level, wanted, packed);
     unpack::<C>(packed, wide);
     N::store(level, wide, values);
     // What the caller will send is what its type can hold.
