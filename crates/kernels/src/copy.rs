@@ -10,9 +10,36 @@ pub fn copy_aside(dst: &mut [u8], src: &[u8]) {
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx") {
         // SAFETY: the feature was just detected, the lengths just compared.
-        return unsafe { crate::x86::copy_aside(dst, src) };
+        return unsafe { stream(dst, src) };
     }
     dst.copy_from_slice(src);
+}
+
+/// Copies past the caches.
+///
+/// # Safety
+/// The processor has AVX, and `dst` is as long as `src`.
+#[cfg(target_arch = "x86_64")]
+#[target_feature(enable = "avx")]
+#[expect(clippy::cast_ptr_alignment, reason = "loads ask for no alignment, and stores make sure of it first")]
+unsafe fn stream(dst: &mut [u8], src: &[u8]) {
+    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    const WIDTH: usize = size_of::<__m256i>();
+    // Streaming stores ask for alignment of the destination: lead in byte-wise.
+    let lead = dst.as_ptr().align_offset(WIDTH).min(dst.len());
+    dst[..lead].copy_from_slice(&src[..lead]);
+    let (dst, src) = (&mut dst[lead..], &src[lead..]);
+    let whole = dst.len() / WIDTH * WIDTH;
+    for at in (0..whole).step_by(WIDTH) {
+        // SAFETY: `at + WIDTH` is at most the length of both; `dst` is aligned now.
+        unsafe {
+            let value = _mm256_loadu_si256(src.as_ptr().add(at).cast::<__m256i>());
+            _mm256_stream_si256(dst.as_mut_ptr().add(at).cast::<__m256i>(), value);
+        }
+    }
+    // Streaming stores are weakly ordered: nobody may learn that the copy is done before it is.
+    _mm_sfence();
+    dst[whole..].copy_from_slice(&src[whole..]);
 }
 
 #[cfg(test)]

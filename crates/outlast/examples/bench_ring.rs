@@ -6,7 +6,7 @@
 
 use outlast::executor::{Abort, Buffers, DataPlane, DataSettings, OpSpec};
 use outlast::link::{PlainDialer, TcpSettings, TcpWire, read_plain_hello};
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::id::PeerId;
 use std::io::{BufRead, BufReader, Write};
 use std::net::{SocketAddr, TcpListener};
@@ -119,15 +119,9 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
     let mut reduce = |bytes: &mut [u8]| {
         let spec = OpSpec {
             key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag: 0, seq },
-            fingerprint: Fingerprint {
-                kind: OpKind::AllReduce,
-                data_type: DataType::F32,
-                counts: vec![bytes.len() as u64 / 4],
-                op: ReduceOp::Sum,
-                retry: true,
-                min_world: 1,
-            },
+            fingerprint: Fingerprint::new(OpKind::AllReduce, DataType::F32, [bytes.len() as u64 / 4]),
             ring: Arc::clone(&members),
+            members: Arc::clone(&members),
             deadline: Instant::now() + Duration::from_mins(1),
         };
         seq += 1;

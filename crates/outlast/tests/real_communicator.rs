@@ -221,7 +221,7 @@ fn what_makes_no_sense_is_refused_before_anything_happens() {
 
 #[test]
 fn an_interrupted_call_returns_soon_restores_its_data_and_breaks_nothing() {
-    use outlast::interrupt::watched;
+    use outlast::watch::watched;
     use outlast_proto::session::CallError;
 
     let coordinator = coordinator();

@@ -23,11 +23,11 @@
 //! It never copies. What cannot be lent is refused with words about what to do instead. It imports neither
 //! numpy nor torch: objects are asked by the names of their methods.
 
-use crate::element::DataType;
 use crate::errors::invalid;
 use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDeviceType};
 use dlpark::python::{ImportRequest, ImportedDlpack};
+use outlast::communicator::DataType;
 use pyo3::buffer::PyUntypedBuffer;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -57,7 +57,6 @@ unsafe impl Send for Tensor {}
 // SAFETY: as above; through a shared reference only plain numbers are read.
 unsafe impl Sync for Tensor {}
 
-#[cfg_attr(not(doc), expect(dead_code, reason = "layouts are compared once results may go elsewhere"))]
 impl Tensor {
     /// Borrows the memory of `object`, whose argument is called `name`.
     pub(crate) fn borrow(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {

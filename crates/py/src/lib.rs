@@ -24,7 +24,6 @@ mod buffer;
 mod collective;
 mod communicator;
 mod coordinator;
-mod element;
 mod errors;
 mod in_flight;
 mod manners;

@@ -13,7 +13,7 @@
 use crate::errors::{fatal, invalid};
 use crate::registry;
 use outlast::fork::Creator;
-use outlast::interrupt;
+use outlast::watch;
 use pyo3::prelude::*;
 use std::cell::{Cell, RefCell};
 use std::time::Duration;
@@ -64,7 +64,7 @@ pub(crate) fn blocking<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send)
         if !main {
             return work();
         }
-        interrupt::watched(LOOK_EVERY, handlers_want_an_end, work)
+        watch::watched(LOOK_EVERY, handlers_want_an_end, work)
     });
     match RAISED.take() {
         Some(raised) => Err(raised),

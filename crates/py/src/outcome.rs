@@ -49,8 +49,8 @@ pub(crate) fn receipt(py: Python<'_>, receipt: &Receipt, known: &mut Contributor
         number(receipt.bytes_sent)?,
         number(receipt.bytes_received)?,
         object(receipt.seconds.into_pyobject(py)?.into_any()),
-        py.None(),
-        py.None(),
+        object(receipt.predicted_seconds.into_pyobject(py)?.into_any()),
+        object(receipt.hash.map(|hash| format!("{hash:032x}")).into_pyobject(py)?.into_any()),
     ];
     class.call1(py, PyTuple::new(py, fields)?)
 }

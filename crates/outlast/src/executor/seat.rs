@@ -7,7 +7,7 @@
 use super::Stopped;
 use super::engine::Engine;
 use super::operation::Operation;
-use crate::interrupt;
+use crate::watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -66,10 +66,10 @@ impl Seat {
                 News::Drive(engine) => return Told::Drive(engine),
                 News::Over(operation, ending) => return Told::Over(operation, ending),
                 News::None => {
-                    let waited = self.woken.wait_timeout(news, interrupt::patience(LOOK_AGAIN));
+                    let waited = self.woken.wait_timeout(news, watch::patience(LOOK_AGAIN));
                     drop(waited.unwrap_or_else(PoisonError::into_inner).0);
                     // With no lock held: whoever is asked may take its time.
-                    interrupt::look();
+                    watch::look();
                     news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
                 }
             }

@@ -124,14 +124,11 @@ impl Cluster {
         OpSpec {
             key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
             fingerprint: Fingerprint {
-                kind: OpKind::AllReduce,
-                data_type,
-                counts: counts.iter().map(|count| *count as u64).collect(),
                 op,
-                retry: true,
-                min_world: 1,
+                ..Fingerprint::new(OpKind::AllReduce, data_type, counts.iter().map(|count| *count as u64))
             },
             ring: Arc::clone(&self.ring),
+            members: Arc::clone(&self.ring),
             deadline: Instant::now() + PATIENCE,
         }
     }
