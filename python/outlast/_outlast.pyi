@@ -9,7 +9,7 @@ __version__: str
 
 MemberRow: TypeAlias = tuple[str, str, str, bytes, str]
 EventRow: TypeAlias = tuple[str, MemberRow | None, str, list[str]]
-Options: TypeAlias = tuple[str, int, bool, int, float | None, Sequence[Any] | None]
+Options: TypeAlias = tuple[str, int, str | None, bool, int, float | None, Sequence[Any] | None, bool, str | int | None]
 
 def new_secret() -> str:
     """Make a new run secret, the same as `outlast secret new` prints.

@@ -13,6 +13,9 @@ from outlast.records import Peer, PeerId, Receipt, TopologyChange
 Op: TypeAlias = Literal["sum", "avg", "prod", "min", "max", "band", "bor", "bxor"]
 """How contributions are joined. The last three work on the bits of integers."""
 
+Quantize: TypeAlias = Literal["int8", "int4"]
+"""How a reduction is made smaller on the wire."""
+
 Who: TypeAlias = PeerId | str | int
 """A member: its id, its name, or its rank at the time of the call."""
 
@@ -171,79 +174,223 @@ class Communicator:
         self,
         x: Any,
         op: Op = "sum",
-        *,
+        out: Any = None,
         tag: int = 0,
+        quantize: Quantize | None = None,
         retry: bool = True,
         min_world: int = 1,
         timeout: float | None = None,
+        *,
         scope: Sequence[Who] | None = None,
+        hash: bool = False,
     ) -> Receipt:
-        """Join the contributions of all members; the result is in `x`, the same to the bit on every member.
+        """Join the contributions of all members; the result is the same to the bit on every member.
 
         Args:
-            x: A dense CPU buffer: numpy array, torch tensor, bytearray, memoryview, ..
-            op: `"sum"`, `"avg"` (divided by the contributors), ..
+            x: A dense CPU buffer: numpy array, torch tensor, bytearray, memoryview, .. Elements meet in the order
+                of memory, so all members use the same layout.
+            op: `"sum"`, `"avg"` (divided by the contributors), `"prod"`, `"min"`, `"max"`; for integers also
+                `"band"`, `"bor"`, `"bxor"`.
+            out: Where the result goes; default: `x` itself.
             tag: Tells concurrent collectives apart.
+            quantize: `"int8"` or `"int4"`: fewer bits on the wire, for an error with a bound. Floats only.
             retry: Whether to try again with the survivors when members are lost. If not, `PeersLost` is raised.
             min_world: Fewest members with which the result is wanted.
             timeout: Seconds for all attempts together; default: the communicator's.
             scope: Only these members of the group take part; each of them passes the same list.
+            hash: Whether the receipt carries a hash of the result.
 
         Returns:
             A receipt that says who contributed.
 
         Raises:
-            RetryError: It did not happen, and `x` is as it was.
-            RejoinError: This peer is out; `x` is as it was, though the others may have committed.
+            RetryError: It did not happen, and `x` and `out` are as they were.
+            RejoinError: This peer is out; its data is as it was, though the others may have committed.
             FatalError: The arguments make no sense, or differ from the others'.
         """
-        return self._core.collective("all_reduce", [x], None, (op, tag, retry, min_world, timeout, scope))
+        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
+        return self._core.collective("all_reduce", [x], None if out is None else [out], options)
 
     def all_reduce_async(
         self,
         x: Any,
         op: Op = "sum",
-        *,
+        out: Any = None,
         tag: int = 0,
+        quantize: Quantize | None = None,
         retry: bool = True,
         min_world: int = 1,
         timeout: float | None = None,
+        *,
         scope: Sequence[Who] | None = None,
+        hash: bool = False,
     ) -> "Handle":
         """Begin an `all_reduce` and return at once; the handle's `wait` gives the receipt.
 
-        The memory of `x` is in use until then: neither read nor write it. Concurrent operations need different
-        tags.
+        The memory is in use until then: neither read nor write it. Concurrent operations need different tags.
         """
-        core = self._core.collective_async("all_reduce", [x], None, (op, tag, retry, min_world, timeout, scope))
-        return Handle(core)
+        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
+        outputs = None if out is None else [out]
+        return Handle(self._core.collective_async("all_reduce", [x], outputs, options))
 
     def all_reduce_many(
         self,
         tensors: Sequence[Any],
         op: Op = "sum",
-        *,
+        out: Sequence[Any] | None = None,
         tag: int = 0,
+        quantize: Quantize | None = None,
         retry: bool = True,
         min_world: int = 1,
         timeout: float | None = None,
+        *,
         scope: Sequence[Who] | None = None,
+        hash: bool = False,
     ) -> Receipt:
         """Reduce several tensors of one type in one transaction: one receipt, the same contributors for each."""
-        options = (op, tag, retry, min_world, timeout, scope)
-        return self._core.collective("all_reduce_many", list(tensors), None, options)
+        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
+        outputs = None if out is None else list(out)
+        return self._core.collective("all_reduce_many", list(tensors), outputs, options)
+
+    def all_gather(
+        self,
+        out: Any,
+        x: Any,
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Collect everybody's `x` in `out`, in the order of ranks: `out` is `world_size` times as large.
+
+        This and all collectives below do not go on without a member by themselves, because what they mean
+        depends on who is there: they raise `PeersLost`, and `out` is as it was.
+        """
+        options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
+        return self._core.collective("all_gather", [x], [out], options)
+
+    def reduce_scatter(
+        self,
+        out: Any,
+        x: Any,
+        op: Op = "sum",
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        quantize: Quantize | None = None,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Join everybody's `x` and keep the part of this member's rank in `out`."""
+        options = (op, tag, quantize, False, min_world, timeout, scope, hash, None)
+        return self._core.collective("reduce_scatter", [x], [out], options)
+
+    def broadcast(
+        self,
+        x: Any,
+        root: Who,
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Give everybody the root's `x`. `root` is a peer's id, its name, or its rank at the time of the call."""
+        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
+        return self._core.collective("broadcast", [x], None, options)
+
+    def reduce(
+        self,
+        x: Any,
+        root: Who,
+        op: Op = "sum",
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        quantize: Quantize | None = None,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Join everybody's `x` at the root, in place; elsewhere `x` stays as it is."""
+        options = (op, tag, quantize, False, min_world, timeout, scope, hash, root)
+        return self._core.collective("reduce", [x], None, options)
+
+    def gather(
+        self,
+        out: Any,
+        x: Any,
+        root: Who,
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Collect everybody's `x` in the root's `out`, in the order of ranks; elsewhere `out` may be `None`."""
+        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
+        return self._core.collective("gather", [x], [] if out is None else [out], options)
+
+    def scatter(
+        self,
+        out: Any,
+        x: Any,
+        root: Who,
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Give everybody its part of the root's `x`, in the order of ranks; elsewhere `x` may be `None`."""
+        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
+        return self._core.collective("scatter", [] if x is None else [x], [out], options)
+
+    def all_to_all(
+        self,
+        out: Any,
+        x: Any,
+        tag: int = 0,
+        timeout: float | None = None,
+        *,
+        min_world: int = 1,
+        scope: Sequence[Who] | None = None,
+        hash: bool = False,
+    ) -> Receipt:
+        """Give part r of `x` to rank r, and collect the parts for this rank in `out`, in the order of ranks."""
+        options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
+        return self._core.collective("all_to_all", [x], [out], options)
 
     def barrier(
         self,
-        *,
+        everyone: bool = False,
         tag: int = 0,
+        timeout: float | None = None,
+        *,
         retry: bool = True,
         min_world: int = 1,
-        timeout: float | None = None,
         scope: Sequence[Who] | None = None,
     ) -> Receipt:
-        """Wait until every member has called it."""
-        return self._core.collective("barrier", [], None, ("sum", tag, retry, min_world, timeout, scope))
+        """Wait until every member of the group has called it.
+
+        Args:
+            everyone: Whether to wait for all groups of the run; this version waits within one group only.
+            tag: Tells concurrent collectives apart.
+            timeout: Seconds; default: the communicator's.
+            retry: Whether to go on with the survivors when members are lost.
+            min_world: Fewest members that are wanted.
+            scope: Only these members of the group take part.
+        """
+        if everyone:
+            raise InvalidArgument("everyone=True: this version has no barrier across groups; use update_topology()")
+        options = ("sum", tag, None, retry, min_world, timeout, scope, False, None)
+        return self._core.collective("barrier", [], None, options)
 
     def __repr__(self) -> str:
         standing = self._core.standing()
