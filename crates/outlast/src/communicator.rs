@@ -99,6 +99,9 @@ impl Communicator {
             (Some(unreached), Err(Error::Call(CallError::Timeout(_)))) => {
                 Err(Error::NoCoordinator(unreached.to_string()))
             }
+            (None, Err(Error::Call(CallError::Timeout(waiting)))) if waiting.is_empty() => {
+                Err(Error::NotAdmitted)
+            }
             (_, outcome) => outcome,
         }
     }

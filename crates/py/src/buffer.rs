@@ -28,14 +28,59 @@ use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDeviceType};
 use dlpark::python::{ImportRequest, ImportedDlpack};
 use outlast::communicator::DataType;
-use pyo3::buffer::PyUntypedBuffer;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
+use std::ffi::CStr;
 use std::ops::Range;
+
+/// A loan by the buffer protocol. Exporters may leave strides out (then the memory is plain) and, without axes,
+/// the shape; pyo3's own type does not take such loans.
+struct Exported(Box<ffi::Py_buffer>);
+
+impl Exported {
+    fn get(object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        // It must not move while it is lent, and is released exactly once.
+        let mut view = Box::new(ffi::Py_buffer::new());
+        // SAFETY: the object and the view are valid, and the interpreter is at hand.
+        let outcome = unsafe { ffi::PyObject_GetBuffer(object.as_ptr(), &raw mut *view, ffi::PyBUF_FULL_RO) };
+        if outcome == 0 { Ok(Self(view)) } else { Err(PyErr::fetch(object.py())) }
+    }
+
+    fn axes<'a>(&'a self, values: *const isize) -> Option<&'a [isize]> {
+        let count = usize::try_from(self.0.ndim).unwrap_or(0);
+        // SAFETY: the exporter keeps one value per axis for as long as the loan lasts.
+        (!values.is_null() && count > 0).then(|| unsafe { std::slice::from_raw_parts::<'a>(values, count) })
+    }
+
+    fn shape(&self) -> &[isize] {
+        self.axes(self.0.shape).unwrap_or_default()
+    }
+
+    fn strides(&self) -> Option<&[isize]> {
+        self.axes(self.0.strides)
+    }
+
+    /// The letters of the element type; without any, bytes.
+    fn format(&self) -> &[u8] {
+        if self.0.format.is_null() {
+            return b"B";
+        }
+        // SAFETY: a text with its end mark, which lives as long as the loan.
+        unsafe { CStr::from_ptr(self.0.format) }.to_bytes()
+    }
+}
+
+impl Drop for Exported {
+    fn drop(&mut self) {
+        // SAFETY: got in `get`, given back once, with the interpreter at hand (see the invariant of `Tensor`).
+        unsafe { ffi::PyBuffer_Release(&raw mut *self.0) };
+    }
+}
 
 /// What keeps the memory where it is.
 enum Loan {
-    Buffer(#[expect(dead_code, reason = "held, not read")] PyUntypedBuffer),
+    Buffer(#[expect(dead_code, reason = "held, not read")] Exported),
     Dlpack(#[expect(dead_code, reason = "held, not read")] ImportedDlpack),
 }
 
@@ -61,12 +106,12 @@ impl Tensor {
     /// Borrows the memory of `object`, whose argument is called `name`.
     pub(crate) fn borrow(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
         // SAFETY: asks a type whether it has a slot.
-        let buffered = unsafe { pyo3::ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1;
+        let buffered = unsafe { ffi::PyObject_CheckBuffer(object.as_ptr()) } == 1;
         if buffered { Self::from_buffer(name, object) } else { Self::from_dlpack(name, object) }
     }
 
     fn from_buffer(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
-        let buffer = match PyUntypedBuffer::get(object) {
+        let buffer = match Exported::get(object) {
             Ok(buffer) => buffer,
             // An array whose type the buffer protocol has no letter for, such as ml_dtypes' bfloat16.
             Err(_) if type_name(object) == "bfloat16" => {
@@ -79,20 +124,25 @@ impl Tensor {
                 return Err(invalid(format!("{name}: {} lends no memory: {error}", describe(object))));
             }
         };
-        let data_type = of_format(buffer.format().to_bytes(), buffer.item_size())
+        let view = &buffer.0;
+        let size = view.itemsize;
+        let data_type = of_format(buffer.format(), size.cast_unsigned())
             .map_err(|problem| invalid(format!("{name}: {} {problem}", describe(object))))?;
-        if buffer.suboffsets().is_some() {
-            return Err(not_dense(name, object));
-        }
-        let strides = buffer.strides().iter().map(|stride| stride / buffer.item_size().cast_signed());
-        let even = buffer.strides().iter().all(|stride| stride % buffer.item_size().cast_signed() == 0);
-        let axes = dense_axes(buffer.shape().iter().copied().zip(strides)).filter(|_| even);
+        let shape: Vec<usize> = buffer.shape().iter().map(|size| size.cast_unsigned()).collect();
+        let strides = match buffer.strides() {
+            Some(strides) if strides.iter().all(|stride| stride % size == 0) => {
+                strides.iter().map(|stride| stride / size).collect()
+            }
+            Some(_) => return Err(not_dense(name, object)),
+            None => plain_strides(&shape),
+        };
+        let axes = dense_axes(shape.iter().copied().zip(strides)).filter(|_| view.suboffsets.is_null());
         let axes = axes.ok_or_else(|| not_dense(name, object))?;
         Ok(Self {
-            start: buffer.buf_ptr().cast(),
-            elements: buffer.item_count(),
+            start: view.buf.cast(),
+            elements: shape.iter().product(),
             data_type,
-            read_only: buffer.readonly(),
+            read_only: view.readonly != 0,
             axes,
             _loan: Loan::Buffer(buffer),
         })

@@ -59,7 +59,7 @@ pub(crate) fn of_call(py: Python<'_>, error: &Error, purpose: Purpose) -> PyErr 
             ("InvalidArgument", None)
         }
         Error::Unauthorized(_) => ("Unauthorized", None),
-        Error::NoCoordinator(_) => ("OperationTimeout", None),
+        Error::NoCoordinator(_) | Error::NotAdmitted => ("OperationTimeout", None),
         Error::Silent(_) => ("RetryError", None),
         _ => ("FatalError", None),
     };

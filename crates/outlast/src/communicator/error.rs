@@ -60,6 +60,12 @@ pub enum Error {
     /// No coordinator was reached before the deadline. Nothing was joined.
     #[error("no coordinator was reached in time: {0}")]
     NoCoordinator(String),
+    /// The coordinator was reached, and nobody let us in before the deadline. Nothing was joined.
+    #[error(
+        "registered with the coordinator and not admitted in time: every peer that is in must call \
+         update_topology, and there must be min_world of them"
+    )]
+    NotAdmitted,
     /// Nothing answered a question about the run.
     #[error("the coordinator did not answer: {0}")]
     Silent(String),
@@ -76,7 +82,7 @@ impl Error {
                 CallError::Mismatch { .. } | CallError::Out(OutReason::Left | OutReason::NotConnected),
             ) => NextStep::Fatal,
             Self::Call(CallError::Out(_)) => NextStep::Rejoin,
-            Self::Call(_) | Self::Silent(_) | Self::NoCoordinator(_) => NextStep::Retry,
+            Self::Call(_) | Self::Silent(_) | Self::NoCoordinator(_) | Self::NotAdmitted => NextStep::Retry,
             _ => NextStep::Fatal,
         }
     }
