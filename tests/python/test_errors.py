@@ -1,0 +1,345 @@
+"""Errors: each says what to do next, and carries what a program needs for it."""
+
+import pickle
+import signal
+import threading
+import time
+
+import numpy as np
+import outlast
+import pytest
+from conftest import wait_until
+
+ONES = np.ones(3, np.float32)
+
+
+def test_the_tree():
+    tree = {
+        outlast.RetryError: [
+            outlast.PeersLost,
+            outlast.TooFewPeers,
+            outlast.TopologyFailed,
+            outlast.OperationTimeout,
+        ],
+        outlast.RejoinError: [outlast.Kicked, outlast.CoordinatorLost],
+        outlast.FatalError: [outlast.Mismatch, outlast.InvalidArgument, outlast.Unauthorized],
+    }
+    for parent, children in tree.items():
+        assert issubclass(parent, outlast.OutlastError)
+        assert all(issubclass(child, parent) for child in children)
+    assert issubclass(outlast.OperationTimeout, TimeoutError)
+    assert issubclass(outlast.InvalidArgument, ValueError)
+    assert outlast.RetryError("x").torn is False
+
+
+def test_errors_and_records_survive_pickling():
+    lost = outlast.PeersLost("gone", {"ab": "killed"})
+    late = outlast.OperationTimeout("late", [("ab", "p1", "alive", "barrier", 1.5)])
+    other = outlast.Mismatch("differs", ("this", "that"))
+    again = [pickle.loads(pickle.dumps(error)) for error in (lost, late, other)]
+    assert again[0].lost == {"ab": "killed"}
+    assert again[1].waiting_for[0].name == "p1"
+    assert again[1].waiting_for[0].age == 1.5
+    assert (again[2].ours, again[2].others) == ("this", "that")
+    receipt = outlast.Receipt(1, 2, 3, 0, 2, ("a" * 32, "b" * 32), 1, 0, "ring", 10, 10, 0.1)
+    assert pickle.loads(pickle.dumps(receipt)) == receipt
+    assert "contributors=(aaaaaaaa, bbbbbbbb)" in repr(receipt)
+    with pytest.raises(AttributeError):
+        receipt.epoch = 5
+    peer = outlast.Peer("ab", 0, 0, "me", "127.0.0.1:1", "alive")
+    assert pickle.loads(pickle.dumps(peer)) == peer
+
+
+@pytest.mark.parametrize(
+    ("use", "words"),
+    [
+        (lambda comm: comm.connect(min_world=0), "min_world=0"),
+        (lambda comm: comm.connect(min_world=-1), "min_world=-1"),
+        (lambda comm: comm.connect(timeout=0), "timeout=0"),
+        (lambda comm: comm.connect(timeout=-1.5), "timeout=-1.5"),
+        (lambda comm: comm.connect(timeout=float("inf")), "timeout=inf"),
+        (lambda comm: comm.connect(timeout=float("nan")), "timeout=NaN"),
+        (lambda comm: comm.all_reduce(ONES.copy(), op="median"), "median.*sum"),
+        (lambda comm: comm.all_reduce(ONES.copy(), tag=-1), "tag=-1"),
+        (lambda comm: comm.all_reduce(ONES.copy(), min_world=0), "min_world=0"),
+        (lambda comm: comm.all_reduce(ONES.copy(), timeout=0), "timeout=0"),
+        (lambda comm: comm.all_reduce(ONES.copy(), quantize="int7"), "int7.*int8"),
+        (lambda comm: comm.all_reduce(ONES.copy(), op="band"), "band|bits"),
+        (lambda comm: comm.all_reduce(ONES.copy()), "not connected"),
+        (lambda comm: comm.barrier(everyone=True), "everyone"),
+        (lambda comm: comm.update_topology(), "not connected"),
+    ],
+)
+def test_arguments_that_make_no_sense(peer, use, words):
+    with pytest.raises(outlast.InvalidArgument, match=words):
+        use(peer())
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        lambda comm: comm.connect("two"),
+        lambda comm: comm.connect(timeout="soon"),
+        lambda comm: comm.all_reduce(ONES.copy(), op=3),
+        lambda comm: comm.all_reduce(ONES.copy(), tag="zero"),
+        lambda comm: comm.all_reduce(ONES.copy(), tag=1.5),
+        lambda comm: comm.all_reduce(ONES.copy(), scope=5),
+        lambda comm: comm.all_reduce_many(5),
+        lambda comm: comm.broadcast(ONES.copy(), 1.5),
+        lambda comm: comm.all_reduce(),
+        lambda comm: comm.all_reduce(ONES.copy(), unknown=1),
+    ],
+)
+def test_arguments_of_the_wrong_type(peer, use):
+    with pytest.raises(TypeError):
+        use(peer())
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"coordinator": None}, "OUTLAST_COORDINATOR"),
+        ({"preset": "moon"}, "moon.*local"),
+        ({"run_id": "a b"}, "run_id.*contains"),
+        ({"run_id": ""}, "run_id.*bytes"),
+        ({"secret": "hunter2"}, "secret.*does not start"),
+        ({"secret": None}, "OUTLAST_SECRET"),
+        ({"listen": "nowhere"}, "listen.*host:port"),
+        ({"advertise": "nowhere"}, "advertise.*host:port"),
+        ({"stall_budget": 0}, "stall_budget=0"),
+        ({"timeout": -1}, "timeout=-1"),
+        ({"colour": "blue"}, "colour"),
+    ],
+)
+def test_settings_that_make_no_sense(coordinator, options, words):
+    settings = {"coordinator": coordinator.address, "secret": coordinator.secret} | options
+    with pytest.raises(outlast.InvalidArgument, match=words):
+        outlast.Communicator(**settings)
+
+
+def test_the_environment_gives_defaults(coordinator, monkeypatch, tmp_path):
+    secret = tmp_path / "secret"
+    secret.write_text(coordinator.secret)
+    secret.chmod(0o600)
+    monkeypatch.setenv("OUTLAST_COORDINATOR", coordinator.address)
+    monkeypatch.setenv("OUTLAST_SECRET_FILE", str(secret))
+    monkeypatch.setenv("OUTLAST_RUN_ID", "by-environment")
+    monkeypatch.setenv("OUTLAST_GROUP", "3")
+    with outlast.Communicator(preset="local") as comm:
+        assert comm.peers()[0].group == 3
+        assert coordinator.status("by-environment")["world_size"] == 1
+        assert coordinator.status()["world_size"] == 1
+    monkeypatch.setenv("OUTLAST_GROUP", "three")
+    with pytest.raises(outlast.InvalidArgument, match="OUTLAST_GROUP"):
+        outlast.Communicator()
+    monkeypatch.setenv("OUTLAST_SECRET", coordinator.secret)
+    monkeypatch.setenv("OUTLAST_GROUP", "")
+    with pytest.raises(outlast.InvalidArgument, match="both"):
+        outlast.Communicator()
+
+
+def test_another_secret_is_unauthorized_at_once(coordinator):
+    comm = outlast.Communicator(coordinator.address, secret=outlast.new_secret(), preset="local")
+    began = time.monotonic()
+    with pytest.raises(outlast.Unauthorized, match="same secret and run id"):
+        comm.connect(timeout=30)
+    assert time.monotonic() - began < 5
+    comm.close()
+
+
+def test_no_coordinator_is_a_timeout_with_its_cause():
+    comm = outlast.Communicator("127.0.0.1:1", secret=outlast.new_secret(), preset="local")
+    with pytest.raises(outlast.OperationTimeout, match="127.0.0.1:1.*refused"):
+        comm.connect(timeout=0.5)
+    comm.close()
+
+
+def test_nobody_lets_a_newcomer_in(peer):
+    first, second = peer(), peer()
+    first.connect()
+    errors = []
+
+    def join():
+        try:
+            second.connect(timeout=0.5)
+        except outlast.OutlastError as error:
+            errors.append(error)
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    thread.join(10)
+    assert isinstance(errors[0], outlast.OperationTimeout)
+    assert "update_topology" in str(errors[0])
+
+
+def test_a_timeout_names_who_was_waited_for(together):
+    def work(number, comm):
+        if number == 0:
+            x = ONES.copy()
+            with pytest.raises(outlast.OperationTimeout) as caught:
+                comm.all_reduce(x, timeout=0.5)
+            assert (x == 1).all()
+            (waiting,) = caught.value.waiting_for
+            assert waiting.name == "p1"
+            assert waiting.peer in {peer.id for peer in comm.peers()}
+            assert waiting.age >= 0
+            assert waiting.health
+            assert "p1" in str(caught.value)
+            with pytest.raises(outlast.OperationTimeout):
+                comm.barrier(timeout=0.3, tag=2)
+            comm.barrier(tag=5)
+        else:
+            comm.barrier(tag=5)
+
+    together(2, work)
+
+
+def test_a_call_that_differs_is_told_so(together):
+    def work(number, comm):
+        if number == 2:
+            with pytest.raises(outlast.Mismatch) as caught:
+                comm.all_reduce(np.ones(5, np.float64))
+            assert "f64" in caught.value.ours
+            assert "f32" in caught.value.others
+        x = ONES.copy()
+        comm.all_reduce(x)
+        return x[0]
+
+    assert together(3, work) == [3.0] * 3
+
+
+def test_too_few_peers(together):
+    def work(number, comm):
+        with pytest.raises(outlast.TooFewPeers, match="update_topology"):
+            comm.all_reduce(ONES.copy(), min_world=5)
+
+    together(2, work)
+
+
+PEER = """
+    import sys, numpy as np, outlast
+    comm = outlast.Communicator(preset="local", timeout=30, listen="127.0.0.1:0", name="victim")
+    comm.connect(2)
+    print("ready")
+    sys.stdin.readline()
+"""
+
+
+def test_a_killed_peer_is_lost_with_a_reason(peer, program):
+    comm = peer(name="survivor")
+    joined = threading.Thread(target=comm.connect, args=(2,))
+    joined.start()
+    victim = program(PEER)
+    assert victim.stdout.readline() == "ready\n"
+    joined.join()
+    victims = [other.id for other in comm.peers() if other.name == "victim"]
+    killer = threading.Timer(0.3, victim.kill)
+    killer.start()
+    x = ONES.copy()
+    with pytest.raises(outlast.PeersLost) as caught:
+        comm.all_reduce(x, retry=False)
+    assert list(caught.value.lost) == victims
+    assert all(caught.value.lost.values())
+    assert (x == 1).all()
+    # By default the survivors go on.
+    receipt = comm.all_reduce(x)
+    assert receipt.contributors == (comm.peer_id,)
+    assert comm.world_size == 1
+    with pytest.raises(outlast.TooFewPeers):
+        comm.all_reduce(x, min_world=2)
+
+
+def test_the_loss_of_the_coordinator_and_the_way_back(program):
+    first = outlast.Coordinator(preset="local")
+    port, secret = first.address, first.secret
+    comm = outlast.Communicator(port, secret=secret, preset="local", timeout=30)
+    comm.connect()
+    first.close()
+    began = time.monotonic()
+    with pytest.raises(outlast.CoordinatorLost):
+        comm.all_reduce(ONES.copy(), timeout=60)
+    assert 5 < time.monotonic() - began < 30
+    with pytest.raises(outlast.CoordinatorLost):
+        comm.barrier()
+    with outlast.Coordinator(listen=port, secret=secret, preset="local"):
+        comm.connect(timeout=20)
+        assert comm.world_size == 1
+        comm.all_reduce(ONES.copy())
+    comm.close()
+
+
+def test_a_stopped_peer_is_put_out_and_comes_back(program):
+    with outlast.Coordinator(preset="local", stall_budget=1.0) as coordinator:
+        comm = outlast.Communicator(
+            coordinator.address, secret=coordinator.secret, preset="local", stall_budget=1.0, name="survivor"
+        )
+        joined = threading.Thread(target=comm.connect, args=(2,))
+        joined.start()
+        code = (
+            PEER
+            + """
+    try:
+        comm.barrier()
+    except outlast.Kicked as error:
+        print("kicked")
+    comm.connect(min_world=2, timeout=20)
+    print("back")
+    comm.barrier(tag=8)
+    """
+        )
+        victim = program(code, OUTLAST_COORDINATOR=coordinator.address, OUTLAST_SECRET=coordinator.secret)
+        assert victim.stdout.readline() == "ready\n"
+        joined.join()
+        victim.send_signal(signal.SIGSTOP)
+        receipt = comm.all_reduce(ONES.copy(), timeout=30)
+        assert receipt.contributors == (comm.peer_id,)
+        victim.send_signal(signal.SIGCONT)
+        victim.stdin.write("go\n")
+        victim.stdin.flush()
+        assert victim.stdout.readline() == "kicked\n", victim.stderr.read()
+        change = comm.update_topology(min_world=2, timeout=20)
+        assert len(change.joined) == 1
+        assert comm.world_size == 2
+        comm.barrier(tag=8)
+        assert victim.stdout.readline() == "back\n", victim.stderr.read()
+        comm.close()
+
+
+def test_a_closed_communicator_says_so(peer):
+    comm = peer()
+    comm.connect()
+    comm.close()
+    comm.close()
+    for use in (comm.connect, comm.barrier, comm.peers, lambda: comm.peer_id):
+        with pytest.raises(outlast.InvalidArgument, match="closed"):
+            use()
+    assert "closed" in repr(comm)
+
+
+def test_leaving_and_coming_back(peer):
+    comm = peer()
+    for _ in range(3):
+        comm.connect()
+        comm.all_reduce(ONES.copy())
+        comm.leave()
+        with pytest.raises(outlast.InvalidArgument):
+            comm.all_reduce(ONES.copy())
+    with pytest.raises(outlast.InvalidArgument, match="already connected"):
+        comm.connect()
+        comm.connect()
+
+
+def test_what_is_seen_changes_only_inside_a_call(coordinator, peer):
+    first, second = peer(name="first"), peer(name="second")
+    joined = threading.Thread(target=second.connect, args=(2,))
+    joined.start()
+    first.connect(2)
+    joined.join()
+    second.leave()
+    wait_until(lambda: coordinator.status()["world_size"] == 1)
+    time.sleep(0.2)
+    assert (first.world_size, len(first.peers())) == (2, 2)
+    epoch = first.epoch
+    first.barrier()
+    assert (first.world_size, len(first.peers()), first.rank) == (1, 1, 0)
+    assert first.epoch > epoch

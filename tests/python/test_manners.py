@@ -1,0 +1,351 @@
+"""Behaviour inside somebody else's process: signals, forks, threads, the end, silence."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+
+import numpy as np
+import outlast
+import pytest
+from conftest import wait_until
+
+BEGIN = """
+    import os, signal, sys, time, threading
+    import numpy as np
+    import outlast
+    comm = outlast.Communicator(preset="local", timeout=30, listen="127.0.0.1:0")
+"""
+CALLS = {
+    "all_reduce": "comm.all_reduce(np.ones(1 << 20, np.float32))",
+    "small all_reduce": "comm.all_reduce(np.ones(3, np.float32))",
+    "all_reduce_many": "comm.all_reduce_many([np.ones(1 << 18, np.float32)] )",
+    "all_gather": "comm.all_gather(np.ones(2000, np.float32), np.ones(1000, np.float32))",
+    "reduce_scatter": "comm.reduce_scatter(np.ones(1000, np.float32), np.ones(2000, np.float32))",
+    "broadcast": "comm.broadcast(np.ones(1 << 18, np.float32), 1 - comm.rank)",
+    "reduce": "comm.reduce(np.ones(1 << 18, np.float32), comm.rank)",
+    "gather": "comm.gather(np.ones(2000, np.float32), np.ones(1000, np.float32), comm.rank)",
+    "scatter": "comm.scatter(np.ones(1000, np.float32), None, 1 - comm.rank)",
+    "all_to_all": "comm.all_to_all(np.ones(2000, np.float32), np.ones(2000, np.float32))",
+    "barrier": "comm.barrier()",
+    "update_topology": "comm.update_topology()",
+    "wait for a handle": "comm.all_reduce_async(np.ones(1000, np.float32)).wait()",
+    "events": "outlast.Membership('127.0.0.1:0', preset='local').events(30)",
+}
+
+
+@pytest.mark.parametrize("call", CALLS)
+def test_ctrl_c_is_answered_at_once_and_breaks_nothing(peer, program, call):
+    code = (
+        BEGIN
+        + f"""
+    comm.connect(2)
+    {'m = outlast.Membership("127.0.0.1:0", preset="local"); m.events(0.5)' if call == "events" else "pass"}
+    print("ready")
+    try:
+        {CALLS[call] if call != "events" else "m.events(30); m.events(30)"}
+    except KeyboardInterrupt:
+        print("interrupted")
+    # Nothing is broken: the next collective, with the other taking part, works.
+    sys.stdin.readline()
+    x = np.ones(1000, np.float32)
+    receipt = comm.all_reduce(x, tag=7)
+    print(x[0], len(receipt.contributors))
+    """
+    )
+    other = peer(name="other")
+    joined = threading.Thread(target=other.connect, args=(2,))
+    joined.start()
+    child = program(code)
+    assert child.stdout.readline() == "ready\n", child.stderr.read()
+    joined.join()
+    time.sleep(0.15)
+    assert child.poll() is None
+    began = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline() == "interrupted\n", child.stderr.read()
+    took = time.monotonic() - began
+    child.stdin.write("go\n")
+    child.stdin.flush()
+    x = np.ones(1000, np.float32)
+    other.all_reduce(x, tag=7)
+    assert x[0] == 2
+    assert child.stdout.readline() == "2.0 2\n", child.stderr.read()
+    assert child.wait(20) == 0, child.stderr.read()
+    assert took < 0.2, f"{took} s"
+
+
+def test_ctrl_c_while_connecting(coordinator, program):
+    code = (
+        BEGIN
+        + """
+    print("ready")
+    began = time.monotonic()
+    try:
+        comm.connect(min_world=2)
+    except KeyboardInterrupt:
+        print("interrupted")
+    comm.connect(min_world=1, timeout=10)
+    print(comm.world_size)
+    """
+    )
+    child = program(code)
+    assert child.stdout.readline() == "ready\n"
+    wait_until(lambda: coordinator.status()["world_size"] == 1)
+    began = time.monotonic()
+    child.send_signal(signal.SIGINT)
+    assert child.stdout.readline() == "interrupted\n", child.stderr.read()
+    assert time.monotonic() - began < 0.2
+    assert child.stdout.readline() == "1\n", child.stderr.read()
+    assert child.wait(20) == 0
+
+
+def test_a_handler_that_returns_does_not_disturb_the_call(coordinator, peer, program):
+    code = (
+        BEGIN
+        + """
+    seen = []
+    def handler(number, frame):
+        seen.append(number)
+        try:
+            comm.barrier(tag=3)
+        except outlast.InvalidArgument as error:
+            assert "signal's handler" in str(error)
+            print("handled")
+    signal.signal(signal.SIGUSR1, handler)
+    comm.connect(2)
+    print("ready")
+    x = np.ones(1 << 20, np.float32)
+    comm.all_reduce(x)
+    print(x.sum() / len(x), len(seen))
+    """
+    )
+    other = peer(name="other")
+    threading.Thread(target=other.connect, args=(2,)).start()
+    child = program(code)
+    assert child.stdout.readline() == "ready\n", child.stderr.read()
+    wait_until(lambda: coordinator.status()["groups"][0]["collectives"])
+    for _ in range(3):
+        child.send_signal(signal.SIGUSR1)
+        assert child.stdout.readline() == "handled\n"
+    x = np.ones(1 << 20, np.float32)
+    other.all_reduce(x)
+    assert child.stdout.readline() == "2.0 3\n"
+    assert child.wait(20) == 0, child.stderr.read()
+
+
+def test_blocking_calls_let_other_threads_run(peer):
+    comms = [peer(name=f"p{number}") for number in range(2)]
+    others = threading.Thread(target=comms[1].connect, args=(2,))
+    others.start()
+    comms[0].connect(2)
+    others.join()
+    waiting = threading.Thread(target=comms[0].barrier)
+    waiting.start()
+    count, until = 0, time.monotonic() + 0.3
+    while time.monotonic() < until:
+        count += 1
+    assert waiting.is_alive()
+    assert count > 10_000
+    comms[1].barrier()
+    waiting.join(10)
+    assert not waiting.is_alive()
+
+
+def test_a_forked_child_is_refused_and_holds_no_socket(coordinator, peer):
+    comm = peer()
+    comm.connect()
+    member = outlast.Membership("127.0.0.1:0", preset="local", secret=coordinator.secret)
+    handle = comm.all_reduce_async(np.ones(3, np.float32), tag=1)
+    handle.wait()
+    uses = [
+        lambda: comm.rank,
+        lambda: comm.peer_id,
+        lambda: comm.peers(),
+        lambda: comm.connect(),
+        lambda: comm.update_topology(),
+        lambda: comm.all_reduce(np.ones(3, np.float32)),
+        lambda: comm.all_reduce_async(np.ones(3, np.float32)),
+        lambda: comm.barrier(),
+        lambda: comm.leave(),
+        lambda: comm.close(),
+        lambda: handle.wait(),
+        lambda: handle.done(),
+        lambda: coordinator.status(),
+        lambda: coordinator.address,
+        lambda: coordinator.close(),
+        lambda: member.active(),
+        lambda: member.events(0),
+        lambda: member.leave(),
+    ]
+    parents = socket_names()
+    assert parents, "the test cannot see sockets"
+    child = os.fork()
+    if child == 0:
+        code = 0
+        try:
+            for number, use in enumerate(uses):
+                try:
+                    use()
+                    code = 100 + number
+                except outlast.FatalError as error:
+                    if "forked child" not in str(error):
+                        code = 50 + number
+            if socket_names() & parents:
+                code = 2
+            repr(comm), repr(coordinator), repr(member), repr(handle)
+            # It may make its own, and dropping the parent's objects harms nobody.
+            with outlast.Coordinator(preset="local") as own:
+                mine = outlast.Communicator(own.address, secret=own.secret, preset="local")
+                with mine:
+                    mine.all_reduce(np.ones(3, np.float32))
+        except BaseException:
+            code = 1
+        os._exit(code)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 0
+    x = np.ones(3, np.float32)
+    comm.all_reduce(x)
+    member.leave()
+
+
+def socket_names():
+    """The sockets that this process holds, by their kernel names."""
+    names = set()
+    for entry in os.listdir("/proc/self/fd"):
+        try:
+            target = os.readlink(f"/proc/self/fd/{entry}")
+        except OSError:
+            continue
+        if target.startswith("socket:"):
+            names.add(target)
+    return names
+
+
+def test_a_forked_child_may_exit_as_usual(peer, program):
+    """Its interpreter's end runs at-exit hooks and drops objects of the parent's."""
+    code = (
+        BEGIN
+        + """
+    comm.connect()
+    handle = comm.all_reduce_async(np.ones(3, np.float32))
+    child = os.fork()
+    if child == 0:
+        sys.exit(7)
+    _, status = os.waitpid(child, 0)
+    print(os.waitstatus_to_exitcode(status))
+    handle.wait()
+    comm.all_reduce(np.ones(3, np.float32))
+    print("fine")
+    """
+    )
+    child = program(code)
+    out, err = child.communicate(timeout=30)
+    assert (out, err, child.returncode) == ("7\nfine\n", "", 0)
+
+
+@pytest.mark.parametrize("way", ["fork", "spawn"])
+def test_multiprocessing_pools(peer, program, way):
+    code = (
+        BEGIN
+        + f"""
+    import multiprocessing
+    comm.connect()
+    with multiprocessing.get_context("{way}").Pool(2) as pool:
+        for step in range(5):
+            squares = pool.map_async(abs, range(-10, 0))
+            comm.all_reduce(np.ones(1000, np.float32))
+            assert sum(squares.get(20)) == 55
+    print("fine")
+    """
+    )
+    child = program(code)
+    out, err = child.communicate(timeout=60)
+    assert (out, err, child.returncode) == ("fine\n", "", 0)
+
+
+@pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "del comm, handles", "comm.leave()", "comm.close()"])
+def test_the_interpreter_ends_cleanly_with_operations_in_flight(coordinator, peer, program, end):
+    """Others never come: the operations are in flight when the interpreter ends."""
+    other = peer(name="other")
+    threading.Thread(target=other.connect, args=(2,)).start()
+    code = (
+        BEGIN
+        + f"""
+    comm.connect(2)
+    handles = [comm.all_reduce_async(np.ones(1 << 18, np.float32), tag=tag) for tag in range(4)]
+    thread = threading.Thread(target=lambda: comm.all_reduce(np.ones(1 << 18, np.float32), tag=9), daemon=True)
+    thread.start()
+    time.sleep(0.2)
+    print("ready")
+    {end}
+    """
+    )
+    child = program(code)
+    out, err = child.communicate(timeout=30)
+    assert (out, child.returncode) == ("ready\n", 0), err
+    # A thread of the program may say how its call ended; nothing else is said.
+    assert "Fatal Python error" not in err
+    assert "panicked" not in err
+    # It said goodbye: nobody had to find out.
+    status = wait_until(lambda: (now := coordinator.status())["world_size"] == 1 and now)
+    assert status["evictions"] == 0, status
+
+
+def test_nothing_is_printed_unless_asked(program):
+    code = (
+        BEGIN
+        + """
+    comm.connect()
+    comm.all_reduce(np.ones(3, np.float32))
+    comm.close()
+    """
+    )
+    quiet = program(code)
+    assert quiet.communicate(timeout=30) == ("", "")
+    # Nobody listens at port 1.
+    loud = program(BEGIN + "    comm.connect(timeout=0.3)", OUTLAST_LOG="debug", OUTLAST_COORDINATOR="127.0.0.1:1")
+    out, err = loud.communicate(timeout=30)
+    assert out == ""
+    assert "no coordinator" in err
+    assert "OperationTimeout: no coordinator was reached in time" in err
+
+
+def test_two_communicators_of_one_run_in_one_thread_are_refused(peer):
+    first, second = peer(name="first"), peer(name="second")
+    first.connect()
+    with pytest.raises(outlast.InvalidArgument, match="each would wait for the other"):
+        second.connect(timeout=5)
+    first.leave()
+    second.connect(timeout=5)
+    assert second.world_size == 1
+    second.leave()
+    other = peer(name="another run", run_id="another")
+    other.connect(timeout=5)
+    first.connect(timeout=5)
+    other.all_reduce(np.ones(3, np.float32))
+    first.all_reduce(np.ones(3, np.float32))
+
+
+def test_threads_of_a_pool_may_take_turns(peer):
+    from concurrent.futures import ThreadPoolExecutor
+
+    comms = [peer(name=f"p{number}") for number in range(3)]
+    with ThreadPoolExecutor(3) as pool:
+        list(pool.map(lambda comm: comm.connect(3), comms))
+        for step in range(10):
+            tensors = [np.full(10, number, np.float32) for number in range(3)]
+            order = comms[step % 3 :] + comms[: step % 3]
+            list(pool.map(lambda pair: pair[0].all_reduce(pair[1]), zip(order, tensors, strict=True)))
+            assert all(tensor[0] == 3 for tensor in tensors)
+
+
+def test_importing_is_quick():
+    code = "import time; t = time.perf_counter(); import outlast; print(time.perf_counter() - t)"
+    times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
+    print(f"import outlast: {min(times) * 1e3:.0f} ms at best of {len(times)}")
+    assert min(times) < 0.1
+    loaded = "import sys, outlast; print('numpy' in sys.modules, 'torch' in sys.modules)"
+    assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "False False\n"
