@@ -129,7 +129,9 @@ class Communicator:
         self._core.close()
 
     def __enter__(self) -> Self:
-        self.connect()
+        """Connect, unless that is done already; leaving the block closes the communicator."""
+        if self._core.standing() != "connected":
+            self.connect()
         return self
 
     def __exit__(

@@ -183,7 +183,15 @@ def test_torch_tensors(together):
     torch = pytest.importorskip("torch")
 
     def work(number, comm):
-        for dtype in [torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.uint8, torch.bool]:
+        for dtype in [
+            torch.float32,
+            torch.float64,
+            torch.float16,
+            torch.bfloat16,
+            torch.int64,
+            torch.uint8,
+            torch.bool,
+        ]:
             x = torch.ones(7, dtype=dtype)
             comm.all_reduce(x)
             assert (x == (1 if dtype == torch.bool else 2)).all(), dtype

@@ -1,0 +1,101 @@
+"""Nothing grows: connecting and leaving, over and over."""
+
+import gc
+import os
+import threading
+
+import numpy as np
+import outlast
+import pytest
+from conftest import wait_until
+
+
+def resident():
+    """Bytes of memory that this process has in use."""
+    with open("/proc/self/statm") as file:
+        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+def descriptors():
+    return len(os.listdir("/proc/self/fd"))
+
+
+def threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def settle(before):
+    """Waits until what is let go in the background is gone: the coordinator keeps an empty run for a while."""
+    gc.collect()
+    wait_until(lambda: descriptors() <= before[0] + 2 and threads() <= before[1] + 2, 30)
+
+
+def cycle(coordinator):
+    comms = [
+        outlast.Communicator(coordinator.address, secret=coordinator.secret, preset="local", listen="127.0.0.1:0")
+        for _ in range(2)
+    ]
+
+    def work(comm):
+        comm.connect(2)
+        comm.all_reduce(np.ones(10_000, np.float32))
+        comm.all_reduce_async(np.ones(10_000, np.float32), tag=1).wait()
+        comm.leave()
+        comm.close()
+
+    workers = [threading.Thread(target=work, args=(comm,)) for comm in comms]
+    for worker in workers:
+        worker.start()
+    for worker in workers:
+        worker.join(30)
+        assert not worker.is_alive()
+
+
+def cycles(coordinator, warm_up, count, growth):
+    for _ in range(warm_up):
+        cycle(coordinator)
+    settle((descriptors(), threads()))
+    before, memory = (descriptors(), threads()), resident()
+    for _ in range(count):
+        cycle(coordinator)
+    settle(before)
+    grown = resident() - memory
+    print(f"\n{count} cycles: {grown / 1024:.0f} KiB more memory, descriptors {before[0]} -> {descriptors()}")
+    assert grown < growth, f"{grown} bytes in {count} cycles"
+    assert coordinator.status()["world_size"] == 0
+
+
+def test_fifty_cycles_leave_nothing_behind(coordinator):
+    cycles(coordinator, 25, 25, 8 << 20)
+
+
+@pytest.mark.soak
+def test_a_thousand_cycles_leave_nothing_behind(coordinator):
+    cycles(coordinator, 200, 800, 8 << 20)
+
+
+def test_the_same_object_connects_and_leaves(coordinator, peer):
+    comm = peer()
+    for _ in range(20):
+        comm.connect()
+        comm.all_reduce(np.ones(100, np.float32))
+        comm.leave()
+    before = descriptors(), threads()
+    for _ in range(30):
+        comm.connect()
+        comm.all_reduce(np.ones(100, np.float32))
+        comm.leave()
+    settle(before)
+
+
+def test_objects_that_are_dropped_are_let_go(coordinator):
+    before = descriptors(), threads()
+    for _ in range(5):
+        comm = outlast.Communicator(coordinator.address, secret=coordinator.secret, preset="local")
+        comm.connect()
+        handle = comm.all_reduce_async(np.ones(1000, np.float32))
+        del comm, handle
+        gc.collect()
+        wait_until(lambda: coordinator.status()["world_size"] == 0)
+    settle(before)
+    assert coordinator.status()["evictions"] == 0
