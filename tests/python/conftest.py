@@ -26,13 +26,13 @@ def pytest_collection_modifyitems(items):
             item.add_marker(pytest.mark.skip(reason="minutes long: set OUTLAST_SOAK=1"))
 
 
-@pytest.fixture()
+@pytest.fixture
 def coordinator():
     with outlast.Coordinator(preset="local") as service:
         yield service
 
 
-@pytest.fixture()
+@pytest.fixture
 def peer(coordinator):
     """Makes communicators that are closed when the test is over."""
     made = []
@@ -48,7 +48,7 @@ def peer(coordinator):
         comm.close()
 
 
-@pytest.fixture()
+@pytest.fixture
 def together(peer):
     """Runs `program(number, comm)` as that many connected peers at once, and returns what each returned."""
 
@@ -76,7 +76,7 @@ def together(peer):
     return run
 
 
-@pytest.fixture()
+@pytest.fixture
 def program(coordinator):
     """Starts Python code as a process that finds the coordinator in its environment."""
     started = []

@@ -8,7 +8,7 @@ import outlast
 import pytest
 
 
-@pytest.fixture()
+@pytest.fixture
 def alone(peer):
     """A world of one: a sum over it must give back what was there, in the same memory."""
     comm = peer(name="alone")

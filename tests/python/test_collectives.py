@@ -7,7 +7,7 @@ import numpy as np
 import outlast
 import pytest
 
-DTYPES = "uint8 int8 uint16 int16 uint32 int32 uint64 int64 float16 float32 float64".split()
+DTYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
 OPS = {
     "sum": functools.partial(functools.reduce, operator.add),
     "prod": functools.partial(functools.reduce, operator.mul),

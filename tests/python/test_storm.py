@@ -52,6 +52,11 @@ def wait_for(condition, workers, seconds=60):
     return result
 
 
+def everybody_contributes(workers):
+    everybody = {worker.peer() for worker in workers}
+    return all(set(worker.last_contributors()[0]) == everybody for worker in workers)
+
+
 def storm(coordinator, tmp_path, kills, seed):
     stop = tmp_path / "stop"
     dice = random.Random(seed)
@@ -59,8 +64,7 @@ def storm(coordinator, tmp_path, kills, seed):
     recoveries = []
     try:
         for _ in range(kills):
-            everybody = lambda: {worker.peer() for worker in workers}  # noqa: E731
-            wait_for(lambda: all(set(worker.last_contributors()[0]) == everybody() for worker in workers), workers)
+            wait_for(lambda: everybody_contributes(workers), workers)
             time.sleep(dice.uniform(0, 0.05))
             victim = workers.pop(dice.randrange(len(workers)))
             peer = victim.peer()
