@@ -62,7 +62,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
     let (member, incarnation) = (peer(8), 2);
     let every_record = vec![
         alive.clone(),
-        Record::Suspect { member, incarnation, accuser: peer(1), kind: Silence::Refused },
+        Record::Suspect { member, incarnation, accuser: peer(1), kind: Silence::Refused, age_ms: 90 },
         Record::Vouch {
             member,
             incarnation,

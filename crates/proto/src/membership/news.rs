@@ -89,9 +89,7 @@ impl Membership {
         }
         match record {
             Record::Alive { info, incarnation } => self.handle_alive(now, info, incarnation),
-            Record::Suspect { member, incarnation, accuser, kind } => {
-                self.handle_suspect(now, member, incarnation, accuser, kind);
-            }
+            Record::Suspect { .. } => self.handle_suspect(now, record),
             Record::Vouch { .. } => self.handle_vouch(now, record),
             Record::Dead { member, incarnation, reason, accusers } => {
                 self.handle_dead(now, member, incarnation, Declared { reason, accusers });
@@ -202,26 +200,31 @@ impl Membership {
         case
     }
 
-    fn handle_suspect(
-        &mut self,
-        now: Instant,
-        member: PeerId,
-        incarnation: u32,
-        accuser: PeerId,
-        kind: Silence,
-    ) {
+    /// Whether what is said against the member can only be the echo of a doubt that we have just settled. Were it
+    /// news again, it would go round for as long as it takes the refutation to overtake it, and everybody would
+    /// look each time.
+    fn just_settled(&self, now: Instant, member: PeerId) -> bool {
+        let acked = self.table.get(member).and_then(|entry| entry.acked(now));
+        let just_acked = acked.is_some_and(|acked| now.since(acked) < self.config.probe_interval);
+        just_acked && !self.cases.contains_key(&member)
+    }
+
+    fn handle_suspect(&mut self, now: Instant, record: Record) {
+        let Record::Suspect { member, incarnation, accuser, kind, age_ms } = record else { return };
         if accuser == self.me.id {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
-        let acked = self.table.get(member).and_then(|entry| entry.acked(now));
-        let just_acked = acked.is_some_and(|acked| now.since(acked) < self.config.probe_interval);
-        if just_acked && !self.cases.contains_key(&member) {
-            // The echo of a doubt that we have just settled. Were it news again, an accusation would go round for
-            // as long as it takes the refutation to overtake it, and everybody would look each time.
+        let seen = now - Duration::from_millis(u64::from(age_ms));
+        if self.just_settled(now, member) {
             return;
         }
+        let acked = self.table.get(member).and_then(|entry| entry.acked(now));
         let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
+        if acked.is_some_and(|acked| acked >= seen) || now.since(seen) > life {
+            // It has answered us since, or the word is too old to count.
+            return;
+        }
         let case = self.case(now, member, incarnation, now);
         let stale =
             case.testimony.iter().any(|word| word.accuser == accuser && now.since(word.last) >= repeat);
@@ -229,7 +232,7 @@ impl Membership {
         let unseen = case.own.is_none();
         let lookers = if kind == Silence::Refused { REFUSAL_WITNESSES } else { CORROBORATORS };
         if news || stale {
-            self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind });
+            self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind, age_ms });
             self.push_wanted |= news;
         }
         if news && unseen && self.rng.chance(lookers / self.size() as f64) {
@@ -306,6 +309,9 @@ impl Membership {
         if matches!(declared.reason, DeathReason::Exited | DeathReason::Evicted) {
             // Seen by the process's own parent, or decided by the coordinator: nothing to check.
             return self.bury(now, member, Some(declared.reason), declared.accusers);
+        }
+        if self.just_settled(now, member) {
+            return;
         }
         let case = self.case(now, member, incarnation, now);
         let news = case.declared.is_none();
