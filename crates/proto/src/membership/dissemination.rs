@@ -69,6 +69,11 @@ impl Dissemination {
         self.insert(subject, Item { record, queued: now, sent: 0, serial: self.serial });
     }
 
+    /// Whether a sign of life of that member is being spread.
+    pub(super) fn vouches_for(&self, member: PeerId) -> bool {
+        self.items.contains_key(&Subject::Vouch(member))
+    }
+
     /// Drops testimony about a member whose case is closed.
     pub(super) fn forget_doubts(&mut self, member: PeerId) {
         let lowest = PeerId::from_bytes([0; 16]);

@@ -7,6 +7,7 @@
 
 use super::case::{Case, Declared, testimony_life, vouch_life};
 use super::machine::{Failed, Membership, Timer};
+use super::probing::millis;
 use super::table::{Entry, KernelTrust};
 use super::{Event, Path, Source};
 use crate::id::PeerId;
@@ -209,6 +210,17 @@ impl Membership {
         just_acked && !self.cases.contains_key(&member)
     }
 
+    /// The member answered us after somebody saw it silent. We may be the only one who can say so.
+    fn refute(&mut self, now: Instant, member: PeerId, incarnation: u32, acked: Instant) {
+        if !self.dissemination.vouches_for(member) {
+            let (voucher, kind) = (self.me.id, SignOfLife::Acked);
+            let age_ms = millis(now.since(acked));
+            let record = Record::Vouch { member, incarnation, voucher, kind, age_ms, silent_ms: 0 };
+            self.dissemination.push(now, record);
+            self.want_push();
+        }
+    }
+
     fn handle_suspect(&mut self, now: Instant, record: Record) {
         let Record::Suspect { member, incarnation, accuser, kind, age_ms } = record else { return };
         if accuser == self.me.id {
@@ -216,13 +228,12 @@ impl Membership {
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
         let seen = now - Duration::from_millis(u64::from(age_ms));
-        if self.just_settled(now, member) {
-            return;
-        }
         let acked = self.table.get(member).and_then(|entry| entry.acked(now));
         let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
-        if acked.is_some_and(|acked| acked >= seen) || now.since(seen) > life {
-            // It has answered us since, or the word is too old to count.
+        if let Some(acked) = acked.filter(|acked| *acked >= seen) {
+            return self.refute(now, member, incarnation, acked);
+        }
+        if self.just_settled(now, member) || now.since(seen) > life {
             return;
         }
         let case = self.case(now, member, incarnation, now);

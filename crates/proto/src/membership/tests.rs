@@ -499,6 +499,9 @@ fn an_accusation_older_than_the_last_answer_says_nothing() {
     }
     stage.run(ms(150));
     assert!(stage.about(1).is_empty(), "{:?}", stage.about(1));
+    let vouches = |record: &Record| matches!(record, Record::Vouch { member, kind: SignOfLife::Acked, .. } if *member == peer(1));
+    let said = stage.sent.iter().filter(|(.., packet)| packet.records.iter().any(vouches)).count();
+    assert!(said > 0, "we may be the only one who can say that it lives");
     stage.run(ms(1_000));
     stage.script(1, CUT);
     stage.accuse_late(1, 2, Silence::Silent, 0);
