@@ -8,7 +8,7 @@
 //! makes that sound is ownership: a [`Region`] is part of an operation, the operation is handed to the engine
 //! and back, and the call returns only with the operation in its hands (rule 15).
 
-use outlast_kernels::{Element, add, add_assign, copy_aside, divide};
+use outlast_kernels::{Element, Reduction, combine, combine_assign, copy_aside, divide};
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
@@ -180,7 +180,7 @@ impl Region {
     pub(super) fn add_input(&mut self, element: Element, range: &Range<usize>, sum: &mut [u8]) {
         self.pieces(range, |input, _, place| {
             // SAFETY: as above.
-            add_assign(element, &mut sum[place.clone()], unsafe {
+            combine_assign(element, Reduction::Sum, &mut sum[place.clone()], unsafe {
                 slice::from_raw_parts(input, place.len())
             });
         });
@@ -199,11 +199,11 @@ impl Region {
             // referred to where it is other memory.
             let output_bytes = unsafe { slice::from_raw_parts_mut(output, place.len()) };
             if input == output.cast_const() {
-                add_assign(element, output_bytes, &partial[place.clone()]);
+                combine_assign(element, Reduction::Sum, output_bytes, &partial[place.clone()]);
             } else {
                 // SAFETY: readable, and disjoint from the output (the promise of `Buffers`).
                 let input = unsafe { slice::from_raw_parts(input, place.len()) };
-                add(element, output_bytes, &partial[place.clone()], input);
+                combine(element, Reduction::Sum, output_bytes, &partial[place.clone()], input);
             }
             if let Some(divisor) = divisor {
                 divide(element, output_bytes, divisor);
