@@ -5,6 +5,7 @@
 //! `bench/all_reduce` makes.
 
 use outlast::executor::{Abort, Buffers, DataPlane, DataSettings, OpSpec};
+use outlast::fork::Guarded;
 use outlast::link::{PlainDialer, TcpSettings, TcpWire, read_plain_hello};
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
@@ -107,7 +108,8 @@ fn member(rank: usize, world: usize, sizes: Vec<usize>) {
         for stream in listener.incoming() {
             let mut stream = stream.expect("a connection");
             let from = read_plain_hello(&mut stream, Duration::from_secs(5)).expect("a hello");
-            let wire = TcpWire::new(stream, &TcpSettings::default()).expect("socket options");
+            let wire = TcpWire::new(Guarded::new(stream).expect("a guard"), &TcpSettings::default())
+                .expect("socket options");
             taker.accept(from, Box::new(wire));
         }
     });
