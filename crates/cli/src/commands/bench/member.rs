@@ -1,7 +1,7 @@
 //! One process of a measurement.
 //!
 //! All members do the same in the same order; how often is rank 0's wish, which it tells the others by a sum
-//! to which they add nothing. Rank 0 prints.
+//! to which they add nothing. The member with number 0 prints.
 
 use anyhow::{Context as _, bail};
 use outlast::Communicator;
@@ -74,7 +74,8 @@ pub(super) fn run(args: &Member) -> anyhow::Result<ExitCode> {
             contenders.push(("ring", Box::new(|tensor| Ok(ring.all_reduce(tensor)?))));
         }
         let figures = bench.measure(&mut contenders, tensor)?;
-        if rank == 0 {
+        // Ranks follow the order of arrival; whoever started us listens to the first that it started.
+        if args.number == 0 {
             for figure in figures {
                 let line = serde_json::json!({
                     "world": args.world, "bytes": bytes, "what": figure.what, "encryption": encryption.to_string(),
