@@ -27,7 +27,7 @@ mod links;
 mod receipt;
 
 pub use buffer::Element;
-pub use builder::CommunicatorBuilder;
+pub use builder::{CommunicatorBuilder, Encryption};
 pub use error::{Error, NextStep};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
 

@@ -69,8 +69,13 @@ impl World {
             hospitable,
         };
         for number in HONEST {
-            let registration =
-                Registration { info: info(number), group: 0, session: SessionId([number; 16]), min_world: 3 };
+            let registration = Registration {
+                info: info(number),
+                group: 0,
+                session: SessionId([number; 16]),
+                min_world: 3,
+                encryption: Encryption::On,
+            };
             let mut session = Session::new(session::Config::preset(Preset::Local), registration);
             session.handle_connect_call(world.now, 3, world.now + Duration::from_mins(1));
             let honest = Honest {
@@ -309,6 +314,8 @@ fn some_registration() -> impl Strategy<Value = Registration> {
         group,
         session: SessionId([session; 16]),
         min_world,
+        // Some lie about this too.
+        encryption: if session == 6 { Encryption::Off } else { Encryption::On },
     })
 }
 

@@ -1,17 +1,18 @@
 //! Describes a communicator before it starts.
 
 use super::control::{Control, Settings};
-use super::links::{self, TlsLinks};
+use super::links::{self, Links};
 use super::{Communicator, Error};
 use crate::executor::{DataPlane, DataSettings, LinkEvent};
 use crate::fork::Creator;
 use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
-use crate::port::{self, Routes};
+use crate::port::Routes;
 use crate::runtime;
 use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::id::RunId;
 use outlast_proto::session;
+pub use outlast_proto::wire::control::Encryption;
 use outlast_proto::wire::control::{Registration, SessionId};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -31,6 +32,7 @@ pub struct CommunicatorBuilder {
     preset: Preset,
     stall_budget: Option<Duration>,
     timeout: Duration,
+    encryption: Encryption,
 }
 
 impl CommunicatorBuilder {
@@ -45,6 +47,7 @@ impl CommunicatorBuilder {
             preset: Preset::Lan,
             stall_budget: None,
             timeout: Duration::from_mins(1),
+            encryption: Encryption::On,
         }
     }
 
@@ -102,6 +105,14 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Whether tensors are encrypted on their way between peers. Off makes them faster and readable for whoever
+    /// sees the network; peers prove themselves and the coordinator is spoken to under TLS either way. All peers
+    /// of a run must say the same, and `outlast status` shows it (rule 34). The default is on.
+    pub fn encryption(mut self, encryption: Encryption) -> Self {
+        self.encryption = encryption;
+        self
+    }
+
     /// Opens the port and starts the health plane. Nothing is joined before `connect`.
     pub fn start(self) -> Result<Communicator, Error> {
         let secret = match self.secret {
@@ -125,13 +136,17 @@ impl CommunicatorBuilder {
         let plane: Arc<OnceLock<Arc<DataPlane>>> = Arc::default();
         let taker = Arc::clone(&plane);
         let tcp = TcpSettings::default();
-        let routes = Routes::new().route(port::DATA, move |stream| {
-            let Some(plane) = taker.get() else { return };
+        let encryption = self.encryption;
+        let spawner = handle.clone();
+        let routes = Routes::new().route(links::plane(encryption), move |stream| {
+            let Some(plane) = taker.get().cloned() else { return };
             let peer = stream.peer;
-            match links::wire(stream, &tcp) {
-                Ok(wire) => plane.accept(peer, Box::new(wire)),
-                Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
-            }
+            spawner.spawn(async move {
+                match links::accepted(stream, encryption, tcp).await {
+                    Ok(wire) => plane.accept(peer, wire),
+                    Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
+                }
+            });
         });
         let mut member = Membership::builder()
             .listen(self.listen)
@@ -153,7 +168,7 @@ impl CommunicatorBuilder {
         let membership = member.start()?;
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
-        let dialer = TlsLinks { identity: identity.clone(), runtime: handle.clone(), tcp };
+        let dialer = Links { identity: identity.clone(), runtime: handle.clone(), tcp, encryption };
         let settings = DataSettings::default();
         let data = DataPlane::new(me, settings, Arc::new(dialer), move |event| {
             let _ = events.send(event);
@@ -165,6 +180,7 @@ impl CommunicatorBuilder {
             group: self.group,
             session: SessionId(security::random_bytes()),
             min_world: 1,
+            encryption,
         };
         let config = session::Config::preset(self.preset);
         let settings = Settings { coordinator, identity, registration, config, runtime: handle };

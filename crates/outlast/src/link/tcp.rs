@@ -1,6 +1,7 @@
 //! Plaintext streams: TCP, and Unix sockets.
 
 use super::Wire;
+use crate::fork::Guarded;
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::TcpStream;
@@ -44,13 +45,13 @@ impl TcpSettings {
 /// Plaintext TCP (only when asked for: rule 34).
 #[derive(Debug)]
 pub struct TcpWire {
-    stream: TcpStream,
+    stream: Guarded<TcpStream>,
     leaves_host: bool,
 }
 
 impl TcpWire {
     /// Takes over a connection whose other end is known.
-    pub fn new(stream: TcpStream, settings: &TcpSettings) -> io::Result<Self> {
+    pub fn new(stream: Guarded<TcpStream>, settings: &TcpSettings) -> io::Result<Self> {
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
         // Both ends have the same address: the bytes never leave this machine's memory.
@@ -61,11 +62,11 @@ impl TcpWire {
 
 impl Wire for TcpWire {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        SockRef::from(&self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
+        SockRef::from(&*self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&self.stream).read_vectored(pieces)
+        (&*self.stream).read_vectored(pieces)
     }
 
     fn flush(&mut self) -> io::Result<()> {

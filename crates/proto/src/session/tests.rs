@@ -28,7 +28,13 @@ fn info(number: u8) -> MemberInfo {
 }
 
 fn registration() -> Registration {
-    Registration { info: info(1), group: 0, session: SessionId([7; 16]), min_world: 1 }
+    Registration {
+        info: info(1),
+        group: 0,
+        session: SessionId([7; 16]),
+        min_world: 1,
+        encryption: Encryption::On,
+    }
 }
 
 fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {

@@ -41,7 +41,13 @@ pub(super) fn info(number: u8) -> MemberInfo {
 }
 
 pub(super) fn registration(number: u8, group: u32, min_world: u32) -> Registration {
-    Registration { info: info(number), group, session: SessionId([number; 16]), min_world }
+    Registration {
+        info: info(number),
+        group,
+        session: SessionId([number; 16]),
+        min_world,
+        encryption: Encryption::On,
+    }
 }
 
 pub(super) fn call(count: u64) -> Fingerprint {
