@@ -15,7 +15,7 @@ use super::lanes::{Landing, Message, Source};
 use super::parking::{EagerAccount, Parked, Parking};
 use super::routing::{self, Route};
 use crate::link::Wire;
-use outlast_proto::collective::frame::{BadFrame, HEADER_BYTES, Header, OpName};
+use outlast_proto::collective::frame::{BadFrame, FrameKind, HEADER_BYTES, Header, OpName};
 use outlast_proto::id::PeerId;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -253,10 +253,13 @@ impl Conn {
                 if let Some(operation) = desk.get_mut(op) {
                     operation.grant(lane, header.round);
                 }
-                self.eager.release(&header.op);
                 Sink::Drain
             }
         };
+        if header.kind == FrameKind::Credit {
+            // Whatever became of our call, the receiver has made its own and parks nothing of it.
+            self.eager.release(&header.op);
+        }
         self.receiving = Some(Receiving { header, got: 0, sink });
         Ok(())
     }

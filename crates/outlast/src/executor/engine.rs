@@ -272,8 +272,7 @@ impl Engine {
             let ending = operation.ending.take().unwrap_or(Err(Stopped::Aborted));
             for conn in self.conns.values_mut() {
                 conn.parking.forget(&name);
-                // Who completed got every member's contribution: the receiver has made its call.
-                if ending.is_ok() {
+                if ending.is_ok() && operation.proves_calls() {
                     conn.eager.release(&name);
                 }
             }

@@ -88,9 +88,16 @@ impl Operation {
 
     // ---- credit ----
 
-    /// Whether a credit travels for this operation: not if the eager limit covers all of it on every link.
+    /// Whether a credit travels for this operation: not if the eager limit covers all of a ring on every link,
+    /// because who completes a ring knows that everybody has made the call. Where bytes go one way only, the
+    /// credit is the one sign that what was sent eagerly is not parked any more.
     pub(super) fn needs_credit(&self) -> bool {
-        self.parts.plan.link_bytes_bound() > EAGER_BYTES_MAX as u64
+        !self.proves_calls() || self.parts.plan.link_bytes_bound() > EAGER_BYTES_MAX as u64
+    }
+
+    /// Whether who completes it knows that every other member has made its call.
+    pub(super) fn proves_calls(&self) -> bool {
+        self.rounds.is_some()
     }
 
     /// Whether any of the lanes to `conn` waits for the other end's word.

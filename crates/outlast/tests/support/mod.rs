@@ -133,6 +133,19 @@ impl Cluster {
         }
     }
 
+    /// Any call, in a ring that does not follow the order of ranks.
+    pub(crate) fn spec_of(&self, call: &Fingerprint, tag: u64, seq: u64) -> OpSpec {
+        let mut ring = self.ring.to_vec();
+        ring[1..].reverse();
+        OpSpec {
+            key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
+            fingerprint: call.clone(),
+            ring: ring.into(),
+            members: Arc::clone(&self.ring),
+            deadline: Instant::now() + PATIENCE,
+        }
+    }
+
     /// Runs `work` for each member on a thread of its own and returns what they return.
     pub(crate) fn everybody<T: Send>(&self, work: impl Fn(usize, &Member) -> T + Sync) -> Vec<T> {
         std::thread::scope(|scope| {
