@@ -7,7 +7,7 @@
 use crate::executor::{Abort, Buffers, DataPlane, DataSettings, OpSpec};
 use crate::fork::Guarded;
 use crate::link::{PlainDialer, TcpSettings, TcpWire, read_plain_hello};
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::id::PeerId;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
@@ -71,22 +71,16 @@ impl BareRing {
     pub fn all_reduce(&mut self, data: &mut [f32]) -> io::Result<()> {
         let spec = OpSpec {
             key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag: 0, seq: self.seq },
-            fingerprint: Fingerprint {
-                kind: OpKind::AllReduce,
-                data_type: DataType::F32,
-                counts: vec![data.len() as u64],
-                op: ReduceOp::Sum,
-                retry: true,
-                min_world: 1,
-            },
+            fingerprint: Fingerprint::new(OpKind::AllReduce, DataType::F32, [data.len() as u64]),
             ring: Arc::clone(&self.members),
+            members: Arc::clone(&self.members),
             deadline: Instant::now() + OPERATION_TIMEOUT,
         };
         self.seq += 1;
         let bytes = size_of_val(data);
         let pointer = data.as_mut_ptr().cast::<u8>();
         // SAFETY: the slice is borrowed exclusively for this call, and `Performed` ends before it.
-        let buffers = unsafe { Buffers::from_raw([(pointer.cast_const(), pointer, bytes)]) };
+        let buffers = unsafe { Buffers::from_raw([(pointer.cast_const(), bytes)], [(pointer, bytes)]) };
         let performed = self.plane.perform(&spec, buffers, &Abort::new()).map_err(io::Error::other)?;
         performed.commit();
         Ok(())

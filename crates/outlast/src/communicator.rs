@@ -21,24 +21,29 @@
 
 mod buffer;
 mod builder;
+mod collective;
 mod control;
 mod error;
+mod interrupt;
 mod links;
 mod receipt;
+mod typed;
 
-pub use buffer::Element;
+pub use buffer::{CallBuffers, Element};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use error::{Error, NextStep};
+pub use interrupt::Interrupt;
+pub use outlast_proto::collective::{DataType, OpKind, Quantisation, ReduceOp};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
+pub use typed::Handle;
 
 use crate::clock;
-use crate::executor::{Abort, Buffers, DataPlane, OpSpec, Performed, Stopped};
+use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
 use control::{Control, Order};
-use outlast_proto::collective::{Fingerprint, OpKind, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
+use outlast_proto::session::{CallId, Done, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
@@ -70,24 +75,44 @@ impl Communicator {
 
     /// As [`Self::connect`], with a time limit of its own.
     pub fn connect_within(&self, min_world: u32, timeout: Duration) -> Result<TopologyChange, Error> {
+        self.connect_unless(min_world, timeout, &Interrupt::new())
+    }
+
+    /// As [`Self::connect_within`], until `interrupt` gives it up.
+    pub fn connect_unless(
+        &self,
+        min_world: u32,
+        timeout: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<TopologyChange, Error> {
         self.creator.check()?;
         let deadline = clock::now() + timeout;
         let (id, orders) = self.control.begin_connect(min_world, deadline)?;
-        self.wait_topology(id, &orders, timeout)
+        self.wait_topology(id, &orders, timeout, interrupt)
     }
 
     /// Admits newcomers, and waits until the group has at least `min_world` members. Every peer of the run
     /// must call it.
     pub fn update_topology(&self, min_world: u32) -> Result<TopologyChange, Error> {
+        self.update_topology_unless(min_world, self.timeout, &Interrupt::new())
+    }
+
+    /// As [`Self::update_topology`], with a time limit of its own, until `interrupt` gives it up.
+    pub fn update_topology_unless(
+        &self,
+        min_world: u32,
+        timeout: Duration,
+        interrupt: &Interrupt,
+    ) -> Result<TopologyChange, Error> {
         self.creator.check()?;
         let tags = self.control.open_tags();
         if !tags.is_empty() {
             return Err(Error::InvalidArgument(format!("collectives under tags {tags:?} are not finished")));
         }
-        let deadline = clock::now() + self.timeout;
+        let deadline = clock::now() + timeout;
         let (id, orders) =
             self.control.begin(|session, now| session.handle_topology_call(now, min_world, deadline));
-        self.wait_topology(id, &orders, self.timeout)
+        self.wait_topology(id, &orders, timeout, interrupt)
     }
 
     fn wait_topology(
@@ -95,7 +120,14 @@ impl Communicator {
         id: CallId,
         orders: &Receiver<Order>,
         timeout: Duration,
+        interrupt: &Interrupt,
     ) -> Result<TopologyChange, Error> {
+        let control = Arc::downgrade(&self.control);
+        let _attached = interrupt.attach(move || {
+            if let Some(control) = control.upgrade() {
+                control.cancel(id);
+            }
+        });
         match self.attend(id, orders, timeout, |_| None)? {
             Ok(Done::Topology { run_epoch, epoch, joined, left }) => {
                 Ok(TopologyChange { run_epoch, epoch, joined, left })
@@ -103,140 +135,6 @@ impl Communicator {
             Ok(Done::Committed { .. }) => Err(Error::Bug("a vote ended as a collective")),
             Err(error) => Err(error.into()),
         }
-    }
-
-    /// Reduces `data` in place over the members of the group.
-    pub fn all_reduce<T: Element>(&self, data: &mut [T], call: &Call) -> Result<Receipt, Error> {
-        self.reduce(OpKind::AllReduce, &mut [data], call)
-    }
-
-    /// Reduces several tensors in one transaction: one verdict, the same contributors for each (rule 9).
-    pub fn all_reduce_many<T: Element>(&self, data: &mut [&mut [T]], call: &Call) -> Result<Receipt, Error> {
-        self.reduce(OpKind::AllReduceMany, data, call)
-    }
-
-    /// Waits until every member of the group has called it.
-    pub fn barrier(&self, call: &Call) -> Result<Receipt, Error> {
-        self.reduce::<f32>(OpKind::Barrier, &mut [], call)
-    }
-
-    /// As [`Self::all_reduce`], on a thread of its own; the data comes back with the receipt.
-    pub fn all_reduce_async<T: Element>(self: &Arc<Self>, mut data: Vec<T>, call: Call) -> Handle<T> {
-        let comm = Arc::clone(self);
-        let thread = std::thread::spawn(move || {
-            let receipt = comm.all_reduce(&mut data, &call);
-            (data, receipt)
-        });
-        Handle { thread }
-    }
-
-    fn reduce<T: Element>(&self, kind: OpKind, data: &mut [&mut [T]], call: &Call) -> Result<Receipt, Error> {
-        self.creator.check()?;
-        let started = std::time::Instant::now();
-        let timeout = call.timeout.unwrap_or(self.timeout);
-        let fingerprint = Fingerprint {
-            kind,
-            data_type: T::DATA_TYPE,
-            counts: data.iter().map(|tensor| tensor.len() as u64).collect(),
-            op: call.op,
-            retry: call.retry,
-            min_world: call.min_world,
-        };
-        fingerprint.check().map_err(|error| Error::InvalidArgument(error.to_string()))?;
-        let scope = call.scope.clone().map_or(Scope::Whole, |mut members| {
-            members.sort_unstable();
-            members.dedup();
-            Scope::Members(members)
-        });
-        let deadline = clock::now() + timeout;
-        let op = Op { scope, tag: call.tag, fingerprint: fingerprint.clone(), deadline };
-        let (id, orders) = self.control.begin_op(op)?;
-        let host_deadline = std::time::Instant::now() + timeout + LAST_RESORT;
-        let (mut sent, mut received) = (0, 0);
-        let perform = |key, ring: Vec<PeerId>, abort: &Abort| {
-            if kind == OpKind::Barrier {
-                return Ok(None);
-            }
-            let spec =
-                OpSpec { key, fingerprint: fingerprint.clone(), ring: ring.into(), deadline: host_deadline };
-            let tensors = data.iter_mut().map(|tensor| {
-                let bytes = size_of_val(&**tensor);
-                (tensor.as_ptr().cast::<u8>(), tensor.as_mut_ptr().cast::<u8>(), bytes)
-            });
-            // SAFETY: the slices are borrowed exclusively for this call, and `Performed` ends before it.
-            let buffers = unsafe { Buffers::from_raw(tensors) };
-            let performed = self.data.perform(&spec, buffers, abort)?;
-            (sent, received) = (sent + performed.bytes_sent, received + performed.bytes_received);
-            Ok(Some(performed))
-        };
-        match self.attend_op(id, &orders, timeout, perform)? {
-            Ok(Done::Committed { key, contributors, rank, world_size, attempts, pending }) => Ok(Receipt {
-                epoch: key.epoch,
-                tag: key.tag,
-                seq: key.seq,
-                rank,
-                world_size,
-                contributors,
-                attempts,
-                pending,
-                algorithm: if kind == OpKind::Barrier { "vote" } else { "ring" },
-                bytes_sent: sent,
-                bytes_received: received,
-                seconds: started.elapsed().as_secs_f64(),
-            }),
-            Ok(Done::Topology { .. }) => Err(Error::Bug("a collective ended as a vote")),
-            Err(error) => Err(error.into()),
-        }
-    }
-
-    fn attend_op<'a>(
-        &self,
-        id: CallId,
-        orders: &Receiver<Order>,
-        timeout: Duration,
-        mut perform: impl FnMut(
-            outlast_proto::collective::OpKey,
-            Vec<PeerId>,
-            &Abort,
-        ) -> Result<Option<Performed<'a>>, Stopped>,
-    ) -> Result<Outcome, Error> {
-        let mut performed: Option<Performed<'a>> = None;
-        let me = self.control.me();
-        self.attend(id, orders, timeout, |order| match order {
-            Order::Perform { key, ring, abort } => {
-                let result = match perform(key, ring, &abort) {
-                    Ok(done) => {
-                        performed = done;
-                        PerformResult::Done
-                    }
-                    Err(stopped) => {
-                        tracing::debug!(why = %stopped, "an attempt stopped");
-                        match stopped {
-                            Stopped::LinkBroken { peer, towards, error } => {
-                                let (from, to) = if towards { (me, peer) } else { (peer, me) };
-                                PerformResult::LinkBroken { from, to, error }
-                            }
-                            Stopped::Mismatch { peer, .. } => PerformResult::Mismatch { peer },
-                            _ => PerformResult::Stopped,
-                        }
-                    }
-                };
-                Some(result)
-            }
-            Order::Commit => {
-                if let Some(done) = performed.take() {
-                    done.commit();
-                }
-                None
-            }
-            Order::Undo | Order::Finish(_) => {
-                // Dropping restores the caller's data.
-                if performed.take().is_some() {
-                    tracing::debug!(why = "undone", "an attempt stopped");
-                }
-                None
-            }
-        })
     }
 
     /// Does what the session orders until the call is over.
@@ -323,39 +221,5 @@ impl Drop for Communicator {
     fn drop(&mut self) {
         self.leave();
         self.data.shutdown();
-    }
-}
-
-/// A collective that runs on a thread of its own.
-#[derive(Debug)]
-pub struct Handle<T> {
-    thread: std::thread::JoinHandle<(Vec<T>, Result<Receipt, Error>)>,
-}
-
-impl<T> Handle<T> {
-    /// Whether it is over.
-    pub fn done(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Waits for the end; the data comes back in either case.
-    pub fn wait(self) -> (Vec<T>, Result<Receipt, Error>) {
-        match self.thread.join() {
-            Ok(ended) => ended,
-            Err(_) => (Vec::new(), Err(Error::Bug("the thread of a collective panicked"))),
-        }
-    }
-}
-
-/// A call that sums, with everything else as usual.
-impl Call {
-    /// The sum over all contributors.
-    pub fn sum() -> Self {
-        Self::new(ReduceOp::Sum)
-    }
-
-    /// The mean over all contributors.
-    pub fn avg() -> Self {
-        Self::new(ReduceOp::Avg)
     }
 }

@@ -4,7 +4,7 @@
 //! Honest peers are real sessions with an executor that moves no bytes; liars say anything that decodes, on
 //! connections of their own, also under other peers' ids.
 
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{ConnectOutcome, Preset};
@@ -28,14 +28,7 @@ fn info(number: u8) -> MemberInfo {
 }
 
 fn call(retry: bool) -> Fingerprint {
-    Fingerprint {
-        kind: OpKind::AllReduce,
-        data_type: DataType::F32,
-        counts: vec![8],
-        op: ReduceOp::Sum,
-        retry,
-        min_world: 1,
-    }
+    Fingerprint { retry, ..Fingerprint::new(OpKind::AllReduce, DataType::F32, [8]) }
 }
 
 struct Honest {
@@ -192,7 +185,7 @@ impl World {
                 }
             }
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
-            session::Action::Call(call, Command::Perform { key, ring }) => {
+            session::Action::Call(call, Command::Perform { key, ring, .. }) => {
                 honest.performing.insert(call, (key, ring));
             }
             session::Action::Call(call, Command::Abort) => {
@@ -243,7 +236,7 @@ impl World {
             if self.hospitable && std::mem::take(&mut honest.pending) > 0 {
                 honest.session.handle_topology_call(now, 1, deadline);
             } else {
-                let op = Op { scope: Scope::Whole, tag, fingerprint: call(true), deadline };
+                let op = Op { scope: Scope::Whole, tag, fingerprint: call(true), deadline, members: None };
                 honest.session.handle_op_call(now, op);
             }
         }

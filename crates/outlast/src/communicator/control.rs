@@ -32,7 +32,7 @@ const QUEUE_MAX: usize = 16_384;
 /// What a call's thread is told.
 #[derive(Debug)]
 pub(super) enum Order {
-    Perform { key: OpKey, ring: Vec<PeerId>, abort: Abort },
+    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, abort: Abort },
     Commit,
     Undo,
     Finish(Outcome),
@@ -201,6 +201,11 @@ impl Control {
         if let Some(view) = view {
             *lock(&self.view) = view;
         }
+    }
+
+    /// The program gives a call up.
+    pub(super) fn cancel(&self, id: CallId) {
+        self.tell(|session, now| session.handle_cancel(now, id));
     }
 
     pub(super) fn leave(&self) {
@@ -373,10 +378,10 @@ async fn keep_time(this: Weak<Control>) {
 fn order(state: &mut State, id: CallId, command: Command) {
     let Some(slot) = state.calls.get_mut(&id) else { return };
     let order = match command {
-        Command::Perform { key, ring } => {
+        Command::Perform { key, ring, members } => {
             let abort = Abort::new();
             slot.abort = Some(abort.clone());
-            Order::Perform { key, ring, abort }
+            Order::Perform { key, ring, members, abort }
         }
         Command::Abort => {
             if let Some(abort) = &slot.abort {

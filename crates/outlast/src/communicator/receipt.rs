@@ -1,6 +1,7 @@
 //! What calls take and give.
 
-use outlast_proto::collective::ReduceOp;
+use super::Interrupt;
+use outlast_proto::collective::{Quantisation, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::time::Duration;
 use outlast_proto::wire::control::LossReason;
@@ -16,11 +17,25 @@ pub struct Call {
     pub(super) min_world: u32,
     pub(super) timeout: Option<Duration>,
     pub(super) scope: Option<Vec<PeerId>>,
+    pub(super) quantisation: Option<Quantisation>,
+    pub(super) hash: bool,
+    pub(super) interrupt: Option<Interrupt>,
 }
 
 impl Call {
-    pub(super) fn new(op: ReduceOp) -> Self {
-        Self { op, tag: 0, retry: true, min_world: 1, timeout: None, scope: None }
+    /// A call that joins contributions like this, with everything else as usual.
+    pub fn new(op: ReduceOp) -> Self {
+        Self {
+            op,
+            tag: 0,
+            retry: true,
+            min_world: 1,
+            timeout: None,
+            scope: None,
+            quantisation: None,
+            hash: false,
+            interrupt: None,
+        }
     }
 
     /// The name that tells concurrent collectives apart.
@@ -52,6 +67,33 @@ impl Call {
         self.scope = Some(members.into_iter().collect());
         self
     }
+
+    /// Move fewer bits per element, for an error with a bound. For sums and means of floating-point numbers.
+    pub fn quantise(mut self, quantisation: Quantisation) -> Self {
+        self.quantisation = Some(quantisation);
+        self
+    }
+
+    /// Whether the receipt carries a hash of the result.
+    pub fn hash(mut self, wanted: bool) -> Self {
+        self.hash = wanted;
+        self
+    }
+
+    /// What gives the call up from another thread.
+    pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
+        self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// Whom it involves.
+    pub(super) fn members(&self) -> Scope {
+        self.scope.clone().map_or(Scope::Whole, |mut members| {
+            members.sort_unstable();
+            members.dedup();
+            Scope::Members(members)
+        })
+    }
 }
 
 /// Proof of a committed collective: equal on all its members, but for rank, bytes and time.
@@ -82,6 +124,10 @@ pub struct Receipt {
     pub bytes_received: u64,
     /// From the call to its return.
     pub seconds: f64,
+    /// How long the plan was expected to take, if the links were measured.
+    pub predicted_seconds: Option<f64>,
+    /// XXH3-128 of this member's result, if it was asked for.
+    pub hash: Option<u128>,
 }
 
 /// What a vote for newcomers changed.

@@ -11,11 +11,11 @@
 
 use super::ConnId;
 use super::desk::{DRAIN_BYTES, Desk, OpId};
-use super::operation::{Landing, Message};
+use super::lanes::{Landing, Message, Source};
 use super::parking::{EagerAccount, Parked, Parking};
 use super::routing::{self, Route};
 use crate::link::Wire;
-use outlast_proto::collective::frame::{BadFrame, HEADER_BYTES, Header, OpName};
+use outlast_proto::collective::frame::{BadFrame, FrameKind, HEADER_BYTES, Header, OpName};
 use outlast_proto::id::PeerId;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -131,7 +131,7 @@ impl Conn {
         self.wire.descriptor()
     }
 
-    /// Announces our own call to the predecessor.
+    /// Announces our own call to the other end, or that it may send more.
     pub(super) fn queue_credit(&mut self, header: &Header) {
         self.credits.push_back(self.sealed(*header, &[]));
     }
@@ -247,16 +247,19 @@ impl Conn {
             Route::Into(op, landing) => Sink::Operation(op, landing),
             Route::Park => Sink::Park(vec![0; header.length as usize]),
             Route::Drain => Sink::Drain,
-            Route::Credit(op) => {
+            Route::Credit(op, lane) => {
                 // A credit has no payload to check, so its checksum is checked at once.
                 verify(&header, &[])?;
                 if let Some(operation) = desk.get_mut(op) {
-                    operation.grant(header.round);
+                    operation.grant(lane, header.round);
                 }
-                self.eager.release(&header.op);
                 Sink::Drain
             }
         };
+        if header.kind == FrameKind::Credit {
+            // Whatever became of our call, the receiver has made its own and parks nothing of it.
+            self.eager.release(&header.op);
+        }
         self.receiving = Some(Receiving { header, got: 0, sink });
         Ok(())
     }
@@ -303,9 +306,8 @@ impl Conn {
 
     fn next_sender(&self, desk: &Desk) -> Option<OpId> {
         desk.next_after(self.last_sender, |operation| {
-            operation.outgoing == Some(self.id)
-                && operation.ending.is_none()
-                && operation.may_send(self.eager.left(&operation.parts.name))
+            let lane = operation.lane_towards(self.id).filter(|_| operation.ending.is_none());
+            lane.is_some_and(|lane| operation.may_send(lane, self.eager.left(&operation.parts.name)))
         })
     }
 
@@ -344,8 +346,9 @@ impl Conn {
         }
         let Some(op) = self.next_sender(desk) else { return false };
         let Some((operation, slots)) = desk.parts_mut(op) else { return false };
-        let eager = operation.is_eager();
-        let Some((message, header)) = operation.take_message(slots) else { return false };
+        let Some(lane) = operation.lane_towards(self.id) else { return false };
+        let eager = operation.is_eager(lane);
+        let Some((message, header)) = operation.take_message(lane, slots) else { return false };
         let length = header.length as usize;
         if eager {
             self.eager.spend(header.op, length);
@@ -391,7 +394,7 @@ impl Conn {
     pub(super) fn detach(&mut self, desk: &mut Desk, id: OpId) {
         if let Some(Receiving { sink, .. }) = &mut self.receiving
             && matches!(sink, Sink::Operation(op, _) if *op == id)
-            && let Sink::Operation(_, Landing::Slot(slot)) = std::mem::replace(sink, Sink::Drain)
+            && let Sink::Operation(_, Landing { slot: Some(slot), .. }) = std::mem::replace(sink, Sink::Drain)
         {
             desk.slots.give(slot);
         }
@@ -404,7 +407,7 @@ impl Conn {
                 let rest = [&header[sent.min(HEADER_BYTES)..], &payload[sent.saturating_sub(HEADER_BYTES)..]];
                 self.sending = Some(Sending::Rest { bytes: rest.concat(), sent: 0 });
             }
-            if let Some(slot) = message.slot {
+            if let Source::Slot(slot) = message.source {
                 slots.give(slot);
             }
         }

@@ -119,12 +119,12 @@ impl Desk {
 
     /// Whether any operation that uses `conn` for receiving waits for blocks.
     pub(super) fn awaits_blocks(&self, conn: ConnId) -> bool {
-        self.iter().any(|(_, op)| op.incoming == Some(conn) && op.awaits_blocks())
+        self.iter().any(|(_, op)| op.awaits_blocks(conn))
     }
 
     /// Whether any operation that uses `conn` for sending waits for credit.
     pub(super) fn awaits_credit(&self, conn: ConnId) -> bool {
-        self.iter().any(|(_, op)| op.outgoing == Some(conn) && op.awaits_credit())
+        self.iter().any(|(_, op)| op.awaits_credit(conn))
     }
 
     /// Whether a frame of this name can have no effect any more.

@@ -122,20 +122,25 @@ impl Engine {
 
     fn join(&mut self, operation: Box<Operation>) {
         let name = operation.parts.name;
-        let (successor, predecessor) = (operation.parts.successor, operation.parts.predecessor);
+        let outgoing: Vec<_> = operation.outgoing.iter().map(|lane| lane.peer).collect();
+        let incoming: Vec<_> = operation.incoming.iter().map(|lane| lane.peer).collect();
         let id = self.desk.add(operation);
         let is_open = self.epochs.get(&name.group).is_some_and(|open| open.epoch == name.epoch);
         if self.closed || !is_open || self.desk.is_stale(&name) {
             return self.desk.stop(id, if self.closed { Stopped::Closed } else { Stopped::Stale });
         }
-        // A link that closed while it rested must not look like one that broke in use.
-        self.probe(self.outgoing.get(&successor).copied());
-        match self.outgoing.get(&successor) {
-            Some(conn) => self.bind_outgoing(*conn, id),
-            None => self.dial(successor),
+        for peer in outgoing {
+            // A link that closed while it rested must not look like one that broke in use.
+            self.probe(self.outgoing.get(&peer).copied());
+            match self.outgoing.get(&peer) {
+                Some(conn) => self.bind_outgoing(*conn, id),
+                None => self.dial(peer),
+            }
         }
-        if let Some(conn) = self.incoming.get(&predecessor) {
-            self.bind_incoming(*conn, id);
+        for peer in incoming {
+            if let Some(conn) = self.incoming.get(&peer) {
+                self.bind_incoming(*conn, id);
+            }
         }
     }
 
@@ -143,18 +148,19 @@ impl Engine {
         let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else {
             return;
         };
-        operation.outgoing = Some(conn.id);
+        let Some(lane) = operation.lane_to(conn.peer) else { return };
+        operation.outgoing[lane].conn = Some(conn.id);
         let name = operation.parts.name;
         // Earlier numbers under this name are settled, here as there.
         if let Some(credit) = conn.parking.take_credit(&name) {
             match check_credit(&mut self.desk, id, conn.peer, &credit) {
-                Ok(true) => {
+                Ok(Some(lane)) => {
                     if let Some(operation) = self.desk.get_mut(id) {
-                        operation.grant(credit.round);
+                        operation.grant(lane, credit.round);
                     }
                     conn.eager.release(&name);
                 }
-                Ok(false) => {}
+                Ok(None) => {}
                 Err(broken) => {
                     let conn = conn.id;
                     self.lost(conn, &broken);
@@ -167,10 +173,11 @@ impl Engine {
         let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else {
             return;
         };
-        operation.incoming = Some(conn.id);
-        operation.link_wanted_by = None;
+        let Some(lane) = operation.lane_from(conn.peer) else { return };
+        operation.incoming[lane].conn = Some(conn.id);
+        operation.incoming[lane].wanted_by = None;
         if operation.needs_credit() {
-            let credit = operation.credit();
+            let credit = operation.credit(lane);
             conn.queue_credit(&credit);
         }
         let name = operation.parts.name;
@@ -196,8 +203,10 @@ impl Engine {
             }
             if operation.parts.deadline <= now {
                 operation.ending = Some(Err(Stopped::Deadline));
-            } else if operation.link_wanted_by.is_some_and(|by| by <= now) {
-                let peer = operation.parts.predecessor;
+            } else if let Some(lane) =
+                operation.incoming.iter().find(|lane| lane.wanted_by.is_some_and(|by| by <= now))
+            {
+                let peer = lane.peer;
                 let error = "it closed and was not made again".to_owned();
                 operation.ending = Some(Err(Stopped::LinkBroken { peer, towards: false, error }));
             }
@@ -207,6 +216,7 @@ impl Engine {
     /// Sends and receives what can be sent and received now. `true` if anything moved.
     pub(super) fn pump(&mut self, now: Instant) -> bool {
         self.check_deadlines(now);
+        self.allow_more();
         let mut progress = false;
         let mut lost = None;
         for (id, conn) in &mut self.conns {
@@ -236,6 +246,19 @@ impl Engine {
         progress
     }
 
+    /// Tells those who wait for it that they may send more.
+    fn allow_more(&mut self) {
+        for (_, operation) in self.desk.iter_mut() {
+            while let Some(lane) = operation.credit_due() {
+                let credit = operation.credit(lane);
+                let conn = operation.incoming[lane].conn;
+                if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
+                    conn.queue_credit(&credit);
+                }
+            }
+        }
+    }
+
     /// Hands ended operations back to their callers.
     pub(super) fn settle(&mut self) {
         while let Some(id) = self.next_ended() {
@@ -249,8 +272,7 @@ impl Engine {
             let ending = operation.ending.take().unwrap_or(Err(Stopped::Aborted));
             for conn in self.conns.values_mut() {
                 conn.parking.forget(&name);
-                // Who completed got every member's contribution: the receiver has made its call.
-                if ending.is_ok() {
+                if ending.is_ok() && operation.proves_calls() {
                     conn.eager.release(&name);
                 }
             }
@@ -264,7 +286,7 @@ impl Engine {
             |conn: Option<ConnId>| conn.and_then(|conn| self.conns.get(&conn)).is_none_or(Conn::is_flushed);
         let ended = |operation: &Operation| match operation.ending {
             None => false,
-            Some(Ok(())) => in_kernel(operation.outgoing),
+            Some(Ok(())) => operation.outgoing.iter().all(|lane| in_kernel(lane.conn)),
             Some(Err(_)) => true,
         };
         self.desk.iter().find(|(_, operation)| ended(operation)).map(|(id, _)| id)
@@ -273,7 +295,8 @@ impl Engine {
     /// Waits until something can move, the bell rings, or the next deadline.
     pub(super) fn wait(&mut self, wakeup: &Wakeup) {
         let wanted = |operation: &Operation| {
-            operation.link_wanted_by.map_or(operation.parts.deadline, |by| by.min(operation.parts.deadline))
+            let links = operation.incoming.iter().filter_map(|lane| lane.wanted_by);
+            links.fold(operation.parts.deadline, Instant::min)
         };
         let deadline = self.desk.iter().map(|(_, operation)| wanted(operation)).min();
         let now = Instant::now();
@@ -319,9 +342,10 @@ impl Engine {
             return;
         }
         let conn = self.add_conn(peer, Role::Incoming, wire);
-        for id in
-            self.desk.ids(|op| op.parts.predecessor == peer && op.incoming.is_none() && op.ending.is_none())
-        {
+        let waits = |op: &Operation| {
+            op.ending.is_none() && op.lane_from(peer).is_some_and(|lane| op.incoming[lane].conn.is_none())
+        };
+        for id in self.desk.ids(waits) {
             self.bind_incoming(conn, id);
         }
     }
@@ -360,7 +384,9 @@ impl Engine {
     }
 
     fn waiting_for_link_to(&self, peer: PeerId) -> Vec<OpId> {
-        self.desk.ids(|op| op.parts.successor == peer && op.outgoing.is_none() && op.ending.is_none())
+        self.desk.ids(|op| {
+            op.ending.is_none() && op.lane_to(peer).is_some_and(|lane| op.outgoing[lane].conn.is_none())
+        })
     }
 
     fn unreachable(&mut self, peer: PeerId, error: &str) {
@@ -381,21 +407,37 @@ impl Engine {
             self.report(peer, role, Some(&error));
         }
         let towards = role == Role::Outgoing;
-        for op in self.desk.ids(|op| if towards { op.outgoing } else { op.incoming } == Some(id)) {
+        let uses = |op: &Operation| {
+            if towards {
+                op.lane_towards(id).is_some()
+            } else {
+                op.incoming.iter().any(|lane| lane.conn == Some(id))
+            }
+        };
+        for op in self.desk.ids(uses) {
             let begun = conn.is_sending(op);
             conn.detach(&mut self.desk, op);
             let Some(operation) = self.desk.get_mut(op) else { continue };
-            let moved = if towards { operation.frames_sent } else { operation.frames_begun };
-            if towards {
-                operation.outgoing = None;
+            let (moved, left, redials) = if towards {
+                let Some(lane) = operation.lane_to(peer) else { continue };
+                let lane = &mut operation.outgoing[lane];
+                lane.conn = None;
+                (lane.frames_sent, lane.unsent, &mut lane.redials_left)
             } else {
-                operation.incoming = None;
+                let Some(lane) = operation.lane_from(peer) else { continue };
+                let lane = &mut operation.incoming[lane];
+                lane.conn = None;
+                (lane.frames_begun, lane.outstanding, &mut lane.redials_left)
+            };
+            if left == 0 {
+                // All that it was for is done. If the other end is not content, its vote says so.
+                continue;
             }
-            if begun || moved > 0 || operation.redials_left == 0 {
+            if begun || moved > 0 || *redials == 0 {
                 self.desk.stop(op, Stopped::LinkBroken { peer, towards, error: error.clone() });
                 continue;
             }
-            operation.redials_left -= 1;
+            *redials -= 1;
             let present = if towards { &self.outgoing } else { &self.incoming }.get(&peer).copied();
             match (present, towards) {
                 (Some(conn), true) => self.bind_outgoing(conn, op),
@@ -404,8 +446,10 @@ impl Engine {
                 // The predecessor dials again when it notices; if it is there to notice.
                 (None, false) => {
                     let by = Instant::now() + self.link_grace;
-                    if let Some(operation) = self.desk.get_mut(op) {
-                        operation.link_wanted_by = Some(by);
+                    if let Some(operation) = self.desk.get_mut(op)
+                        && let Some(lane) = operation.lane_from(peer)
+                    {
+                        operation.incoming[lane].wanted_by = Some(by);
                     }
                 }
             }

@@ -1,14 +1,18 @@
-//! The caller's tensors, as one list of bytes.
+//! The caller's tensors, as one list of bytes to read and one to write.
 //!
 //! Several tensors are reduced as if they lay one behind the other; they are never copied together. A plan
-//! speaks of ranges in that list, this page finds the pieces. Nearly every block lies within one tensor, and
+//! speaks of ranges in those lists, this page finds the pieces. Nearly every block lies within one tensor, and
 //! then sending and receiving touch the tensor itself.
+//!
+//! An input and an output may be the same memory, if they are so piece by piece: what is written to a place was
+//! read from the same place, or nobody reads it any more.
 //!
 //! The driver of a data plane may be another thread than the caller, so the tensors are held as pointers. What
 //! makes that sound is ownership: a [`Region`] is part of an operation, the operation is handed to the engine
 //! and back, and the call returns only with the operation in its hands (rule 15).
 
-use outlast_kernels::{Element, Reduction, combine, combine_assign, copy_aside, divide};
+use super::arithmetic::Arithmetic;
+use outlast_kernels::copy_aside;
 use std::marker::PhantomData;
 use std::ops::Range;
 use std::slice;
@@ -23,45 +27,32 @@ pub struct Buffers<'a> {
 impl<'a> Buffers<'a> {
     /// Each tensor is read and then overwritten with its result.
     pub fn in_place(tensors: impl IntoIterator<Item = &'a mut [u8]>) -> Self {
-        let tensors = tensors.into_iter().map(|tensor| (tensor.as_ptr(), tensor.as_mut_ptr(), tensor.len()));
-        Self { region: Region::new(tensors), borrowed: PhantomData }
+        let tensors: Vec<_> = tensors.into_iter().map(|tensor| (tensor.as_mut_ptr(), tensor.len())).collect();
+        let inputs = tensors.iter().map(|(start, bytes)| (start.cast_const(), *bytes));
+        Self { region: Region::new(inputs, tensors.iter().copied()), borrowed: PhantomData }
     }
 
-    /// Each input is read, and its result is written to the output of the same place in the list.
-    ///
-    /// # Panics
-    /// If the lists or the buffers of a pair differ in length.
+    /// Inputs are read, results are written to the outputs.
     pub fn out_of_place(
         inputs: impl IntoIterator<Item = &'a [u8]>,
         outputs: impl IntoIterator<Item = &'a mut [u8]>,
     ) -> Self {
-        let mut inputs = inputs.into_iter();
-        let mut outputs = outputs.into_iter();
-        let pairs = std::iter::from_fn(|| match (inputs.next(), outputs.next()) {
-            (Some(input), Some(output)) => {
-                assert_eq!(input.len(), output.len(), "an output has the length of its input");
-                Some((input.as_ptr(), output.as_mut_ptr(), output.len()))
-            }
-            (None, None) => None,
-            _ => panic!("there is one output for each input"),
-        });
-        Self { region: Region::new(pairs), borrowed: PhantomData }
+        let inputs = inputs.into_iter().map(|input| (input.as_ptr(), input.len()));
+        let outputs = outputs.into_iter().map(|output| (output.as_mut_ptr(), output.len()));
+        Self { region: Region::new(inputs, outputs), borrowed: PhantomData }
     }
 
-    /// The same from pointers: (input, output, bytes) of each tensor. Input and output are equal for a tensor
-    /// that is reduced in place.
+    /// The same from pointers and their bytes. An input may be the same memory as an output, where the
+    /// collective works in place.
     ///
     /// # Safety
     /// Inputs are readable and outputs writable for `'a`, nobody else writes to either or reads outputs in
-    /// that time, and no output overlaps another tensor's input or output, or its own input except by being
-    /// the same.
-    pub unsafe fn from_raw(tensors: impl IntoIterator<Item = (*const u8, *mut u8, usize)>) -> Self {
-        Self { region: Region::new(tensors.into_iter()), borrowed: PhantomData }
-    }
-
-    /// Bytes of each tensor.
-    pub fn lengths(&self) -> impl Iterator<Item = usize> {
-        self.region.tensors.iter().map(|tensor| tensor.end - tensor.start)
+    /// that time, and they do not overlap in any other way.
+    pub unsafe fn from_raw(
+        inputs: impl IntoIterator<Item = (*const u8, usize)>,
+        outputs: impl IntoIterator<Item = (*mut u8, usize)>,
+    ) -> Self {
+        Self { region: Region::new(inputs.into_iter(), outputs.into_iter()), borrowed: PhantomData }
     }
 
     pub(super) fn into_region(self) -> Region {
@@ -69,11 +60,10 @@ impl<'a> Buffers<'a> {
     }
 }
 
+/// One tensor, and where it lies in the list of all bytes.
 #[derive(Clone, Copy, Debug)]
-struct Tensor {
-    input: *const u8,
-    output: *mut u8,
-    /// Where it lies in the list of all bytes.
+struct Tensor<P> {
+    address: P,
     start: usize,
     end: usize,
 }
@@ -81,32 +71,64 @@ struct Tensor {
 /// The tensors of one operation. See the module's essay for who may touch it when.
 #[derive(Debug)]
 pub(super) struct Region {
-    tensors: Vec<Tensor>,
+    inputs: Vec<Tensor<*const u8>>,
+    outputs: Vec<Tensor<*mut u8>>,
 }
 
 // SAFETY: the pointers come from borrows that outlive the operation (see `Buffers`), and the region has one
 // owner at a time: it is moved between threads, never shared.
 unsafe impl Send for Region {}
 
+fn place<P>(tensors: impl Iterator<Item = (P, usize)>) -> Vec<Tensor<P>> {
+    let mut start = 0;
+    let place = |(address, bytes)| {
+        let tensor = Tensor { address, start, end: start + bytes };
+        start = tensor.end;
+        tensor
+    };
+    tensors.map(place).collect()
+}
+
+/// The tensor that holds byte `at`.
+fn find<P: Copy>(tensors: &[Tensor<P>], at: usize) -> Option<Tensor<P>> {
+    tensors.get(tensors.partition_point(|tensor| tensor.end <= at)).copied()
+}
+
+fn bytes<P>(tensors: &[Tensor<P>]) -> usize {
+    tensors.last().map_or(0, |tensor| tensor.end)
+}
+
 impl Region {
-    fn new(tensors: impl Iterator<Item = (*const u8, *mut u8, usize)>) -> Self {
-        let mut start = 0;
-        let place = |(input, output, bytes)| {
-            let tensor = Tensor { input, output, start, end: start + bytes };
-            start = tensor.end;
-            tensor
-        };
-        Self { tensors: tensors.map(place).collect() }
+    fn new(
+        inputs: impl Iterator<Item = (*const u8, usize)>,
+        outputs: impl Iterator<Item = (*mut u8, usize)>,
+    ) -> Self {
+        Self { inputs: place(inputs), outputs: place(outputs) }
     }
 
-    /// Bytes of all tensors.
-    pub(super) fn bytes(&self) -> usize {
-        self.tensors.last().map_or(0, |tensor| tensor.end)
+    /// Reads from another copy of all inputs, which lives as long as the operation.
+    pub(super) fn replace_input(&mut self, copy: &[u8]) {
+        let bytes = self.input_bytes();
+        assert!(copy.len() >= bytes, "a copy of {} bytes for inputs of {bytes}", copy.len());
+        self.inputs = place([(copy.as_ptr(), bytes)].into_iter());
     }
 
-    /// The index of the tensor that holds byte `at`.
-    fn at(&self, at: usize) -> usize {
-        self.tensors.partition_point(|tensor| tensor.end <= at)
+    /// Whether all inputs are the same memory as the outputs.
+    pub(super) fn is_in_place(&self) -> bool {
+        self.inputs.len() == self.outputs.len()
+            && self.inputs.iter().zip(&self.outputs).all(|(input, output)| {
+                input.address == output.address.cast_const() && input.end == output.end
+            })
+    }
+
+    /// Bytes of all inputs.
+    pub(super) fn input_bytes(&self) -> usize {
+        bytes(&self.inputs)
+    }
+
+    /// Bytes of all outputs.
+    pub(super) fn output_bytes(&self) -> usize {
+        bytes(&self.outputs)
     }
 
     /// The input bytes of `range`, if they lie in one tensor.
@@ -114,11 +136,11 @@ impl Region {
         if range.is_empty() {
             return Some(&[]);
         }
-        let tensor = self.tensors.get(self.at(range.start))?;
+        let tensor = find(&self.inputs, range.start)?;
         // SAFETY: within the tensor, which is borrowed for as long as the region lives. Outputs that are the
         // same memory are only written through `&mut self`.
         (range.end <= tensor.end).then(|| unsafe {
-            slice::from_raw_parts(tensor.input.add(range.start - tensor.start), range.len())
+            slice::from_raw_parts(tensor.address.add(range.start - tensor.start), range.len())
         })
     }
 
@@ -127,10 +149,10 @@ impl Region {
         if range.is_empty() {
             return Some(&[]);
         }
-        let tensor = self.tensors.get(self.at(range.start))?;
+        let tensor = find(&self.outputs, range.start)?;
         // SAFETY: as for `input`.
         (range.end <= tensor.end).then(|| unsafe {
-            slice::from_raw_parts(tensor.output.add(range.start - tensor.start), range.len())
+            slice::from_raw_parts(tensor.address.add(range.start - tensor.start), range.len())
         })
     }
 
@@ -139,102 +161,115 @@ impl Region {
         if range.is_empty() {
             return Some(&mut []);
         }
-        let tensor = self.tensors.get(self.at(range.start))?;
+        let tensor = find(&self.outputs, range.start)?;
         // SAFETY: within the tensor, which is borrowed mutably for as long as the region lives.
         (range.end <= tensor.end).then(|| unsafe {
-            slice::from_raw_parts_mut(tensor.output.add(range.start - tensor.start), range.len())
+            slice::from_raw_parts_mut(tensor.address.add(range.start - tensor.start), range.len())
         })
     }
 
-    /// Calls `visit` with each piece of `range`: its input, its output, and its place within the range.
-    fn pieces(&mut self, range: &Range<usize>, mut visit: impl FnMut(*const u8, *mut u8, Range<usize>)) {
+    /// Calls `visit` with each piece of the inputs of `range`, and its place within the range.
+    fn read(&self, range: &Range<usize>, mut visit: impl FnMut(&[u8], Range<usize>)) {
         let mut at = range.start;
         while at < range.end {
-            let tensor = self.tensors[self.at(at)];
+            let tensor = find(&self.inputs, at).expect("a plan stays within its inputs");
             let end = tensor.end.min(range.end);
-            let inside = at - tensor.start;
-            // SAFETY: `inside` is below the tensor's length.
-            let (input, output) = unsafe { (tensor.input.add(inside), tensor.output.add(inside)) };
-            visit(input, output, at - range.start..end - range.start);
+            // SAFETY: within the tensor, as in `input`.
+            let piece = unsafe { slice::from_raw_parts(tensor.address.add(at - tensor.start), end - at) };
+            visit(piece, at - range.start..end - range.start);
             at = end;
         }
     }
 
+    /// The same with the outputs.
+    fn write(&mut self, range: &Range<usize>, mut visit: impl FnMut(&mut [u8], Range<usize>)) {
+        let mut at = range.start;
+        while at < range.end {
+            let tensor = find(&self.outputs, at).expect("a plan stays within its outputs");
+            let end = tensor.end.min(range.end);
+            // SAFETY: within the tensor, as in `output_mut`.
+            let piece = unsafe { slice::from_raw_parts_mut(tensor.address.add(at - tensor.start), end - at) };
+            visit(piece, at - range.start..end - range.start);
+            at = end;
+        }
+    }
+
+    /// The same with inputs from `input` on and outputs of as many bytes; the input is none where it is the
+    /// same memory.
+    fn read_and_write(
+        &mut self,
+        input: usize,
+        output: &Range<usize>,
+        mut visit: impl FnMut(Option<&[u8]>, &mut [u8], Range<usize>),
+    ) {
+        let mut done = 0;
+        while done < output.len() {
+            let source = find(&self.inputs, input + done).expect("a plan stays within its inputs");
+            let target = find(&self.outputs, output.start + done).expect("a plan stays within its outputs");
+            let (from, to) = (input + done - source.start, output.start + done - target.start);
+            let length = (output.len() - done)
+                .min(source.end - source.start - from)
+                .min(target.end - target.start - to);
+            // SAFETY: both offsets are below their tensors' lengths.
+            let (from, to) = unsafe { (source.address.add(from), target.address.add(to)) };
+            // SAFETY: `length` bytes are left in both tensors; they are disjoint unless they are the same (the
+            // promise of `Buffers`), and then the input is not referred to.
+            let (own, result) = unsafe {
+                let own = (from != to.cast_const()).then(|| slice::from_raw_parts(from, length));
+                (own, slice::from_raw_parts_mut(to, length))
+            };
+            visit(own, result, done..done + length);
+            done += length;
+        }
+    }
+
     /// Copies the inputs of `range` to `target`.
-    pub(super) fn gather_input(&mut self, range: &Range<usize>, target: &mut [u8]) {
-        self.pieces(range, |input, _, place| {
-            // SAFETY: the piece is readable (see `pieces`) and nobody writes to it now.
-            target[place.clone()].copy_from_slice(unsafe { slice::from_raw_parts(input, place.len()) });
-        });
+    pub(super) fn gather_input(&self, range: &Range<usize>, target: &mut [u8]) {
+        self.read(range, |piece, place| target[place].copy_from_slice(piece));
     }
 
     /// Copies the outputs of `range` to `target`.
     pub(super) fn gather_output(&mut self, range: &Range<usize>, target: &mut [u8]) {
-        self.pieces(range, |_, output, place| {
-            // SAFETY: as above.
-            target[place.clone()].copy_from_slice(unsafe { slice::from_raw_parts(output, place.len()) });
-        });
+        self.write(range, |piece, place| target[place].copy_from_slice(piece));
     }
 
-    /// Adds the inputs of `range` to `sum`.
-    pub(super) fn add_input(&mut self, element: Element, range: &Range<usize>, sum: &mut [u8]) {
-        self.pieces(range, |input, _, place| {
-            // SAFETY: as above.
-            combine_assign(element, Reduction::Sum, &mut sum[place.clone()], unsafe {
-                slice::from_raw_parts(input, place.len())
-            });
-        });
+    /// Joins the inputs of `range` into `partial`.
+    pub(super) fn combine_input(&self, arithmetic: Arithmetic, range: &Range<usize>, partial: &mut [u8]) {
+        self.read(range, |piece, place| arithmetic.combine_assign(&mut partial[place], piece));
     }
 
-    /// Writes the inputs of `range` plus `partial` to its outputs, divided by `divisor` if there is one.
-    pub(super) fn finish_sum(
+    /// Writes the complete reduction, the join of `partial` with the inputs from `input` on, to the outputs.
+    pub(super) fn finish(
         &mut self,
-        element: Element,
-        range: &Range<usize>,
+        arithmetic: Arithmetic,
+        input: usize,
+        output: &Range<usize>,
         partial: &[u8],
-        divisor: Option<u32>,
     ) {
-        self.pieces(range, |input, output, place| {
-            // SAFETY: the output is writable and nobody else has a reference into it now; the input is only
-            // referred to where it is other memory.
-            let output_bytes = unsafe { slice::from_raw_parts_mut(output, place.len()) };
-            if input == output.cast_const() {
-                combine_assign(element, Reduction::Sum, output_bytes, &partial[place.clone()]);
-            } else {
-                // SAFETY: readable, and disjoint from the output (the promise of `Buffers`).
-                let input = unsafe { slice::from_raw_parts(input, place.len()) };
-                combine(element, Reduction::Sum, output_bytes, &partial[place.clone()], input);
+        self.read_and_write(input, output, |own, result, place| {
+            match own {
+                Some(own) => arithmetic.combine(result, &partial[place], own),
+                None => arithmetic.combine_assign(result, &partial[place]),
             }
-            if let Some(divisor) = divisor {
-                divide(element, output_bytes, divisor);
-            }
+            arithmetic.finish(result);
         });
     }
 
     /// Writes `bytes` to the outputs of `range`.
     pub(super) fn store(&mut self, range: &Range<usize>, bytes: &[u8]) {
-        self.pieces(range, |_, output, place| {
-            // SAFETY: the output is writable and nobody else has a reference into it now.
-            let output = unsafe { slice::from_raw_parts_mut(output, place.len()) };
-            output.copy_from_slice(&bytes[place]);
-        });
+        self.write(range, |piece, place| piece.copy_from_slice(&bytes[place]));
     }
 
     /// Copies the outputs of `range` to `target`, which nobody reads unless the operation is undone.
     pub(super) fn save(&mut self, range: &Range<usize>, target: &mut [u8]) {
-        self.pieces(range, |_, output, place| {
-            // SAFETY: as in `gather_output`.
-            copy_aside(&mut target[place.clone()], unsafe { slice::from_raw_parts(output, place.len()) });
-        });
+        self.write(range, |piece, place| copy_aside(&mut target[place], piece));
     }
 
-    /// Copies inputs to outputs: the reduction over one contributor.
-    pub(super) fn pass_through(&mut self) {
-        let everything = 0..self.bytes();
-        self.pieces(&everything, |input, output, place| {
-            if input != output.cast_const() {
-                // SAFETY: both are valid for the piece and disjoint (the promise of `Buffers`).
-                unsafe { std::ptr::copy_nonoverlapping(input, output, place.len()) };
+    /// Copies inputs from `input` on to the outputs of a range.
+    pub(super) fn copy(&mut self, input: usize, output: &Range<usize>) {
+        self.read_and_write(input, output, |own, result, _| {
+            if let Some(own) = own {
+                result.copy_from_slice(own);
             }
         });
     }
@@ -248,7 +283,7 @@ mod tests {
     fn pieces_of_several_tensors_make_one_list() {
         let mut tensors = [vec![1_u8, 2], vec![], vec![3], vec![4, 5, 6, 7]];
         let mut region = Buffers::in_place(tensors.iter_mut().map(Vec::as_mut_slice)).into_region();
-        assert_eq!(region.bytes(), 7);
+        assert_eq!((region.input_bytes(), region.output_bytes()), (7, 7));
         let mut all = [0; 7];
         region.gather_input(&(0..7), &mut all);
         assert_eq!(all, [1, 2, 3, 4, 5, 6, 7]);
@@ -261,5 +296,18 @@ mod tests {
         region.store(&(1..5), &[20, 30, 40, 50]);
         region.gather_output(&(0..7), &mut all);
         assert_eq!((all, saved), ([1, 20, 30, 40, 50, 6, 7], [2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn inputs_and_outputs_of_different_shapes_meet_piece_by_piece() {
+        let inputs = [vec![1_u8, 2, 3], vec![4, 5]];
+        let mut outputs = [vec![0_u8; 1], vec![0; 9]];
+        let sources = inputs.iter().map(Vec::as_slice);
+        let mut region =
+            Buffers::out_of_place(sources, outputs.iter_mut().map(Vec::as_mut_slice)).into_region();
+        region.copy(1, &(0..4));
+        region.copy(0, &(5..8));
+        assert_eq!(outputs[0], [2]);
+        assert_eq!(outputs[1], [3, 4, 5, 0, 1, 2, 3, 0, 0]);
     }
 }

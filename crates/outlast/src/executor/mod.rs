@@ -15,13 +15,16 @@
 //! nothing is buffered beyond the eager limit and the windows (rule 14); every wait ends at a deadline or
 //! an abort.
 
+mod arithmetic;
 mod conn;
 mod desk;
 mod engine;
+mod lanes;
 mod memory;
 mod operation;
 mod parking;
 mod plane;
+mod rounds;
 mod routing;
 mod seat;
 mod slots;
@@ -78,7 +81,7 @@ pub enum Stopped {
     Closed,
 }
 
-/// Which way blocks go on a link.
+/// Which way blocks go on a link of a ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum Direction {
     /// To the ring's next member.

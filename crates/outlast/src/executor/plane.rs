@@ -1,5 +1,6 @@
 //! What the communicator holds: performing calls, opening epochs, taking connections.
 
+use super::arithmetic::Arithmetic;
 use super::engine::{Command, Engine, Output};
 use super::memory::Buffers;
 use super::operation::{Operation, Parts};
@@ -8,10 +9,9 @@ use super::undo::{Settlement, UndoLog, UndoPool};
 use super::wakeup::{Abort, Wakeup};
 use super::{LinkEvent, Stopped};
 use crate::link::{Dial, Wire};
-use outlast_kernels::Element;
 use outlast_proto::collective::frame::OpName;
-use outlast_proto::collective::ring::RingPlan;
-use outlast_proto::collective::{DataType, Fingerprint, Group, GroupEpoch, OpKey, ReduceOp};
+use outlast_proto::collective::plan::{Flow, Plan};
+use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind};
 use outlast_proto::id::PeerId;
 use std::fmt;
 use std::io;
@@ -55,6 +55,8 @@ pub struct OpSpec {
     pub fingerprint: Fingerprint,
     /// Its members in ring order. All members have the same list.
     pub ring: Arc<[PeerId]>,
+    /// The same members in the order of ranks.
+    pub members: Arc<[PeerId]>,
     /// When to stop at the latest.
     pub deadline: Instant,
 }
@@ -156,37 +158,36 @@ impl DataPlane {
     ) -> Result<Performed<'a>, Stopped> {
         let shared = &self.shared;
         let started = Instant::now();
-        let Fingerprint { data_type, op, ref counts, .. } = spec.fingerprint;
-        let sizes = counts.iter().map(|count| count.saturating_mul(data_type.size() as u64));
-        assert!(buffers.lengths().map(|bytes| bytes as u64).eq(sizes), "buffers as the fingerprint says");
-        let world = spec.ring.len();
-        let position = spec.ring.iter().position(|peer| *peer == shared.me);
-        let position = position.expect("a peer performs only what involves it");
-        let elements = counts.iter().sum();
-        let plan = RingPlan::new(world as u32, position as u32, elements, data_type.size())
+        let OpSpec { fingerprint: call, members, ring, .. } = spec;
+        let arithmetic = Arithmetic::new(call, members.len());
+        let plan = Plan::new(call, members, ring, shared.me, arithmetic.unit())
             .map_err(|error| Stopped::NoMemory(error.to_string()))?;
-        let block_bytes = if world == 1 { WORLD_OF_ONE_BLOCK } else { plan.block_bytes() };
-        let undo = UndoLog::new(buffers.into_region(), block_bytes, &shared.undo)
-            .map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        let region = buffers.into_region();
+        let size = call.data_type.size() as u64;
+        let (reads, writes) = call.shape(members.len(), call.root == Some(shared.me));
+        let given = (region.input_bytes() as u64, region.output_bytes() as u64);
+        assert_eq!(given, (reads * size, writes * size), "buffers as the call says: {call}");
+        let undo = UndoLog::new(region, undo_unit(&plan), &shared.undo);
+        let mut undo = undo.map_err(|error| Stopped::NoMemory(error.to_string()))?;
         if abort.is_triggered() {
             return Err(Stopped::Aborted);
         }
-        if plan.rounds() == 0 {
-            return Ok(perform_alone(undo, started));
+        if call.kind == OpKind::AllToAll && undo.region.is_in_place() {
+            undo.read_from_copy();
+        }
+        if let Some(own) = plan.own() {
+            undo.save(&own.outputs());
+            undo.region.copy(own.input, &own.outputs());
+        }
+        if *plan.flow() == Flow::Still {
+            return Ok(Performed::new(undo, started));
         }
         let seat = Arc::new(Seat::default());
         let parts = Parts {
             name: OpName::from(&spec.key),
-            fingerprint: spec.fingerprint.digest(),
+            fingerprint: call.digest(),
             plan,
-            element: match data_type {
-                DataType::I64 => Element::I64,
-                // `DataType` grows together with the kernels; the fingerprint's sizes were just checked.
-                _ => Element::F32,
-            },
-            divisor: (op == ReduceOp::Avg).then_some(world as u32),
-            successor: spec.ring[(position + 1) % world],
-            predecessor: spec.ring[(position + world - 1) % world],
+            arithmetic,
             deadline: spec.deadline,
             abort: abort.clone(),
             seat: Arc::clone(&seat),
@@ -197,13 +198,7 @@ impl DataPlane {
         let (operation, ending) = shared.run(operation, &seat);
         let Operation { undo, bytes_sent, bytes_received, .. } = *operation;
         ending?;
-        Ok(Performed {
-            bytes_sent,
-            bytes_received,
-            elapsed: started.elapsed(),
-            settlement: Some(Settlement::Undo(undo)),
-            borrowed: PhantomData,
-        })
+        Ok(Performed { bytes_sent, bytes_received, ..Performed::new(undo, started) })
     }
 }
 
@@ -219,20 +214,13 @@ impl fmt::Debug for DataPlane {
     }
 }
 
-/// The unit in which a world of one saves what it overwrites.
-const WORLD_OF_ONE_BLOCK: usize = 1 << 20;
+/// What is copied aside at a time where nothing else says so.
+const UNDO_UNIT: usize = 1 << 20;
 
-/// A world of one, or nothing to reduce: the result is the contribution.
-fn perform_alone<'a>(mut undo: UndoLog, started: Instant) -> Performed<'a> {
-    undo.save_all();
-    undo.region.pass_through();
-    Performed {
-        bytes_sent: 0,
-        bytes_received: 0,
-        elapsed: started.elapsed(),
-        settlement: Some(Settlement::Undo(undo)),
-        borrowed: PhantomData,
-    }
+/// The unit in which outputs are saved: a block of the plan, because then each is saved right before it is
+/// overwritten, when it is in the cache anyway.
+fn undo_unit(plan: &Plan) -> usize {
+    if *plan.flow() == Flow::Still { UNDO_UNIT } else { plan.block_bytes() }
 }
 
 /// An attempt that moved all its bytes and waits for its verdict. Dropping it undoes it.
@@ -250,6 +238,11 @@ pub struct Performed<'a> {
 }
 
 impl Performed<'_> {
+    fn new(undo: UndoLog, started: Instant) -> Self {
+        let (elapsed, settlement) = (started.elapsed(), Some(Settlement::Undo(undo)));
+        Self { bytes_sent: 0, bytes_received: 0, elapsed, settlement, borrowed: PhantomData }
+    }
+
     /// The verdict is commit: the result stays.
     pub fn commit(mut self) {
         if let Some(settlement) = self.settlement.take() {

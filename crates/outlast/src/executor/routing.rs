@@ -2,7 +2,7 @@
 
 use super::conn::{Broken, Role};
 use super::desk::{Desk, OpId};
-use super::operation::Landing;
+use super::lanes::Landing;
 use super::parking::{Parked, Parking};
 use super::{ConnId, Stopped};
 use outlast_proto::collective::frame::{FrameKind, Header};
@@ -14,7 +14,7 @@ pub(super) enum Route {
     Into(OpId, Landing),
     Park,
     Drain,
-    Credit(OpId),
+    Credit(OpId, usize),
 }
 
 /// Decides about a frame from its header, before any of its payload is used.
@@ -64,19 +64,20 @@ fn accept_block(
     if operation.ending.is_some() {
         return Ok(Route::Drain);
     }
-    if operation.parts.predecessor != peer {
-        return Err(Broken::Misbehaved(format!("a block of {:?}, whose ring has another order", header.op)));
-    }
+    // First of all the call: another one has other neighbours, too.
     if operation.parts.fingerprint != header.fingerprint {
         desk.stop(op, Stopped::Mismatch { peer, theirs: header.fingerprint });
         return Ok(Route::Drain);
     }
-    if operation.incoming.is_some_and(|bound| bound != conn) || !operation.expects(header) {
+    let Some(lane) = operation.lane_from(peer) else {
+        return Err(Broken::Misbehaved(format!("a block of {:?}, whose plan has another order", header.op)));
+    };
+    if operation.incoming[lane].conn.is_some_and(|bound| bound != conn) || !operation.expects(lane, header) {
         let Header { round, step, length, .. } = header;
         let what = format!("{length} bytes for step {step} of round {round}, which the plan does not expect");
         return Err(Broken::Misbehaved(what));
     }
-    Ok(Route::Into(op, operation.landing(header, slots)))
+    Ok(Route::Into(op, operation.landing(lane, header, slots)))
 }
 
 fn route_credit(
@@ -91,23 +92,25 @@ fn route_credit(
         }
         return Ok(Route::Drain);
     };
-    if check_credit(desk, op, peer, header)? { Ok(Route::Credit(op)) } else { Ok(Route::Drain) }
+    Ok(check_credit(desk, op, peer, header)?.map_or(Route::Drain, |lane| Route::Credit(op, lane)))
 }
 
-/// Whether a credit is for this call; a different call under the same name ends it.
-pub(super) fn check_credit(desk: &mut Desk, op: OpId, peer: PeerId, header: &Header) -> Result<bool, Broken> {
-    let Some(operation) = desk.get_mut(op) else { return Ok(false) };
-    if operation.parts.successor != peer {
-        return Err(Broken::Misbehaved(format!(
-            "a credit for {:?}, whose ring has another order",
-            header.op
-        )));
-    }
+/// The lane of this call that a credit is for; a different call under the same name ends it.
+pub(super) fn check_credit(
+    desk: &mut Desk,
+    op: OpId,
+    peer: PeerId,
+    header: &Header,
+) -> Result<Option<usize>, Broken> {
+    let Some(operation) = desk.get_mut(op) else { return Ok(None) };
     if operation.parts.fingerprint != header.fingerprint {
         desk.stop(op, Stopped::Mismatch { peer, theirs: header.fingerprint });
-        return Ok(false);
+        return Ok(None);
     }
-    Ok(true)
+    let lane = operation.lane_to(peer);
+    lane.map(Some).ok_or_else(|| {
+        Broken::Misbehaved(format!("a credit for {:?}, whose plan has another order", header.op))
+    })
 }
 
 /// Gives a block that was parked to its operation.

@@ -47,48 +47,54 @@ pub(super) struct UndoLog {
     pool: Arc<UndoPool>,
     /// None if nothing will be overwritten.
     mapping: Option<Mapping>,
-    block_bytes: usize,
-    /// One bit per block: its old bytes are in the mapping.
+    /// Outputs are saved in units of this many bytes.
+    unit: usize,
+    /// One bit per unit: its old bytes are in the mapping.
     saved: Vec<u64>,
 }
 
 impl UndoLog {
-    /// Nothing is overwritten yet. Fails if there is no memory for the copies.
-    pub(super) fn new(region: Region, block_bytes: usize, pool: &Arc<UndoPool>) -> std::io::Result<Self> {
-        let block_bytes = block_bytes.max(1);
-        let bytes = region.bytes();
-        let saved = vec![0; bytes.div_ceil(block_bytes).div_ceil(64)];
+    /// Nothing is overwritten yet. Outputs are saved in units of so many bytes: the blocks of the plan, if they
+    /// lie one behind the other. Fails if there is no memory for the copies.
+    pub(super) fn new(region: Region, unit: usize, pool: &Arc<UndoPool>) -> std::io::Result<Self> {
+        let unit = unit.max(1);
+        let bytes = region.output_bytes();
+        let saved = vec![0; bytes.div_ceil(unit).div_ceil(64)];
         let mapping = if bytes > 0 { Some(pool.take(bytes)?) } else { None };
-        Ok(Self { region, pool: Arc::clone(pool), mapping, block_bytes, saved })
+        Ok(Self { region, pool: Arc::clone(pool), mapping, unit, saved })
     }
 
-    /// Saves the block that is `range`, once. Every write to an output comes after this.
+    /// Saves the units that `range` touches, each once. Every write to an output comes after this, so a unit
+    /// is saved whole before any of it is overwritten.
     pub(super) fn save(&mut self, range: &Range<usize>) {
         let Some(mapping) = self.mapping.as_mut().filter(|_| !range.is_empty()) else { return };
-        let block = range.start / self.block_bytes;
-        let (word, bit) = (block / 64, 1 << (block % 64));
-        if self.saved[word] & bit == 0 {
-            self.region.save(range, &mut mapping.bytes_mut()[range.clone()]);
-            self.saved[word] |= bit;
+        let bytes = self.region.output_bytes();
+        for unit in range.start / self.unit..range.end.div_ceil(self.unit) {
+            let (word, bit) = (unit / 64, 1 << (unit % 64));
+            if self.saved[word] & bit == 0 {
+                let whole = unit * self.unit..((unit + 1) * self.unit).min(bytes);
+                self.region.save(&whole, &mut mapping.bytes_mut()[whole.clone()]);
+                self.saved[word] |= bit;
+            }
         }
     }
 
-    /// Saves everything.
-    pub(super) fn save_all(&mut self) {
-        let bytes = self.region.bytes();
-        for start in (0..bytes).step_by(self.block_bytes) {
-            self.save(&(start..(start + self.block_bytes).min(bytes)));
+    /// Saves everything, and has the operation read its input from the copy: the output is the same memory,
+    /// and what is written to a place is not what was read from it.
+    pub(super) fn read_from_copy(&mut self) {
+        self.save(&(0..self.region.output_bytes()));
+        if let Some(mapping) = &mut self.mapping {
+            self.region.replace_input(mapping.bytes_mut());
         }
     }
 
     fn restore(&mut self) {
         let Some(mapping) = &mut self.mapping else { return };
-        let total = self.region.bytes();
+        let total = self.region.output_bytes();
         for (index, word) in self.saved.iter_mut().enumerate() {
             while *word != 0 {
-                let block = index * 64 + word.trailing_zeros() as usize;
-                let start = block * self.block_bytes;
-                let range = start..(start + self.block_bytes).min(total);
+                let start = (index * 64 + word.trailing_zeros() as usize) * self.unit;
+                let range = start..(start + self.unit).min(total);
                 self.region.store(&range, &mapping.bytes_mut()[range.clone()]);
                 *word &= *word - 1;
             }
@@ -204,10 +210,11 @@ mod tests {
             let mut tensor = original.clone();
             let mut log =
                 UndoLog::new(Buffers::in_place([&mut tensor[..]]).into_region(), 100, &pool).unwrap();
-            for range in [100..200, 200..256] {
-                log.save(&range);
+            // Whatever part of a unit is asked for, the whole unit is saved.
+            for (touched, range) in [(120..130, 100..200), (200..256, 200..256)] {
+                log.save(&touched);
                 log.region.store(&range, &vec![7; range.len()]);
-                log.save(&range);
+                log.save(&touched);
             }
             let settlement = Settlement::Undo(log);
             if commit {

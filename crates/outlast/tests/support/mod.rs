@@ -126,14 +126,24 @@ impl Cluster {
         OpSpec {
             key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
             fingerprint: Fingerprint {
-                kind: OpKind::AllReduce,
-                data_type,
-                counts: counts.iter().map(|count| *count as u64).collect(),
                 op,
-                retry: true,
-                min_world: 1,
+                ..Fingerprint::new(OpKind::AllReduce, data_type, counts.iter().map(|count| *count as u64))
             },
             ring: Arc::clone(&self.ring),
+            members: Arc::clone(&self.ring),
+            deadline: Instant::now() + PATIENCE,
+        }
+    }
+
+    /// Any call, in a ring that does not follow the order of ranks.
+    pub(crate) fn spec_of(&self, call: &Fingerprint, tag: u64, seq: u64) -> OpSpec {
+        let mut ring = self.ring.to_vec();
+        ring[1..].reverse();
+        OpSpec {
+            key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
+            fingerprint: call.clone(),
+            ring: ring.into(),
+            members: Arc::clone(&self.ring),
             deadline: Instant::now() + PATIENCE,
         }
     }

@@ -5,7 +5,7 @@
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
 use super::run::{Run, Timer};
-use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind, Scope, Seq};
+use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq};
 use crate::id::PeerId;
 use crate::limits::{CALLS_MAX, NAMED_MAX, TAGS_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
@@ -407,7 +407,7 @@ impl Run {
         assert_eq!(tag.next_seq, key.seq, "a verdict is written once, for the attempt that is open");
         let Some(op) = tag.open.take() else { panic!("a verdict is written on an attempt that was begun") };
         state.open_ops -= 1;
-        let moved_bytes = op.calls.iter().any(|call| call.kind != OpKind::Barrier);
+        let used_ring = op.calls.iter().any(|call| call.kind.uses_whole_ring());
         tag.next_seq += 1;
         tag.keep(key.clone(), verdict.clone(), &members);
         // Whoever is away for so long that this much piles up must join anew.
@@ -416,7 +416,7 @@ impl Run {
         match verdict {
             Verdict::Commit { .. } => {
                 self.counters.commits += 1;
-                if key.scope == Scope::Whole && moved_bytes {
+                if key.scope == Scope::Whole && used_ring {
                     state.forgive_links();
                 }
             }

@@ -102,8 +102,9 @@ impl Session {
         let timeout_ms = millis(call.op.deadline.since(now)).max(1);
         let members = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
         let ring = members.filter(|peer| key.scope.involves(*peer)).collect();
+        let members = call.contributors.clone();
         self.send(ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
-        self.command(id, Command::Perform { key, ring });
+        self.command(id, Command::Perform { key, ring, members });
     }
 
     /// Who takes part in the next attempt; an error if it cannot be made in this epoch.
@@ -113,14 +114,22 @@ impl Session {
         let scope = &call.op.scope;
         let members: Vec<_> =
             record.roster.iter().map(|info| info.id).filter(|peer| scope.involves(*peer)).collect();
-        if let Scope::Members(listed) = scope
-            && listed.len() > members.len()
-        {
-            let here = |peer: &PeerId| members.contains(peer);
+        // Whom it needs, if that is not simply whoever is here.
+        let needed = match (&call.op.members, scope) {
+            (Some(known), _) => Some(known).filter(|known| **known != members),
+            (None, Scope::Members(listed)) => Some(listed).filter(|listed| listed.len() > members.len()),
+            (None, Scope::Whole) => None,
+        };
+        if let Some(needed) = needed {
             let reason = |peer: &PeerId| record.left.iter().find(|(gone, _)| gone == peer);
-            let lost = listed.iter().filter(|peer| !here(peer));
+            let lost = needed.iter().filter(|peer| !members.contains(peer));
             let lost = lost.map(|peer| (*peer, reason(peer).map_or(LossReason::Left, |(_, reason)| *reason)));
-            return Err(CallError::PeersLost(lost.collect()));
+            let lost: Vec<_> = lost.collect();
+            if lost.is_empty() {
+                let text = format!("{} members take part, {} were expected", members.len(), needed.len());
+                return Err(CallError::GivenUp(text));
+            }
+            return Err(CallError::PeersLost(lost));
         }
         let want = call.op.fingerprint.min_world;
         if members.len() < want as usize {

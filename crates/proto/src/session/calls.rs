@@ -21,6 +21,9 @@ pub struct Op {
     pub fingerprint: Fingerprint,
     /// It covers all attempts (rule 8).
     pub deadline: Instant,
+    /// Whom the program knew to take part, in the order of ranks, if the meaning of the call depends on it:
+    /// it fails rather than run among others (rule 8).
+    pub members: Option<Vec<PeerId>>,
 }
 
 /// What a call's thread is told to do, in this order.
@@ -32,6 +35,8 @@ pub enum Command {
         key: OpKey,
         /// The ring's members in scope, in order.
         ring: Vec<PeerId>,
+        /// The same members in the order of ranks (rule 3).
+        members: Vec<PeerId>,
     },
     /// Stop moving bytes, at any byte, and report.
     Abort,

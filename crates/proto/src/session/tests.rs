@@ -1,7 +1,7 @@
 //! The session alone: a test plays coordinator, executor and program, and looks at every action.
 
 use super::*;
-use crate::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use crate::id::PeerId;
 use crate::limits::TAGS_MAX;
 use crate::membership::Preset;
@@ -54,14 +54,7 @@ fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
 }
 
 fn fingerprint(retry: bool) -> Fingerprint {
-    Fingerprint {
-        kind: OpKind::AllReduce,
-        data_type: DataType::F32,
-        counts: vec![8],
-        op: ReduceOp::Sum,
-        retry,
-        min_world: 1,
-    }
+    Fingerprint { retry, ..Fingerprint::new(OpKind::AllReduce, DataType::F32, [8]) }
 }
 
 fn key(epoch: u64, seq: u64) -> OpKey {
@@ -114,7 +107,7 @@ impl Bench {
 
     fn call_within(&mut self, retry: bool, timeout: Duration) -> CallId {
         let deadline = self.now + timeout;
-        let op = Op { scope: Scope::Whole, tag: 0, fingerprint: fingerprint(retry), deadline };
+        let op = Op { scope: Scope::Whole, tag: 0, fingerprint: fingerprint(retry), deadline, members: None };
         self.session.handle_op_call(self.now, op)
     }
 
@@ -156,8 +149,10 @@ fn initiate(key: OpKey, retry: bool, timeout_ms: u64) -> Action {
 }
 
 fn perform(call: CallId, key: OpKey, ring: &[u8]) -> Action {
-    let ring = ring.iter().map(|number| id(*number)).collect();
-    Action::Call(call, Command::Perform { key, ring })
+    let ring: Vec<_> = ring.iter().map(|number| id(*number)).collect();
+    // The bench's rings run against the order of ranks.
+    let members = ring.iter().rev().copied().collect();
+    Action::Call(call, Command::Perform { key, ring, members })
 }
 
 fn send(message: ToCoordinator) -> Action {
@@ -515,7 +510,8 @@ fn a_void_attempt_costs_a_number_and_nothing_else() {
 fn a_part_of_the_group_that_lost_a_member_says_so() {
     let mut bench = Bench::of(&[1, 2, 3]);
     let scope = Scope::Members(vec![id(1), id(3)]);
-    let op = Op { scope, tag: 5, fingerprint: fingerprint(true), deadline: bench.now + ms(1_000) };
+    let op =
+        Op { scope, tag: 5, fingerprint: fingerprint(true), deadline: bench.now + ms(1_000), members: None };
     let call = bench.session.handle_op_call(bench.now, op);
     bench.drain();
     bench.hear(ToPeer::Epoch(EpochRecord { left: vec![(id(3), LossReason::Killed)], ..record(2, &[1, 2]) }));
@@ -525,10 +521,34 @@ fn a_part_of_the_group_that_lost_a_member_says_so() {
 }
 
 #[test]
+fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let gather = |members: &[u8], now: Instant| Op {
+        scope: Scope::Whole,
+        tag: 5,
+        fingerprint: fingerprint(false),
+        deadline: now + ms(1_000),
+        members: Some(members.iter().map(|number| id(*number)).collect()),
+    };
+    let call = bench.session.handle_op_call(bench.now, gather(&[1, 2, 3], bench.now));
+    assert_eq!(bench.drain().len(), 2, "it runs among those it knows");
+    // The epoch ends it undecided, which is nobody's fault; but the next one has not the same members.
+    bench.hear(ToPeer::Epoch(EpochRecord { left: vec![(id(3), LossReason::Killed)], ..record(2, &[1, 2]) }));
+    bench.drain();
+    let error = CallError::PeersLost(vec![(id(3), LossReason::Killed)]);
+    assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error.clone())]);
+    // A program that has not looked since is told the same, and nobody else is troubled with it.
+    let call = bench.session.handle_op_call(bench.now, gather(&[1, 2, 3], bench.now));
+    assert_eq!(bench.drain(), [fail(call, error)]);
+    bench.session.handle_op_call(bench.now, gather(&[1, 2], bench.now));
+    assert_eq!(bench.drain().len(), 2);
+}
+
+#[test]
 fn too_few_are_too_few() {
     let mut bench = Bench::of(&[1, 2]);
     let fingerprint = Fingerprint { min_world: 2, ..fingerprint(true) };
-    let op = Op { scope: Scope::Whole, tag: 0, fingerprint, deadline: bench.now + ms(1_000) };
+    let op = Op { scope: Scope::Whole, tag: 0, fingerprint, deadline: bench.now + ms(1_000), members: None };
     let call = bench.session.handle_op_call(bench.now, op);
     bench.drain();
     bench.abort(key(1, 0), lost(2));
@@ -738,6 +758,7 @@ fn different_tags_are_bounded_and_old_ones_make_room() {
         tag,
         fingerprint: fingerprint(true),
         deadline: now + ms(1_000),
+        members: None,
     };
     for tag in 0..TAGS_MAX as u64 {
         let call = bench.session.handle_op_call(bench.now, op(tag, bench.now));

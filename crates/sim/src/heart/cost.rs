@@ -1,6 +1,6 @@
 //! What a vote costs in a large run.
 
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::coordinator::{Action, Config, ConnectionId, Run};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::Preset;
@@ -65,14 +65,7 @@ pub fn measure(peers: usize, rounds: u32, mut clock: impl FnMut() -> Duration) -
     drain(&mut run, &mut epoch);
     let admission = clock().saturating_sub(begin);
 
-    let fingerprint = Fingerprint {
-        kind: OpKind::AllReduce,
-        data_type: DataType::F32,
-        counts: vec![1 << 20],
-        op: ReduceOp::Sum,
-        retry: true,
-        min_world: 1,
-    };
+    let fingerprint = Fingerprint::new(OpKind::AllReduce, DataType::F32, [1 << 20]);
     let (mut initiate, mut complete, mut verdict) = (Duration::ZERO, Duration::ZERO, Duration::ZERO);
     for seq in 0..u64::from(rounds) {
         now += Duration::from_millis(1);

@@ -27,7 +27,7 @@ impl World {
             }
             (None, Command::Abort) => {}
             (Some(_), command) => state.told.push_back(command),
-            (None, Command::Perform { key, ring }) => {
+            (None, Command::Perform { key, ring, .. }) => {
                 let ring: Vec<PeerId> = ring;
                 self.perform(process, call, (key, ring));
             }
@@ -226,7 +226,7 @@ impl World {
         let peer = &mut self.processes[process];
         let before = Buffer::from([((peer.id, peer.step), 1)]);
         // The call's thread must be there before it is told anything.
-        let id = peer.session.handle_op_call(now, Op { scope, tag, fingerprint, deadline });
+        let id = peer.session.handle_op_call(now, Op { scope, tag, fingerprint, deadline, members: None });
         self.begin_call(process, id, Some(planned), deadline, before);
         self.drain_peer(process);
     }

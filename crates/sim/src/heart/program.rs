@@ -4,7 +4,7 @@
 //! several tags at a time. An error that asks for a retry is answered with the same call again. When a receipt
 //! says that newcomers wait, it votes for them and agrees on the step again.
 
-use outlast_proto::collective::{DataType, Fingerprint, OpKind, ReduceOp, Scope, Tag};
+use outlast_proto::collective::{DataType, Fingerprint, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use std::time::Duration;
@@ -43,14 +43,8 @@ pub(super) struct Planned {
 
 impl Planned {
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        Fingerprint {
-            kind: OpKind::AllReduce,
-            data_type: DataType::F32,
-            counts: vec![self.tag + 1],
-            op: ReduceOp::Sum,
-            retry: self.retry,
-            min_world: 1,
-        }
+        let call = Fingerprint::new(OpKind::AllReduce, DataType::F32, [self.tag + 1]);
+        Fingerprint { retry: self.retry, ..call }
     }
 }
 

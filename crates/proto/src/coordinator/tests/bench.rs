@@ -1,7 +1,7 @@
 //! A coordinator on the bench: scripted peers, a clock that the test turns, and every action sorted by whom it
 //! concerns.
 
-pub(super) use crate::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+pub(super) use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 pub(super) use crate::coordinator::{Action, Config, ConnectionId, Note, Run, Sign};
 pub(super) use crate::id::PeerId;
 pub(super) use crate::membership::{ConnectOutcome, ConnectToken, Preset};
@@ -51,14 +51,7 @@ pub(super) fn registration(number: u8, group: u32, min_world: u32) -> Registrati
 }
 
 pub(super) fn call(count: u64) -> Fingerprint {
-    Fingerprint {
-        kind: OpKind::AllReduce,
-        data_type: DataType::F32,
-        counts: vec![count],
-        op: ReduceOp::Sum,
-        retry: true,
-        min_world: 1,
-    }
+    Fingerprint::new(OpKind::AllReduce, DataType::F32, [count])
 }
 
 pub(super) fn key(epoch: u64, tag: u64, seq: u64) -> OpKey {

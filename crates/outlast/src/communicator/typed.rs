@@ -1,0 +1,152 @@
+//! The collectives on slices: what a Rust program calls.
+//!
+//! Each is one line over [`Communicator::collective`]. Outputs come first, as in a copy; parts of a whole lie in
+//! the order of ranks.
+
+use super::{Call, CallBuffers, Communicator, Element, Error, Receipt};
+use outlast_proto::collective::{DataType, OpKind, ReduceOp};
+use outlast_proto::id::PeerId;
+use std::sync::Arc;
+
+impl Communicator {
+    /// Reduces `data` in place over the members of the group.
+    pub fn all_reduce<T: Element>(&self, data: &mut [T], call: &Call) -> Result<Receipt, Error> {
+        self.collective(OpKind::AllReduce, None, CallBuffers::in_place([data]), call)
+    }
+
+    /// Reduces `data` over the members of the group into `out`, which has as many elements.
+    pub fn all_reduce_into<T: Element>(
+        &self,
+        out: &mut [T],
+        data: &[T],
+        call: &Call,
+    ) -> Result<Receipt, Error> {
+        self.collective(OpKind::AllReduce, None, CallBuffers::out_of_place([data], [out]), call)
+    }
+
+    /// Reduces several tensors in one transaction: one verdict, the same contributors for each (rule 9).
+    pub fn all_reduce_many<T: Element>(&self, data: &mut [&mut [T]], call: &Call) -> Result<Receipt, Error> {
+        let buffers = CallBuffers::in_place(data.iter_mut().map(|tensor| &mut **tensor));
+        self.collective(OpKind::AllReduceMany, None, buffers, call)
+    }
+
+    /// As [`Self::all_reduce_many`], into outputs of the same numbers of elements.
+    pub fn all_reduce_many_into<T: Element>(
+        &self,
+        out: &mut [&mut [T]],
+        data: &[&[T]],
+        call: &Call,
+    ) -> Result<Receipt, Error> {
+        let outputs = out.iter_mut().map(|tensor| &mut **tensor);
+        let buffers = CallBuffers::out_of_place(data.iter().copied(), outputs);
+        self.collective(OpKind::AllReduceMany, None, buffers, call)
+    }
+
+    /// Waits until every member of the group has called it.
+    pub fn barrier(&self, call: &Call) -> Result<Receipt, Error> {
+        self.collective(OpKind::Barrier, None, CallBuffers::none(DataType::F32), call)
+    }
+
+    /// Fills `out` with the `data` of every member.
+    pub fn all_gather<T: Element>(&self, out: &mut [T], data: &[T], call: &Call) -> Result<Receipt, Error> {
+        self.collective(OpKind::AllGather, None, CallBuffers::out_of_place([data], [out]), call)
+    }
+
+    /// Reduces `data` over the members, and fills `out` with the part that belongs to this one.
+    pub fn reduce_scatter<T: Element>(
+        &self,
+        out: &mut [T],
+        data: &[T],
+        call: &Call,
+    ) -> Result<Receipt, Error> {
+        self.collective(OpKind::ReduceScatter, None, CallBuffers::out_of_place([data], [out]), call)
+    }
+
+    /// Fills `data` with that of `root`.
+    pub fn broadcast<T: Element>(&self, data: &mut [T], root: PeerId, call: &Call) -> Result<Receipt, Error> {
+        self.collective(OpKind::Broadcast, Some(root), CallBuffers::in_place([data]), call)
+    }
+
+    /// Reduces `data` over the members, in place at `root`; elsewhere it stays as it is.
+    pub fn reduce<T: Element>(&self, data: &mut [T], root: PeerId, call: &Call) -> Result<Receipt, Error> {
+        self.collective(OpKind::Reduce, Some(root), CallBuffers::in_place([data]), call)
+    }
+
+    /// Fills `out` at `root` with the `data` of every member; elsewhere `out` is not looked at.
+    pub fn gather<T: Element>(
+        &self,
+        out: &mut [T],
+        data: &[T],
+        root: PeerId,
+        call: &Call,
+    ) -> Result<Receipt, Error> {
+        self.collective(OpKind::Gather, Some(root), CallBuffers::out_of_place([data], [out]), call)
+    }
+
+    /// Fills `out` with the part of `data` at `root` that belongs to this member; elsewhere `data` is not
+    /// looked at.
+    pub fn scatter<T: Element>(
+        &self,
+        out: &mut [T],
+        data: &[T],
+        root: PeerId,
+        call: &Call,
+    ) -> Result<Receipt, Error> {
+        self.collective(OpKind::Scatter, Some(root), CallBuffers::out_of_place([data], [out]), call)
+    }
+
+    /// Sends part i of `data` to the member of rank i, and fills part i of `out` with what that one sends.
+    pub fn all_to_all<T: Element>(&self, out: &mut [T], data: &[T], call: &Call) -> Result<Receipt, Error> {
+        self.collective(OpKind::AllToAll, None, CallBuffers::out_of_place([data], [out]), call)
+    }
+
+    /// As [`Self::all_reduce`], on a thread of its own; the data comes back with the receipt.
+    pub fn all_reduce_async<T: Element>(self: &Arc<Self>, mut data: Vec<T>, call: Call) -> Handle<T> {
+        let comm = Arc::clone(self);
+        let thread = std::thread::spawn(move || {
+            let receipt = comm.all_reduce(&mut data, &call);
+            (data, receipt)
+        });
+        Handle { thread }
+    }
+}
+
+/// A collective that runs on a thread of its own.
+#[derive(Debug)]
+pub struct Handle<T> {
+    thread: std::thread::JoinHandle<(Vec<T>, Result<Receipt, Error>)>,
+}
+
+impl<T> Handle<T> {
+    /// Whether it is over.
+    pub fn done(&self) -> bool {
+        self.thread.is_finished()
+    }
+
+    /// Waits for the end; the data comes back in either case.
+    pub fn wait(self) -> (Vec<T>, Result<Receipt, Error>) {
+        match self.thread.join() {
+            Ok(ended) => ended,
+            Err(_) => (Vec::new(), Err(Error::Bug("the thread of a collective panicked"))),
+        }
+    }
+}
+
+impl Call {
+    /// The sum over all contributors. Also for what reduces nothing.
+    pub fn sum() -> Self {
+        Self::new(ReduceOp::Sum)
+    }
+
+    /// The mean over all contributors.
+    pub fn avg() -> Self {
+        Self::new(ReduceOp::Avg)
+    }
+}
+
+/// As [`Call::sum`].
+impl Default for Call {
+    fn default() -> Self {
+        Self::sum()
+    }
+}

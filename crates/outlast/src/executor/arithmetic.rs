@@ -1,0 +1,156 @@
+//! What a reduction does to bytes: the plan's words in the kernels' words.
+//!
+//! A quantised reduction moves packed blocks. Whoever begins a chain packs its numbers, the next ones open what
+//! arrives, add their own and pack again, and the owner's packed bytes go round to all unchanged. Blocks of a
+//! plan begin where blocks that share a scale do, so a packed block means the same wherever it is opened.
+
+use super::memory::Region;
+use super::slots::Slots;
+use outlast_kernels::{
+    Element, Quantisation, Reduction, accumulate, combine, combine_assign, dequantise, divide, quantise,
+    quantised_len,
+};
+use outlast_proto::collective::plan::Block;
+use outlast_proto::collective::{self, DataType, Fingerprint, ReduceOp};
+
+/// One collective's arithmetic.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Arithmetic {
+    element: Element,
+    reduction: Reduction,
+    /// Divide the complete reduction by this, once.
+    divisor: Option<u32>,
+    packing: Option<Quantisation>,
+}
+
+impl Arithmetic {
+    /// The arithmetic of a call among `world` members.
+    ///
+    /// # Panics
+    /// If the call is not legal; whoever makes one checks that first.
+    pub(super) fn new(call: &Fingerprint, world: usize) -> Self {
+        assert!(call.legal().is_ok(), "a call is checked before it is made: {call}");
+        let divisor = (call.kind.reduces() && call.op == ReduceOp::Avg).then_some(world as u32);
+        let packing = call.quantisation.filter(|_| call.kind.reduces()).map(packing);
+        Self { element: element(call.data_type), reduction: reduction(call.op), divisor, packing }
+    }
+
+    /// Blocks of the plan begin at multiples of this many elements.
+    pub(super) fn unit(self) -> u64 {
+        if self.packs() { Quantisation::BLOCK as u64 } else { 1 }
+    }
+
+    /// Whether blocks are packed on the wire.
+    pub(super) fn packs(self) -> bool {
+        self.packing.is_some()
+    }
+
+    /// What so many bytes of elements are on the wire.
+    pub(super) fn wire_bytes(self, bytes: usize) -> usize {
+        self.packing.map_or(bytes, |packing| quantised_len(packing, bytes / self.element.size()))
+    }
+
+    /// Joins `other` into `partial`.
+    pub(super) fn combine_assign(self, partial: &mut [u8], other: &[u8]) {
+        combine_assign(self.element, self.reduction, partial, other);
+    }
+
+    /// Writes the join of `partial` and `own` to `result`.
+    pub(super) fn combine(self, result: &mut [u8], partial: &[u8], own: &[u8]) {
+        combine(self.element, self.reduction, result, partial, own);
+    }
+
+    /// What is done once, when all contributions are in.
+    pub(super) fn finish(self, result: &mut [u8]) {
+        if let Some(divisor) = self.divisor {
+            divide(self.element, result, divisor);
+        }
+    }
+
+    /// Joins our contribution into a block on its way, packed or not.
+    pub(super) fn join(self, region: &Region, block: &Block, partial: &mut [u8], slots: &mut Slots) {
+        match self.packing {
+            None => region.combine_input(self, &block.inputs(), partial),
+            Some(packing) => with_input(region, block, slots, |own| {
+                accumulate(packing, self.element, partial, own, None);
+            }),
+        }
+    }
+
+    /// Joins our contribution, the last one, into a packed block.
+    pub(super) fn join_last(self, region: &Region, block: &Block, packed: &mut [u8], slots: &mut Slots) {
+        let Some(packing) = self.packing else { return };
+        with_input(region, block, slots, |own| {
+            accumulate(packing, self.element, packed, own, self.divisor);
+        });
+    }
+
+    /// Packs our contribution: the beginning of a chain.
+    pub(super) fn pack(self, region: &Region, block: &Block, packed: &mut [u8], slots: &mut Slots) {
+        let Some(packing) = self.packing else { return };
+        with_input(region, block, slots, |own| quantise(packing, self.element, own, packed));
+    }
+
+    /// Opens a packed block into the output.
+    pub(super) fn unpack(self, region: &mut Region, block: &Block, packed: &[u8], slots: &mut Slots) {
+        let Some(packing) = self.packing else { return };
+        if let Some(output) = region.output_mut(&block.outputs()) {
+            return dequantise(packing, self.element, packed, output);
+        }
+        let mut slot = slots.take();
+        dequantise(packing, self.element, packed, slot.bytes_mut(block.bytes));
+        region.store(&block.outputs(), slot.bytes(block.bytes));
+        slots.give(slot);
+    }
+}
+
+/// The input of a block in one piece.
+fn with_input(region: &Region, block: &Block, slots: &mut Slots, work: impl FnOnce(&[u8])) {
+    if let Some(input) = region.input(&block.inputs()) {
+        return work(input);
+    }
+    let mut slot = slots.take();
+    region.gather_input(&block.inputs(), slot.bytes_mut(block.bytes));
+    work(slot.bytes(block.bytes));
+    slots.give(slot);
+}
+
+fn packing(quantisation: collective::Quantisation) -> Quantisation {
+    match quantisation {
+        collective::Quantisation::Int8 => Quantisation::Int8,
+        collective::Quantisation::Int4 => Quantisation::Int4,
+        other => unreachable!("{other} grows together with the kernels"),
+    }
+}
+
+fn element(data_type: DataType) -> Element {
+    match data_type {
+        DataType::U8 => Element::U8,
+        DataType::I8 => Element::I8,
+        DataType::U16 => Element::U16,
+        DataType::I16 => Element::I16,
+        DataType::U32 => Element::U32,
+        DataType::I32 => Element::I32,
+        DataType::U64 => Element::U64,
+        DataType::I64 => Element::I64,
+        DataType::Bool => Element::Bool,
+        DataType::F16 => Element::F16,
+        DataType::BF16 => Element::BF16,
+        DataType::F32 => Element::F32,
+        DataType::F64 => Element::F64,
+        other => unreachable!("{other} grows together with the kernels"),
+    }
+}
+
+fn reduction(op: ReduceOp) -> Reduction {
+    match op {
+        ReduceOp::Sum | ReduceOp::Avg => Reduction::Sum,
+        ReduceOp::Prod => Reduction::Prod,
+        ReduceOp::Min => Reduction::Min,
+        ReduceOp::Max => Reduction::Max,
+        ReduceOp::BitAnd => Reduction::And,
+        ReduceOp::BitOr => Reduction::Or,
+        ReduceOp::BitXor => Reduction::Xor,
+        other => unreachable!("{other} grows together with the kernels"),
+    }
+}

@@ -1,0 +1,264 @@
+//! What must be equal in the calls of all members (rule 7).
+//!
+//! Peers start to move bytes before anybody has compared their calls, so every data frame carries a digest of
+//! its sender's fingerprint, and every vote the whole of it. What is in it is exactly what would make the
+//! members' plans differ. What may differ between them is not: where the memory is, whether it is in place,
+//! how long the caller waits.
+
+use super::{DataType, Quantisation, ReduceOp, types};
+use crate::id::PeerId;
+use crate::limits::TENSORS_MAX;
+use crate::wire::{InvalidMessage, within};
+use minicbor::{CborLen, Decode, Encode};
+use std::fmt;
+
+/// What is done.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
+#[non_exhaustive]
+pub enum OpKind {
+    /// Nothing but waiting for each other.
+    #[n(0)]
+    Barrier,
+    /// Every member ends with the reduction over all contributions.
+    #[n(1)]
+    AllReduce,
+    /// Several tensors reduced in one transaction (rule 9).
+    #[n(2)]
+    AllReduceMany,
+    /// Every member ends with all contributions, in the order of ranks.
+    #[n(3)]
+    AllGather,
+    /// Every member ends with the part of the reduction that belongs to its rank.
+    #[n(4)]
+    ReduceScatter,
+    /// Every member ends with the root's data.
+    #[n(5)]
+    Broadcast,
+    /// The root ends with the reduction over all contributions.
+    #[n(6)]
+    Reduce,
+    /// The root ends with all contributions, in the order of ranks.
+    #[n(7)]
+    Gather,
+    /// Every member ends with the part of the root's data that belongs to its rank.
+    #[n(8)]
+    Scatter,
+    /// Every member ends with the part of each contribution that belongs to its rank.
+    #[n(9)]
+    AllToAll,
+    /// One member's data, to one other. Not a transaction: nobody votes on it (rule 8).
+    #[n(10)]
+    SendReceive,
+}
+
+impl OpKind {
+    /// Its word.
+    pub const fn name(self) -> &'static str {
+        match self {
+            Self::Barrier => "barrier",
+            Self::AllReduce => "all_reduce",
+            Self::AllReduceMany => "all_reduce_many",
+            Self::AllGather => "all_gather",
+            Self::ReduceScatter => "reduce_scatter",
+            Self::Broadcast => "broadcast",
+            Self::Reduce => "reduce",
+            Self::Gather => "gather",
+            Self::Scatter => "scatter",
+            Self::AllToAll => "all_to_all",
+            Self::SendReceive => "send/recv",
+        }
+    }
+
+    /// Whether it may be tried again with other members and still mean the same (rule 8).
+    pub const fn may_retry(self) -> bool {
+        matches!(self, Self::Barrier | Self::AllReduce | Self::AllReduceMany)
+    }
+
+    /// Whether it combines elements rather than only moving them.
+    pub const fn reduces(self) -> bool {
+        matches!(self, Self::AllReduce | Self::AllReduceMany | Self::ReduceScatter | Self::Reduce)
+    }
+
+    /// Whether one member plays a part of its own.
+    pub const fn has_root(self) -> bool {
+        matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
+    }
+
+    /// Whether its bytes pass over every link of the ring.
+    pub const fn uses_whole_ring(self) -> bool {
+        matches!(self, Self::AllReduce | Self::AllReduceMany | Self::AllGather | Self::ReduceScatter)
+    }
+}
+
+impl fmt::Display for OpKind {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.pad(self.name())
+    }
+}
+
+/// One call, as all members must make it.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+pub struct Fingerprint {
+    /// The operation.
+    #[n(0)]
+    pub kind: OpKind,
+    /// The elements' type.
+    #[n(1)]
+    pub data_type: DataType,
+    /// Elements of each tensor; where members hold parts of a whole, the elements of one part.
+    #[n(2)]
+    pub counts: Vec<u64>,
+    /// How they are joined.
+    #[n(3)]
+    pub op: ReduceOp,
+    /// Whether the call retries by itself (rule 8).
+    #[n(4)]
+    pub retry: bool,
+    /// Fewest members that the caller accepts.
+    #[n(5)]
+    pub min_world: u32,
+    /// How the elements are made smaller on the wire.
+    #[n(6)]
+    pub quantisation: Option<Quantisation>,
+    /// The member that plays a part of its own.
+    #[n(7)]
+    pub root: Option<PeerId>,
+}
+
+impl Fingerprint {
+    /// A call of that kind over tensors of that many elements, with everything else as usual.
+    pub fn new(kind: OpKind, data_type: DataType, counts: impl IntoIterator<Item = u64>) -> Self {
+        Self {
+            kind,
+            data_type,
+            counts: counts.into_iter().collect(),
+            op: ReduceOp::Sum,
+            retry: kind.may_retry(),
+            min_world: 1,
+            quantisation: None,
+            root: None,
+        }
+    }
+
+    /// Holds the number of tensors against its limit.
+    pub fn check(&self) -> Result<(), InvalidMessage> {
+        within("tensors", self.counts.len(), TENSORS_MAX)
+    }
+
+    /// Whether the reduction, if it is one, has a meaning.
+    pub fn legal(&self) -> Result<(), types::IllegalReduction> {
+        if self.kind.reduces() { types::legal(self.op, self.data_type, self.quantisation) } else { Ok(()) }
+    }
+
+    /// Elements of all tensors together, as far as they can be counted.
+    pub fn elements(&self) -> u64 {
+        self.counts.iter().fold(0, |sum, count| sum.saturating_add(*count))
+    }
+
+    /// Elements that a member reads and elements that it writes, in a world of that size.
+    pub fn shape(&self, world: usize, is_root: bool) -> (u64, u64) {
+        let part = self.elements();
+        let whole = part.saturating_mul(world as u64);
+        let at_root = |elements: u64| if is_root { elements } else { 0 };
+        match self.kind {
+            OpKind::Barrier => (0, 0),
+            OpKind::AllReduce | OpKind::AllReduceMany | OpKind::SendReceive => (part, part),
+            OpKind::AllGather => (part, whole),
+            OpKind::ReduceScatter => (whole, part),
+            OpKind::Broadcast => (at_root(part), part - at_root(part)),
+            OpKind::Reduce => (part, at_root(part)),
+            OpKind::Gather => (part, at_root(whole)),
+            OpKind::Scatter => (at_root(whole), part),
+            OpKind::AllToAll => (whole, whole),
+        }
+    }
+
+    /// A short form for data frames: 64 bits over the encoding (FNV-1a), enough to notice a mistake in a
+    /// program. Whether two calls really agree is judged by the decider on the whole fingerprint.
+    pub fn digest(&self) -> u64 {
+        let mut bytes = Vec::new();
+        minicbor::encode(self, &mut bytes).expect("a Vec takes every byte");
+        bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+            (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
+        })
+    }
+}
+
+impl fmt::Display for Fingerprint {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root } = self;
+        // Thousands of tensors are possible; a person needs to see the first ones and how many there are.
+        let shown = &counts[..counts.len().min(8)];
+        let more = counts.len() - shown.len();
+        write!(f, "{kind}({data_type}{shown:?}")?;
+        if more > 0 {
+            write!(f, " and {more} more")?;
+        }
+        if kind.reduces() {
+            write!(f, ", {op}")?;
+        }
+        if let Some(quantisation) = quantisation {
+            write!(f, ", {quantisation}")?;
+        }
+        if let Some(root) = root {
+            write!(f, ", root={}", root.short())?;
+        }
+        write!(f, ", retry={retry}, min_world={min_world})")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn everything_that_makes_plans_differ_is_in_the_digest() {
+        let call = Fingerprint::new(OpKind::AllReduce, DataType::F32, [7]);
+        let others = [
+            Fingerprint { kind: OpKind::AllReduceMany, ..call.clone() },
+            Fingerprint { data_type: DataType::I32, ..call.clone() },
+            Fingerprint { counts: vec![8], ..call.clone() },
+            Fingerprint { op: ReduceOp::Max, ..call.clone() },
+            Fingerprint { retry: false, ..call.clone() },
+            Fingerprint { min_world: 2, ..call.clone() },
+            Fingerprint { quantisation: Some(Quantisation::Int8), ..call.clone() },
+            Fingerprint { root: Some(PeerId::from_bytes([1; 16])), ..call.clone() },
+        ];
+        for other in others {
+            assert_ne!(other.digest(), call.digest(), "{other}");
+            assert_ne!(other.to_string(), "");
+            let bytes = minicbor::to_vec(&other).unwrap();
+            assert_eq!(minicbor::decode::<Fingerprint>(&bytes).unwrap(), other);
+        }
+    }
+
+    #[test]
+    fn a_fingerprint_of_before_quantisation_still_decodes() {
+        #[derive(Encode)]
+        struct Old {
+            #[n(0)]
+            kind: OpKind,
+            #[n(1)]
+            data_type: DataType,
+            #[n(2)]
+            counts: Vec<u64>,
+            #[n(3)]
+            op: ReduceOp,
+            #[n(4)]
+            retry: bool,
+            #[n(5)]
+            min_world: u32,
+        }
+        let (kind, data_type, op) = (OpKind::AllReduce, DataType::F32, ReduceOp::Sum);
+        let old = Old { kind, data_type, counts: vec![7], op, retry: true, min_world: 1 };
+        let read: Fingerprint = minicbor::decode(&minicbor::to_vec(&old).unwrap()).unwrap();
+        assert_eq!(read, Fingerprint::new(kind, data_type, [7]));
+    }
+
+    #[test]
+    fn people_see_what_matters() {
+        let call =
+            Fingerprint { op: ReduceOp::Avg, ..Fingerprint::new(OpKind::AllReduce, DataType::BF16, [7]) };
+        assert_eq!(call.to_string(), "all_reduce(bf16[7], avg, retry=true, min_world=1)");
+    }
+}
