@@ -31,6 +31,7 @@ mod typed;
 
 pub use buffer::{CallBuffers, Element};
 pub use builder::{CommunicatorBuilder, Encryption};
+pub use control::View;
 pub use error::{Error, NextStep};
 pub use interrupt::Interrupt;
 pub use outlast_proto::collective::{DataType, OpKind, Quantisation, ReduceOp};
@@ -41,15 +42,19 @@ use crate::clock;
 use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
+use crate::watch;
 use control::{Control, Order};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{CallId, Done, Outcome, PerformResult};
+use outlast_proto::session::{CallError, CallId, Done, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 
 /// Beyond its deadline and the verdict's grace a call gives up on its own session: that is a bug in Outlast.
 const LAST_RESORT: Duration = Duration::from_secs(10);
+
+/// How long a goodbye may take to be on its way.
+const GOODBYE: Duration = Duration::from_secs(1);
 
 /// A peer's place in a run. Dropping it leaves.
 #[derive(Debug)]
@@ -88,16 +93,28 @@ impl Communicator {
         self.creator.check()?;
         let deadline = clock::now() + timeout;
         let (id, orders) = self.control.begin_connect(min_world, deadline)?;
-        self.wait_topology(id, &orders, timeout, interrupt)
+        let outcome = self.wait_topology(id, &orders, timeout, interrupt);
+        match (self.control.end_connect(), outcome) {
+            (Some(unreached), Err(_)) if unreached.foreign => Err(Error::Unauthorized(unreached.to_string())),
+            (Some(unreached), Err(Error::Call(CallError::Timeout(_)))) => {
+                Err(Error::NoCoordinator(unreached.to_string()))
+            }
+            (_, outcome) => outcome,
+        }
     }
 
     /// Admits newcomers, and waits until the group has at least `min_world` members. Every peer of the run
     /// must call it.
     pub fn update_topology(&self, min_world: u32) -> Result<TopologyChange, Error> {
-        self.update_topology_unless(min_world, self.timeout, &Interrupt::new())
+        self.update_topology_within(min_world, self.timeout)
     }
 
-    /// As [`Self::update_topology`], with a time limit of its own, until `interrupt` gives it up.
+    /// As [`Self::update_topology`], with a time limit of its own.
+    pub fn update_topology_within(&self, min_world: u32, timeout: Duration) -> Result<TopologyChange, Error> {
+        self.update_topology_unless(min_world, timeout, &Interrupt::new())
+    }
+
+    /// As [`Self::update_topology_within`], until `interrupt` gives it up.
     pub fn update_topology_unless(
         &self,
         min_world: u32,
@@ -147,9 +164,11 @@ impl Communicator {
     ) -> Result<Outcome, Error> {
         let patience = timeout + self.control.verdict_grace() + LAST_RESORT;
         let give_up = std::time::Instant::now() + patience;
+        let control = Arc::clone(&self.control);
+        let _cancels = watch::cancels(move || control.cancel(id));
         loop {
             let left = give_up.saturating_duration_since(std::time::Instant::now());
-            match orders.recv_timeout(left) {
+            match orders.recv_timeout(watch::patience(left)) {
                 Ok(Order::Finish(outcome)) => {
                     act(Order::Undo);
                     self.control.end(id);
@@ -160,6 +179,7 @@ impl Communicator {
                         self.control.performed(id, result);
                     }
                 }
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => watch::look(),
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     self.control.end(id);
                     return Err(Error::Bug("a call outlived its deadline and its grace"));
@@ -171,6 +191,12 @@ impl Communicator {
     /// Our id.
     pub fn peer_id(&self) -> PeerId {
         self.control.me()
+    }
+
+    /// The group as the program last saw it. Calls on other threads replace it as they end; whoever must not
+    /// see that keeps what it was given.
+    pub fn view(&self) -> Arc<View> {
+        self.control.view()
     }
 
     /// Our rank in the group; changes only inside a call.
@@ -212,7 +238,7 @@ impl Communicator {
     /// Says goodbye, so that nobody mistakes it for a failure.
     pub fn leave(&self) {
         if self.creator.check().is_ok() {
-            self.control.leave();
+            self.control.leave(GOODBYE);
         }
     }
 }

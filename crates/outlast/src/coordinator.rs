@@ -9,7 +9,7 @@ mod clerk;
 mod line;
 
 pub use ask::ask_status;
-pub(crate) use ask::{ControlFrames, ask, dial};
+pub(crate) use ask::{ControlFrames, Unreached, ask, dial};
 
 use crate::fork::Creator;
 use crate::membership::Preset;

@@ -10,11 +10,13 @@ pub mod coordinator;
 pub mod executor;
 pub mod fork;
 mod health;
+
 pub mod link;
 pub mod membership;
 pub mod port;
 mod runtime;
 pub mod security;
+pub mod watch;
 
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;

@@ -218,3 +218,29 @@ fn what_makes_no_sense_is_refused_before_anything_happens() {
     comm.connect(1).expect("admitted");
     assert!(matches!(comm.connect(1), Err(Error::InvalidArgument(_))));
 }
+
+#[test]
+fn an_interrupted_call_returns_soon_restores_its_data_and_breaks_nothing() {
+    use outlast::watch::watched;
+    use outlast_proto::session::CallError;
+
+    let coordinator = coordinator();
+    let interrupted = Arc::new(Barrier::new(2));
+    together(&coordinator, 2, move |number, comm| {
+        comm.connect(2).expect("admitted");
+        if number == 0 {
+            // The other does not come: a collective is left while it moves bytes, a barrier after its vote.
+            let soon = Duration::from_millis(20);
+            let mut data = vec![1.0f32; 1 << 20];
+            let error = watched(soon, || true, || comm.all_reduce(&mut data, &Call::sum().tag(3)));
+            assert!(matches!(error, Err(Error::Call(CallError::Cancelled))), "{error:?}");
+            assert!(data.iter().all(|value| value.to_bits() == 1.0f32.to_bits()));
+            let error = watched(soon, || true, || comm.barrier(&Call::sum().tag(4)));
+            assert!(matches!(error, Err(Error::Call(CallError::Cancelled))), "{error:?}");
+        }
+        interrupted.wait();
+        let mut data = vec![1.0f32; 1 << 20];
+        comm.all_reduce(&mut data, &Call::sum()).expect("a sum after the interrupt");
+        assert!(data.iter().all(|value| value.to_bits() == 2.0f32.to_bits()));
+    });
+}

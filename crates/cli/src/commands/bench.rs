@@ -10,6 +10,7 @@
 mod member;
 mod report;
 
+use crate::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Subcommand, ValueEnum};
 use outlast::Coordinator;
@@ -17,7 +18,7 @@ use outlast::communicator::Encryption;
 use outlast::membership::Preset;
 use std::io::{BufRead as _, BufReader};
 use std::net::Ipv4Addr;
-use std::process::{Child, Command, ExitCode, Stdio};
+use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
 /// After the last line of the first member the others have this long to end.
@@ -92,14 +93,13 @@ fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
     }
     let coordinator =
         Coordinator::builder().listen((Ipv4Addr::LOCALHOST, 0).into()).preset(Preset::Local).start()?;
-    let program = std::env::current_exe().context("cannot find this program's own file")?;
     let encryption = match args.encryption {
         OnOff::On => Encryption::On,
         OnOff::Off => Encryption::Off,
     };
     let mut members = Members(Vec::new());
     for number in 0..args.world {
-        let mut command = Command::new(&program);
+        let mut command = crate::itself().context("cannot find this program's own file")?;
         command.args([
             "bench",
             "member",

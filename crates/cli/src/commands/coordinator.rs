@@ -7,12 +7,12 @@
 use super::group_secret::GroupSecret;
 use super::members::{PresetName, duration};
 use super::stop::StopSignal;
+use crate::ExitCode;
 use outlast::Coordinator;
 use outlast::coordinator::DEFAULT_PORT;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::Duration;
 
 /// How often it looks whether it was told to stop.

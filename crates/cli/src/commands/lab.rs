@@ -5,6 +5,7 @@
 
 mod show;
 
+use crate::ExitCode;
 use anyhow::{Result, bail};
 use clap::{Parser, Subcommand, ValueEnum};
 use outlast_lab::control::{Ends, Reply, Request, Status, ask};
@@ -12,7 +13,6 @@ use outlast_lab::registry::{self, Card, Found};
 use outlast_lab::{Answer, Change, Host, LabError, NewRate, Rate, Refusal, Rule, daemon, host_names, units};
 use std::ffi::OsString;
 use std::os::unix::process::CommandExt;
-use std::process::{Command, ExitCode};
 use std::time::Duration;
 
 /// The word that stands for every host.
@@ -295,7 +295,7 @@ fn up(name: Option<&str>, hosts: &str, rule: &RuleArgs, mtu: u32, seed: u64) -> 
     }
     let rule = Rule::perfect().changed(&rule.change());
     let name = name.unwrap_or("lab").to_owned();
-    let mut holder = Command::new(std::env::current_exe()?);
+    let mut holder = crate::itself()?;
     holder.args(["lab", "hold"]);
     daemon::start(holder, &daemon::Blueprint { name: name.clone(), hosts, rule, mtu, seed })?;
     println!("lab '{name}' is up");

@@ -13,10 +13,10 @@ pub(crate) use options::{Args, PresetName, duration};
 
 use super::group_secret::{GroupSecret, HandOver};
 use super::stop::StopSignal;
+use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::Membership;
 use std::io::{IsTerminal as _, Write as _};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// How long the goodbye may take: three rounds of the lan preset, and short enough for an impatient person.

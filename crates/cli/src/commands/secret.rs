@@ -1,12 +1,12 @@
 //! `outlast secret`: makes run secrets.
 
+use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::security::RunSecret;
 use std::fs::OpenOptions;
 use std::io::Write as _;
 use std::os::unix::fs::OpenOptionsExt as _;
 use std::path::{Path, PathBuf};
-use std::process::ExitCode;
 
 /// Make the secret that the members of a run share.
 #[derive(Debug, clap::Args)]

@@ -6,13 +6,13 @@
 mod table;
 
 use super::stop::StopSignal;
+use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::coordinator::{self, DEFAULT_PORT};
 use outlast::membership::RunId;
 use outlast::security::RunSecret;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 /// `EX_UNAVAILABLE` of sysexits: the service is not there.

@@ -29,6 +29,7 @@ pub struct CommunicatorBuilder {
     secret: Option<RunSecret>,
     name: Option<String>,
     listen: SocketAddr,
+    advertise: Option<SocketAddr>,
     preset: Preset,
     stall_budget: Option<Duration>,
     timeout: Duration,
@@ -44,6 +45,7 @@ impl CommunicatorBuilder {
             secret: None,
             name: None,
             listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            advertise: None,
             preset: Preset::Lan,
             stall_budget: None,
             timeout: Duration::from_mins(1),
@@ -84,6 +86,12 @@ impl CommunicatorBuilder {
     /// The one port; port 0 takes any.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = address;
+        self
+    }
+
+    /// The address that others should use, if it is not the one that we listen on.
+    pub fn advertise(mut self, address: SocketAddr) -> Self {
+        self.advertise = Some(address);
         self
     }
 
@@ -160,6 +168,9 @@ impl CommunicatorBuilder {
         }
         if let Some(budget) = self.stall_budget {
             member = member.stall_budget(budget);
+        }
+        if let Some(address) = self.advertise {
+            member = member.advertise(address);
         }
         // Where packets to the coordinator leave from is where others reach us.
         if self.listen.ip().is_unspecified() {

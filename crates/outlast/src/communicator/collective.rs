@@ -105,8 +105,8 @@ impl Communicator {
 
     /// The members of a scope as the program knows them, in the order of ranks.
     fn known_members(&self, scope: &Scope) -> Vec<PeerId> {
-        let peers = self.control.view().peers;
-        peers.into_iter().map(|peer| peer.id).filter(|peer| scope.involves(*peer)).collect()
+        let view = self.control.view();
+        view.peers.iter().map(|peer| peer.id).filter(|peer| scope.involves(*peer)).collect()
     }
 
     /// What all members must call alike. Refuses what makes no sense, and drops the lists that this member's

@@ -7,7 +7,7 @@
 use super::error::Error;
 use super::receipt::Peer;
 use crate::clock;
-use crate::coordinator::{self, ControlFrames};
+use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
 use crate::security::TlsIdentity;
 use outlast_proto::collective::{Group, OpKey, Tag};
@@ -18,7 +18,7 @@ use outlast_proto::wire::control::{EpochRecord, Registration, ToCoordinator, ToP
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
@@ -40,11 +40,16 @@ pub(super) enum Order {
 
 /// What the program sees of the group; replaced only when one of its calls ends.
 #[derive(Clone, Debug, Default)]
-pub(super) struct View {
-    pub(super) rank: usize,
-    pub(super) epoch: u64,
-    pub(super) global_world_size: u32,
-    pub(super) peers: Vec<Peer>,
+#[non_exhaustive]
+pub struct View {
+    /// Our rank in the group.
+    pub rank: usize,
+    /// The group's epoch.
+    pub epoch: u64,
+    /// Members of all groups.
+    pub global_world_size: u32,
+    /// The members of the group in the order of ranks; their health is not filled in.
+    pub peers: Vec<Peer>,
 }
 
 pub(super) struct Settings {
@@ -68,6 +73,10 @@ struct State {
     dials: u64,
     /// The epoch whose outgoing link was up once.
     linked: u64,
+    /// The call that connects, until a coordinator was reached.
+    connecting: Option<CallId>,
+    /// Why the last attempt to reach the coordinator failed.
+    unreached: Option<Unreached>,
 }
 
 /// The control side of a communicator.
@@ -80,7 +89,10 @@ pub(super) struct Control {
     runtime: Handle,
     data: Arc<DataPlane>,
     state: Mutex<State>,
-    view: Mutex<View>,
+    view: Mutex<Arc<View>>,
+    /// How many connections are being talked on; a goodbye waits for the last of them.
+    talks: Mutex<usize>,
+    hung_up: Condvar,
     timers: Notify,
     this: Weak<Control>,
 }
@@ -104,7 +116,15 @@ impl Control {
         let Settings { coordinator, identity, registration, config, runtime } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
-        let state = State { session, outbound: None, calls: BTreeMap::new(), dials: 0, linked: 0 };
+        let state = State {
+            session,
+            outbound: None,
+            calls: BTreeMap::new(),
+            dials: 0,
+            linked: 0,
+            connecting: None,
+            unreached: None,
+        };
         let control = Arc::new_cyclic(|this| Self {
             me,
             group,
@@ -115,6 +135,8 @@ impl Control {
             data,
             state: Mutex::new(state),
             view: Mutex::default(),
+            talks: Mutex::new(0),
+            hung_up: Condvar::new(),
             timers: Notify::new(),
             this: this.clone(),
         });
@@ -138,8 +160,8 @@ impl Control {
         self.grace
     }
 
-    pub(super) fn view(&self) -> View {
-        lock(&self.view).clone()
+    pub(super) fn view(&self) -> Arc<View> {
+        Arc::clone(&lock(&self.view))
     }
 
     pub(super) fn open_tags(&self) -> Vec<Tag> {
@@ -157,7 +179,18 @@ impl Control {
         }
         state.linked = 0;
         self.data.forget_group(self.group);
-        Ok(self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline)))
+        state.unreached = None;
+        let (id, orders) =
+            self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline));
+        lock(&self.state).connecting = Some(id);
+        Ok((id, orders))
+    }
+
+    /// The call that connects is over. Says why it never reached a coordinator, if so.
+    pub(super) fn end_connect(&self) -> Option<Unreached> {
+        let mut state = lock(&self.state);
+        state.connecting = None;
+        state.unreached.take()
     }
 
     pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Receiver<Order>), Error> {
@@ -196,20 +229,32 @@ impl Control {
     pub(super) fn end(&self, id: CallId) {
         let mut state = lock(&self.state);
         state.calls.remove(&id);
-        let view = state.session.record().map(|record| view_of(record, self.me, &state.session));
+        let known = self.view();
+        let changed = |record: &&EpochRecord| {
+            (record.epoch, state.session.global_world_size()) != (known.epoch, known.global_world_size)
+        };
+        let view = state.session.record().filter(changed);
+        let view = view.map(|record| view_of(record, self.me, &state.session));
         drop(state);
         if let Some(view) = view {
-            *lock(&self.view) = view;
+            *lock(&self.view) = Arc::new(view);
         }
     }
 
-    /// The program gives a call up.
+    /// The program gives a call up; its end comes as an order.
     pub(super) fn cancel(&self, id: CallId) {
         self.tell(|session, now| session.handle_cancel(now, id));
     }
 
-    pub(super) fn leave(&self) {
+    /// Ends the session, and waits up to `timeout` until the goodbye is on its way: a process that exits right
+    /// after it must not look like one that died.
+    pub(super) fn leave(&self, timeout: Duration) {
+        let connected = lock(&self.state).outbound.is_some();
         self.tell(Session::handle_leave);
+        if connected {
+            let talks = lock(&self.talks);
+            let _ = self.hung_up.wait_timeout_while(talks, timeout, |talks| *talks > 0);
+        }
     }
 
     /// Hands something to the session and carries out what comes back.
@@ -279,8 +324,23 @@ impl Control {
     /// One connection to the coordinator, from dialling to its end.
     async fn converse(self: Arc<Self>, dial: u64) {
         match self.open().await {
-            Ok(frames) => self.talk(dial, frames).await,
-            Err(error) => tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator"),
+            Ok(frames) => {
+                *lock(&self.talks) += 1;
+                self.talk(dial, frames).await;
+                *lock(&self.talks) -= 1;
+                self.hung_up.notify_all();
+            }
+            Err(error) => {
+                tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator");
+                let mut state = lock(&self.state);
+                let foreign = error.foreign;
+                state.unreached = Some(error);
+                if foreign && let Some(id) = state.connecting {
+                    // Trying again would not help: the call that connects ends now.
+                    state.session.handle_cancel(clock::now(), id);
+                    self.carry_out(state);
+                }
+            }
         }
         let mut state = lock(&self.state);
         if state.dials == dial {
@@ -290,7 +350,7 @@ impl Control {
         }
     }
 
-    async fn open(&self) -> Result<ControlFrames, String> {
+    async fn open(&self) -> Result<ControlFrames, Unreached> {
         coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT).await
     }
 
@@ -302,6 +362,7 @@ impl Control {
                 return;
             }
             state.outbound = Some(queue);
+            (state.connecting, state.unreached) = (None, None);
             state.session.handle_connected(clock::now());
             self.carry_out(state);
         }
@@ -335,7 +396,7 @@ impl Control {
     /// Asks the coordinator how the run stands, over a connection of its own.
     pub(super) fn status(&self, timeout: Duration) -> Result<String, Error> {
         let asking = async {
-            let mut frames = self.open().await?;
+            let mut frames = self.open().await.map_err(|error| error.to_string())?;
             coordinator::ask(&mut frames).await
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(timeout, asking).await });

@@ -55,6 +55,12 @@ pub enum Error {
     /// The handle was inherited by a forked child.
     #[error(transparent)]
     Forked(#[from] UsedAfterFork),
+    /// The coordinator, or whoever answers at its address, does not belong to the run. Nothing was joined.
+    #[error("unauthorized: {0}")]
+    Unauthorized(String),
+    /// No coordinator was reached before the deadline. Nothing was joined.
+    #[error("no coordinator was reached in time: {0}")]
+    NoCoordinator(String),
     /// Nothing answered a question about the run.
     #[error("the coordinator did not answer: {0}")]
     Silent(String),
@@ -74,7 +80,7 @@ impl Error {
                 ),
             ) => NextStep::Fatal,
             Self::Call(CallError::Out(_)) => NextStep::Rejoin,
-            Self::Call(_) | Self::Silent(_) => NextStep::Retry,
+            Self::Call(_) | Self::Silent(_) | Self::NoCoordinator(_) => NextStep::Retry,
             _ => NextStep::Fatal,
         }
     }

@@ -19,6 +19,21 @@ use tokio::net::lookup_host;
 pub(crate) type ControlFrames =
     port::Frames<tokio_rustls::TlsStream<crate::fork::Guarded<tokio::net::TcpStream>>>;
 
+/// Why no coordinator was reached.
+#[derive(Debug, thiserror::Error)]
+#[error("{text}")]
+pub(crate) struct Unreached {
+    /// Somebody answered who does not belong to the run: trying again will not help.
+    pub(crate) foreign: bool,
+    text: String,
+}
+
+impl From<String> for Unreached {
+    fn from(text: String) -> Self {
+        Self { foreign: false, text }
+    }
+}
+
 /// How a run stands, as its coordinator tells it: a JSON object. `address` is `host:port`; several, separated
 /// by commas, are tried in turn.
 pub fn ask_status(
@@ -30,7 +45,7 @@ pub fn ask_status(
     let me = security::fresh_peer_id();
     let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), me);
     let asking = async {
-        let mut frames = dial(address, &identity, me, timeout).await?;
+        let mut frames = dial(address, &identity, me, timeout).await.map_err(|error| error.to_string())?;
         ask(&mut frames).await
     };
     let answer = runtime::handle()?.block_on(async { tokio::time::timeout(timeout, asking).await });
@@ -44,11 +59,11 @@ pub(crate) async fn dial(
     identity: &TlsIdentity,
     me: PeerId,
     timeout: Duration,
-) -> Result<ControlFrames, String> {
-    let mut error = format!("no address in {addresses:?}");
+) -> Result<ControlFrames, Unreached> {
+    let mut error = Unreached::from(format!("no address in {addresses:?}"));
     for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
         match lookup_host(address).await {
-            Err(cause) => error = format!("{address}: {cause}"),
+            Err(cause) => error = format!("{address}: {cause}").into(),
             Ok(found) => {
                 for address in found {
                     match dial_one(address, identity, me, timeout).await {
@@ -67,9 +82,12 @@ async fn dial_one(
     identity: &TlsIdentity,
     me: PeerId,
     timeout: Duration,
-) -> Result<ControlFrames, String> {
+) -> Result<ControlFrames, Unreached> {
     let stream = port::connect(address, port::CONTROL, identity, timeout).await;
-    let stream = stream.map_err(|error| error.to_string())?;
+    let stream = stream.map_err(|error| Unreached {
+        foreign: matches!(error, port::ConnectError::Foreign { .. }),
+        text: error.to_string(),
+    })?;
     let greeted = port::greet(stream, me, timeout).await.map_err(|error| error.to_string())?;
     Ok(greeted.frames)
 }

@@ -15,6 +15,7 @@ use super::seat::Seat;
 use super::wakeup::Wakeup;
 use super::{ConnId, Direction, LinkEvent, Stopped};
 use crate::link::Wire;
+use crate::watch;
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -302,6 +303,7 @@ impl Engine {
         let now = Instant::now();
         let left =
             deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
+        let left = watch::patience(left);
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut polled = Vec::with_capacity(1 + self.conns.len());
         let bell = wakeup.descriptor();

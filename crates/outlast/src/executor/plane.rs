@@ -9,6 +9,7 @@ use super::undo::{Settlement, UndoLog, UndoPool};
 use super::wakeup::{Abort, Wakeup};
 use super::{LinkEvent, Stopped};
 use crate::link::{Dial, Wire};
+use crate::watch;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::{Flow, Plan};
 use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind};
@@ -297,6 +298,7 @@ impl Shared {
         // An abort may have come before anybody listened for it.
         driving.engine().check_aborts();
         while !seat.is_over() {
+            watch::look();
             if self.wakeup.answer() {
                 let commands = std::mem::take(&mut self.home().inbox);
                 for command in commands {

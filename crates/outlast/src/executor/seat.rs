@@ -7,6 +7,7 @@
 use super::Stopped;
 use super::engine::Engine;
 use super::operation::Operation;
+use crate::watch;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Condvar, Mutex, PoisonError};
 use std::time::Duration;
@@ -65,8 +66,11 @@ impl Seat {
                 News::Drive(engine) => return Told::Drive(engine),
                 News::Over(operation, ending) => return Told::Over(operation, ending),
                 News::None => {
-                    let waited = self.woken.wait_timeout(news, LOOK_AGAIN);
-                    news = waited.unwrap_or_else(PoisonError::into_inner).0;
+                    let waited = self.woken.wait_timeout(news, watch::patience(LOOK_AGAIN));
+                    drop(waited.unwrap_or_else(PoisonError::into_inner).0);
+                    // With no lock held: whoever is asked may take its time.
+                    watch::look();
+                    news = self.news.lock().unwrap_or_else(PoisonError::into_inner);
                 }
             }
         }

@@ -233,7 +233,8 @@ impl Run {
         }
     }
 
-    /// A member gives an attempt up before it said Complete.
+    /// A member gives an attempt up before it said Complete. After that it may only ask for an abort, because its
+    /// program cancelled the call: its Complete stands, and as long as there is no verdict we may grant it.
     pub(super) fn refuse(&mut self, now: Instant, from: PeerId, key: &OpKey, reason: Refusal) {
         let judged_at = now + self.config.mismatch_settle;
         let Some(tag) = self.tag(key).filter(|tag| tag.next_seq == key.seq) else {
@@ -241,7 +242,7 @@ impl Run {
             return;
         };
         let Some(vote) = tag.open.as_ref().and_then(|op| op.votes.get(&from)) else { return };
-        if vote.complete {
+        if vote.complete && reason != Refusal::Cancelled {
             return self.kick(from, &format!("refused {key} after completing it"));
         }
         match reason {

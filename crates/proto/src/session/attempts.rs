@@ -13,6 +13,10 @@ use crate::id::PeerId;
 use crate::time::Instant;
 use crate::wire::control::{AbortReason, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
 
+/// A person who pressed Ctrl-C does not wait for the whole grace: this part of it is enough for a round trip to
+/// a coordinator that answers (100 ms in the `lan` preset).
+const CANCEL_GRACE_DIVISOR: u32 = 100;
+
 /// Where an attempt is.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum Stage {
@@ -40,7 +44,8 @@ pub(super) struct Call {
     pub(super) op: Op,
     pub(super) stage: Stage,
     attempts: u32,
-    pub(super) cancelled: bool,
+    /// When the program gave it up.
+    pub(super) cancelled: Option<Instant>,
     /// The last attempt's members in the order of ranks, our rank and the group's size.
     contributors: Vec<PeerId>,
     rank: usize,
@@ -50,7 +55,7 @@ pub(super) struct Call {
 impl Call {
     pub(super) fn new(op: Op) -> Self {
         let stage = Stage::Waiting;
-        Self { op, stage, attempts: 0, cancelled: false, contributors: Vec::new(), rank: 0, world_size: 0 }
+        Self { op, stage, attempts: 0, cancelled: None, contributors: Vec::new(), rank: 0, world_size: 0 }
     }
 }
 
@@ -172,20 +177,29 @@ impl Session {
         }
     }
 
-    /// A call's deadline has passed.
+    /// A call's deadline has passed, or it was cancelled and no verdict came of it.
     pub(super) fn overdue(&mut self, now: Instant, id: CallId) {
         let Some(call) = self.calls.get(&id) else { return };
-        let late = now.since(call.op.deadline) >= self.config.verdict_grace;
+        let cancelled = call.cancelled.is_some();
+        let late = now >= self.given_up_at(call);
         match &call.stage {
             // Before Complete a peer may refuse for good and return (rule 5).
             Stage::Waiting | Stage::Refused { .. } if late => {
-                self.abandon(id, CallError::Timeout(Vec::new()));
+                let timeout = || CallError::Timeout(Vec::new());
+                self.abandon(id, if cancelled { CallError::Cancelled } else { timeout() });
             }
             Stage::Waiting => self.attempt(now, id),
             Stage::Performing { aborted: None, refused: None, .. } => self.refuse(now, id, Refusal::Deadline),
             Stage::Complete { .. } if late => self.end(OutReason::OutcomeUnknown),
             Stage::Performing { .. } | Stage::Refused { .. } | Stage::Complete { .. } => {}
         }
+    }
+
+    /// When a call stops waiting for its verdict. One that the program cancelled waits for a moment only.
+    pub(super) fn given_up_at(&self, call: &Call) -> Instant {
+        let grace = self.config.verdict_grace;
+        let late = call.op.deadline + grace;
+        call.cancelled.map_or(late, |at| late.min(at + grace / CANCEL_GRACE_DIVISOR))
     }
 
     /// A verdict arrived.
@@ -278,8 +292,10 @@ impl Session {
             AbortReason::Mismatch { deviating, common, .. } if deviating.contains(&me) => {
                 Some(CallError::Mismatch { ours: call.op.fingerprint.to_string(), others: common })
             }
-            AbortReason::Cancelled { by } if by == me && call.cancelled => Some(CallError::Cancelled),
-            _ if call.cancelled => Some(CallError::Cancelled),
+            AbortReason::Cancelled { by } if by == me && call.cancelled.is_some() => {
+                Some(CallError::Cancelled)
+            }
+            _ if call.cancelled.is_some() => Some(CallError::Cancelled),
             _ if goes_on => None,
             AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
             AbortReason::LinkBroken { from, to, error } => Some(CallError::LinkBroken { from, to, error }),

@@ -198,11 +198,15 @@ impl Session {
             return self.fail_topology(CallError::Cancelled);
         }
         let Some(call) = self.calls.get_mut(&id) else { return };
-        call.cancelled = true;
-        match call.stage {
+        call.cancelled.get_or_insert(now);
+        match call.stage.clone() {
             Stage::Waiting => self.abandon(id, CallError::Cancelled),
             Stage::Performing { .. } => self.refuse(now, id, Refusal::Cancelled),
-            // Too late to give up alone: the verdict decides (rule 5).
+            // Too late to give up alone: the verdict decides (rule 5). While there is none, the coordinator
+            // can be asked for an abort.
+            Stage::Complete { key } if self.is_up() => {
+                self.send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
+            }
             Stage::Complete { .. } | Stage::Refused { .. } => {}
         }
     }
@@ -338,8 +342,8 @@ impl Session {
             return self.end(OutReason::CoordinatorLost);
         }
         self.expire_topology(now);
-        let due: Vec<_> =
-            self.calls.iter().filter(|(_, call)| now >= call.op.deadline).map(|(id, _)| *id).collect();
+        let is_due = |call: &Call| now >= call.op.deadline.min(self.given_up_at(call));
+        let due: Vec<_> = self.calls.iter().filter(|(_, call)| is_due(call)).map(|(id, _)| *id).collect();
         for id in due {
             self.overdue(now, id);
         }
@@ -363,6 +367,7 @@ impl Session {
             _ => None,
         };
         let grace = self.config.verdict_grace;
+        let given_up_at = |call: &Call| self.given_up_at(call);
         let can_expire = self.is_up() && self.record.is_some();
         let topology = self.topology.as_ref().map(|call| {
             let now_or_never = call.connects || (can_expire && !call.expired);
@@ -373,7 +378,7 @@ impl Session {
             // The executor was told to stop and is about to report.
             Stage::Performing { .. } => None,
             Stage::Waiting if can_expire => Some(call.op.deadline),
-            Stage::Waiting | Stage::Complete { .. } | Stage::Refused { .. } => Some(call.op.deadline + grace),
+            Stage::Waiting | Stage::Complete { .. } | Stage::Refused { .. } => Some(given_up_at(call)),
         });
         redial.into_iter().chain(self.lost_at()).chain(topology).chain(calls).min()
     }

@@ -408,6 +408,36 @@ fn a_call_that_ended_here_alone_leaves_its_verdicts_to_its_ghost() {
 }
 
 #[test]
+fn a_cancelled_call_that_said_complete_asks_for_an_abort_and_soon_fences_itself() {
+    let withdraw = |key| Action::Send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.drain();
+    bench.session.handle_cancel(bench.now, call);
+    assert_eq!(bench.drain(), [withdraw(key(1, 0))]);
+    let undo = Action::Call(call, Command::Undo);
+    let told = bench.abort(key(1, 0), AbortReason::Cancelled { by: id(1) });
+    assert_eq!(told, [undo, fail(call, CallError::Cancelled)]);
+
+    // A commit that was written before counts.
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.session.handle_cancel(bench.now, call);
+    bench.drain();
+    let told = bench.verdict(key(1, 1), Verdict::Commit { pending: 0 });
+    assert_eq!(told[0], Action::Call(call, Command::Commit));
+
+    // Nobody answers: a moment, not the whole grace.
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.session.handle_cancel(bench.now, call);
+    bench.drain();
+    let told = bench.wait(ms(200));
+    assert_eq!(told.last(), Some(&fail(call, CallError::Out(OutReason::OutcomeUnknown))));
+}
+
+#[test]
 fn doing_it_again_joins_the_others_in_what_they_are_still_doing() {
     let mut bench = Bench::of(&[1, 2]);
     let call = bench.call(true);

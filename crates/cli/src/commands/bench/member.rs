@@ -3,6 +3,7 @@
 //! All members do the same in the same order; how often is rank 0's wish, which it tells the others by a sum
 //! to which they add nothing. The member with number 0 prints.
 
+use crate::ExitCode;
 use anyhow::{Context as _, bail};
 use outlast::Communicator;
 use outlast::bare_ring::BareRing;
@@ -10,7 +11,6 @@ use outlast::communicator::{Call, Encryption};
 use outlast::membership::Preset;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 const REPETITIONS_MIN: i64 = 7;

@@ -39,6 +39,20 @@ fn every_verdict_consumes_a_number_of_its_scope_and_tag() {
 }
 
 #[test]
+fn whoever_said_complete_may_ask_for_an_abort_until_there_is_a_verdict() {
+    let withdraw = |key| ToCoordinator::Refuse { key, reason: Refusal::Cancelled };
+    let mut bench = Bench::of(&[1, 2]);
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
+    bench.say(1, complete(key(1, 0, 0)));
+    bench.say(1, withdraw(key(1, 0, 0)));
+    bench.assert_told(&[1, 2], &[abort(key(1, 0, 0), AbortReason::Cancelled { by: id(1) })]);
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 1)));
+    bench.all_say(&[1, 2], &complete(key(1, 0, 1)));
+    bench.say(1, withdraw(key(1, 0, 1)));
+    bench.assert_told(&[1, 2], &[commit(key(1, 0, 1))]);
+}
+
+#[test]
 fn a_voter_that_is_lost_after_its_vote_still_counts() {
     let mut bench = Bench::of(&[1, 2]);
     bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
@@ -364,7 +378,7 @@ fn a_vote_that_contradicts_itself_is_a_breach() {
     let mut bench = Bench::of(&[1, 2]);
     bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
     bench.say(2, complete(key(1, 0, 0)));
-    bench.say(2, ToCoordinator::Refuse { key: key(1, 0, 0), reason: Refusal::Cancelled });
+    bench.say(2, ToCoordinator::Refuse { key: key(1, 0, 0), reason: Refusal::Deadline });
     assert!(bench.kicked(2).unwrap().1.contains("after completing it"));
     let mut bench = Bench::of(&[1, 2]);
     bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));

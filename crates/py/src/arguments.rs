@@ -1,0 +1,76 @@
+//! Arguments as people write them, turned into the runtime's terms. Each refusal names the argument and what
+//! would be right.
+
+use crate::errors::invalid;
+use outlast::membership::{PeerId, Preset, RunId};
+use outlast::security::RunSecret;
+use pyo3::prelude::*;
+use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::time::Duration;
+
+/// Times beyond this are a mistake in a unit: three years.
+const SECONDS_MAX: f64 = 1e8;
+
+/// A time limit in seconds; `None` stays `None`.
+pub(crate) fn seconds(name: &str, value: Option<f64>) -> PyResult<Option<Duration>> {
+    let Some(value) = value else { return Ok(None) };
+    if value > 0.0 && value <= SECONDS_MAX {
+        return Ok(Some(Duration::from_secs_f64(value)));
+    }
+    Err(invalid(format!("{name}={value}: give a number of seconds above 0, or None for the default")))
+}
+
+/// A number of members, at least one.
+pub(crate) fn members(name: &str, value: i64) -> PyResult<u32> {
+    match u32::try_from(value) {
+        Ok(count) if count > 0 => Ok(count),
+        _ => Err(invalid(format!("{name}={value}: give a whole number of members, at least 1"))),
+    }
+}
+
+/// A tag.
+pub(crate) fn tag(value: i64) -> PyResult<u64> {
+    u64::try_from(value).map_err(|_| invalid(format!("tag={value}: tags are whole numbers from 0 on")))
+}
+
+/// The kind of network.
+pub(crate) fn preset(word: &str) -> PyResult<Preset> {
+    match word {
+        "local" => Ok(Preset::Local),
+        "lan" => Ok(Preset::Lan),
+        "wan" => Ok(Preset::Wan),
+        _ => Err(invalid(format!("preset={word:?}: write \"local\", \"lan\" or \"wan\""))),
+    }
+}
+
+/// The name of a run.
+pub(crate) fn run_id(text: &str) -> PyResult<RunId> {
+    text.parse().map_err(|error| invalid(format!("run_id: {error}")))
+}
+
+/// A secret in its text form.
+pub(crate) fn secret(text: &str) -> PyResult<RunSecret> {
+    text.parse().map_err(|error| invalid(format!("secret: {error}")))
+}
+
+/// An address to listen on or to advertise: `host:port`.
+pub(crate) fn address(name: &str, text: &str) -> PyResult<SocketAddr> {
+    let found = text.to_socket_addrs().map(|mut found| found.next());
+    match found {
+        Ok(Some(address)) => Ok(address),
+        Ok(None) => Err(invalid(format!("{name}={text:?} has no address"))),
+        Err(error) => Err(invalid(format!("{name}={text:?}: write host:port ({error})"))),
+    }
+}
+
+/// A peer's id in its text form: 32 hexadecimal digits.
+pub(crate) fn peer_id(text: &str) -> Option<PeerId> {
+    let mut bytes = [0; 16];
+    if text.len() != 32 || !text.is_ascii() {
+        return None;
+    }
+    for (at, byte) in bytes.iter_mut().enumerate() {
+        *byte = u8::from_str_radix(text.get(2 * at..2 * at + 2)?, 16).ok()?;
+    }
+    Some(PeerId::from_bytes(bytes))
+}

@@ -1,0 +1,275 @@
+//! One collective, ready to run: its memory is borrowed, its arguments are checked.
+//!
+//! What this side must see to is what the runtime cannot know: that the memory is writable where a result goes,
+//! that it is laid out so that elements of the same index meet, and that no two tensors of a call share memory
+//! except where the collective works in place.
+
+use crate::arguments;
+use crate::buffer::Tensor;
+use crate::errors::invalid;
+use crate::in_flight::Place;
+use outlast::communicator::{
+    Call, CallBuffers, DataType, Error, OpKind, Quantisation, Receipt, ReduceOp, View,
+};
+use outlast::membership::PeerId;
+use pyo3::prelude::*;
+use std::ops::Range;
+
+/// What every collective may be told beside its tensors, by position.
+#[derive(FromPyObject)]
+pub(crate) struct Options<'py>(
+    String,                         // op
+    i64,                            // tag
+    Option<String>,                 // quantize
+    bool,                           // retry
+    i64,                            // min_world
+    Option<f64>,                    // timeout
+    Option<Vec<Bound<'py, PyAny>>>, // scope
+    bool,                           // hash
+    Option<Bound<'py, PyAny>>,      // root
+);
+
+/// Memory as the runtime takes it.
+#[derive(Clone, Copy)]
+struct Span {
+    start: *mut u8,
+    elements: usize,
+}
+
+impl Span {
+    fn of(tensor: &Tensor) -> Self {
+        Self { start: tensor.start(), elements: tensor.elements() }
+    }
+}
+
+/// One collective, ready to run.
+pub(crate) struct Job {
+    kind: OpKind,
+    root: Option<PeerId>,
+    data_type: DataType,
+    inputs: Vec<Span>,
+    outputs: Vec<Span>,
+    /// What keeps the spans valid.
+    tensors: Vec<Tensor>,
+    place: Place,
+    call: Call,
+}
+
+// SAFETY: the spans point into memory that the tensors borrow; whoever runs the job on another thread keeps
+// them until it is over.
+unsafe impl Send for Job {}
+// SAFETY: as above; a job is run by one thread.
+unsafe impl Sync for Job {}
+
+impl Job {
+    /// Checks a call and borrows its memory. Without `outputs` the results go where the inputs are.
+    pub(crate) fn new(
+        kind: &str,
+        inputs: &[Bound<'_, PyAny>],
+        outputs: Option<&[Bound<'_, PyAny>]>,
+        options: Options<'_>,
+        seen: &View,
+    ) -> PyResult<Self> {
+        let kind = kind_of(kind)?;
+        let Options(op, tag, quantize, retry, min_world, timeout, scope, hash, root) = options;
+        let (tag, min_world) = (arguments::tag(tag)?, arguments::members("min_world", min_world)?);
+        let op: ReduceOp = op.parse().map_err(|error| invalid(format!("op: {error}")))?;
+        let scope = scope.map(|scope| resolve_all(seen, &scope)).transpose()?;
+        let root = root.map(|root| resolve(seen, &root)).transpose()?;
+        let mut call = Call::new(op).tag(tag).retry(retry).min_world(min_world).hash(hash);
+        if let Some(timeout) = arguments::seconds("timeout", timeout)? {
+            call = call.timeout(timeout);
+        }
+        if let Some(word) = quantize {
+            let parsed: Quantisation = word.parse().map_err(|error| invalid(format!("quantize: {error}")))?;
+            call = call.quantise(parsed);
+        }
+        if let Some(members) = &scope {
+            call = call.scope(members.iter().copied());
+        }
+        let borrowed = Borrowed::new(kind, inputs, outputs)?;
+        borrowed.check(kind, &part_of_rank(seen, scope.as_deref()))?;
+        let data_type = borrowed.data_type()?;
+        let (inputs, outputs, tensors) = borrowed.into_parts();
+        Ok(Self { kind, root, data_type, inputs, outputs, tensors, place: (scope, tag), call })
+    }
+
+    /// What tells it apart from others in flight.
+    pub(crate) fn place(&self) -> &Place {
+        &self.place
+    }
+
+    /// The memory that it uses.
+    pub(crate) fn tensors(&self) -> &[Tensor] {
+        &self.tensors
+    }
+
+    /// Hands the loans over; whoever takes them keeps them until the job is over.
+    pub(crate) fn take_tensors(&mut self) -> Vec<Tensor> {
+        std::mem::take(&mut self.tensors)
+    }
+
+    /// Runs it on this thread.
+    pub(crate) fn perform(&self, comm: &outlast::Communicator) -> Result<Receipt, Error> {
+        let inputs = self.inputs.iter().map(|span| (span.start.cast_const(), span.elements));
+        let outputs = self.outputs.iter().map(|span| (span.start, span.elements));
+        // SAFETY: the loans last until the job is over; overlaps were refused in `Borrowed::check`, and memory of
+        // other operations in flight by the communicator.
+        let buffers = unsafe { CallBuffers::from_raw(self.data_type, inputs, outputs) };
+        comm.collective(self.kind, self.root, buffers, &self.call)
+    }
+}
+
+fn kind_of(word: &str) -> PyResult<OpKind> {
+    Ok(match word {
+        "barrier" => OpKind::Barrier,
+        "all_reduce" => OpKind::AllReduce,
+        "all_reduce_many" => OpKind::AllReduceMany,
+        "all_gather" => OpKind::AllGather,
+        "reduce_scatter" => OpKind::ReduceScatter,
+        "broadcast" => OpKind::Broadcast,
+        "reduce" => OpKind::Reduce,
+        "gather" => OpKind::Gather,
+        "scatter" => OpKind::Scatter,
+        "all_to_all" => OpKind::AllToAll,
+        other => return Err(invalid(format!("there is no collective {other:?}"))),
+    })
+}
+
+/// The tensors of one call.
+struct Borrowed {
+    inputs: Vec<Tensor>,
+    /// `None`: in place.
+    outputs: Option<Vec<Tensor>>,
+}
+
+impl Borrowed {
+    fn new(
+        kind: OpKind,
+        inputs: &[Bound<'_, PyAny>],
+        outputs: Option<&[Bound<'_, PyAny>]>,
+    ) -> PyResult<Self> {
+        if kind == OpKind::AllReduceMany && inputs.is_empty() {
+            return Err(invalid("all_reduce_many of no tensors: pass at least one".to_owned()));
+        }
+        let in_place = outputs.is_none();
+        let read = |input: &Bound<'_, PyAny>| {
+            let tensor = Tensor::borrow("x", input)?;
+            if in_place { tensor.writable("x") } else { Ok(tensor) }
+        };
+        let write = |output: &Bound<'_, PyAny>| Tensor::borrow("out", output)?.writable("out");
+        let inputs = inputs.iter().map(read).collect::<PyResult<_>>()?;
+        let outputs =
+            outputs.map(|outputs| outputs.iter().map(write).collect::<PyResult<_>>()).transpose()?;
+        Ok(Self { inputs, outputs })
+    }
+
+    fn all(&self) -> impl Iterator<Item = &Tensor> {
+        self.inputs.iter().chain(self.outputs.iter().flatten())
+    }
+
+    /// The type that all have. Nothing at all is as good as a byte.
+    fn data_type(&self) -> PyResult<DataType> {
+        let first = self.all().next().map_or(DataType::U8, Tensor::data_type);
+        match self.all().map(Tensor::data_type).find(|other| *other != first) {
+            None => Ok(first),
+            Some(other) => {
+                Err(invalid(format!("one call takes tensors of one type, not of {first} and {other}")))
+            }
+        }
+    }
+
+    /// Refuses layouts and overlaps that would mix elements up. `part` is where this member's part lies in a
+    /// tensor of that many bytes that holds one part per member.
+    fn check(&self, kind: OpKind, part: &dyn Fn(Range<usize>) -> Range<usize>) -> PyResult<()> {
+        let parts = matches!(
+            kind,
+            OpKind::AllGather | OpKind::ReduceScatter | OpKind::Gather | OpKind::Scatter | OpKind::AllToAll
+        );
+        if parts && !self.all().all(Tensor::is_plain) {
+            let text = "needs its tensors in plain (C) order, because they are cut into parts";
+            return Err(invalid(format!("{kind} {text}: pass numpy.ascontiguousarray(x) or x.contiguous()")));
+        }
+        let written = self.outputs.as_ref().unwrap_or(&self.inputs);
+        for (at, tensor) in written.iter().enumerate() {
+            if written[..at].iter().any(|other| overlap(&tensor.range(), &other.range())) {
+                return Err(invalid("two results would go to the same memory".to_owned()));
+            }
+        }
+        let Some(outputs) = &self.outputs else { return Ok(()) };
+        for (at, input) in self.inputs.iter().enumerate() {
+            for (number, output) in outputs.iter().enumerate() {
+                let (from, to) = (input.range(), output.range());
+                let in_place = match kind {
+                    OpKind::AllGather | OpKind::Gather => from == part(to.clone()),
+                    OpKind::ReduceScatter | OpKind::Scatter => part(from.clone()) == to,
+                    _ => at == number && from == to,
+                };
+                if overlap(&from, &to) && !in_place {
+                    return Err(invalid("x and out share memory, but not as in place".to_owned()));
+                }
+            }
+            if !parts && outputs.get(at).is_some_and(|output| !input.laid_out_like(output)) {
+                let text = "x and out have their axes in different orders in memory";
+                return Err(invalid(format!(
+                    "{text}: give out the layout of x, as numpy.empty_like(x) does"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn into_parts(self) -> (Vec<Span>, Vec<Span>, Vec<Tensor>) {
+        let inputs: Vec<_> = self.inputs.iter().map(Span::of).collect();
+        let outputs = self
+            .outputs
+            .as_ref()
+            .map_or_else(|| inputs.clone(), |outputs| outputs.iter().map(Span::of).collect());
+        let tensors = self.inputs.into_iter().chain(self.outputs.into_iter().flatten()).collect();
+        (inputs, outputs, tensors)
+    }
+}
+
+fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
+    a.start < b.end && b.start < a.end
+}
+
+/// Where the part of this member's rank lies in memory that holds one part per member.
+fn part_of_rank(seen: &View, scope: Option<&[PeerId]>) -> impl Fn(Range<usize>) -> Range<usize> + use<> {
+    let takes_part = |id: PeerId| scope.is_none_or(|scope| scope.contains(&id));
+    let world = seen.peers.iter().filter(|peer| takes_part(peer.id)).count().max(1);
+    let position = seen.peers.iter().take(seen.rank).filter(|peer| takes_part(peer.id)).count();
+    move |whole| {
+        let bytes = whole.len() / world;
+        whole.start + position * bytes..whole.start + (position + 1) * bytes
+    }
+}
+
+/// A member as people name it: by id, by name, or by its rank at the time of the call.
+pub(crate) fn resolve(seen: &View, who: &Bound<'_, PyAny>) -> PyResult<PeerId> {
+    if let Ok(rank) = who.extract::<i64>() {
+        let peer = usize::try_from(rank).ok().and_then(|rank| seen.peers.get(rank));
+        let text = || format!("rank {rank}: the group has ranks 0 to {}", seen.peers.len().saturating_sub(1));
+        return peer.map(|peer| peer.id).ok_or_else(|| invalid(text()));
+    }
+    let text: String = who.extract()?;
+    if let Some(id) = arguments::peer_id(&text) {
+        return Ok(id);
+    }
+    let mut named = seen.peers.iter().filter(|peer| peer.name == text).map(|peer| peer.id);
+    match (named.next(), named.next()) {
+        (Some(id), None) => Ok(id),
+        (Some(_), Some(_)) => Err(invalid(format!("several members are called {text:?}: use the peer's id"))),
+        _ => Err(invalid(format!("no member of the group is called {text:?}"))),
+    }
+}
+
+fn resolve_all(seen: &View, scope: &[Bound<'_, PyAny>]) -> PyResult<Vec<PeerId>> {
+    if scope.is_empty() {
+        return Err(invalid("scope=[]: name the members that take part, this one included".to_owned()));
+    }
+    let mut members = scope.iter().map(|who| resolve(seen, who)).collect::<PyResult<Vec<_>>>()?;
+    members.sort_unstable();
+    members.dedup();
+    Ok(members)
+}

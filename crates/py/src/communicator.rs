@@ -1,0 +1,423 @@
+//! The communicator as Python holds it.
+//!
+//! Arguments come by position from `outlast.Communicator`, which names and documents them. A call borrows the
+//! tensors' memory, checks what only this side can see (tags and memory in flight, who drives whom), and lets
+//! the runtime do the work with the interpreter let go.
+//!
+//! The program sees rank, world size and epoch change only inside a call or a wait (rule 3), also while
+//! operations end in the background. So what it sees is a snapshot, taken anew when one of its calls returns.
+
+use crate::arguments;
+use crate::collective::{Job, Options};
+use crate::errors::{self, Purpose, invalid, not_yet};
+use crate::in_flight::{Busy, Ending, Flight, InFlight, Outcome};
+use crate::manners::{self, LOOK_EVERY, blocking, check_process};
+use crate::outcome::{self, Contributors};
+use crate::registry;
+use crate::workers::Workers;
+use outlast::communicator::View;
+use outlast::fork::Creator;
+use outlast::membership::RunId;
+use pyo3::prelude::*;
+use std::mem::ManuallyDrop;
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::{self, ThreadId};
+use std::time::{Duration, Instant};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// Which threads have made blocking calls.
+#[derive(Clone, Copy, Default, PartialEq, Eq)]
+enum Drivers {
+    #[default]
+    Nobody,
+    One(ThreadId),
+    Several,
+}
+
+/// What a communicator, its handles and the registry share.
+pub(crate) struct Shared {
+    creator: Creator,
+    /// The coordinator and the run: communicators of the same run vote together.
+    run: (String, RunId),
+    /// Gone once it is closed.
+    comm: Mutex<Option<Arc<outlast::Communicator>>>,
+    /// What the program has seen of the group.
+    seen: Mutex<Arc<View>>,
+    contributors: Mutex<Contributors>,
+    pub(crate) in_flight: InFlight,
+    workers: Arc<Workers>,
+    drivers: Mutex<Drivers>,
+    connected: AtomicBool,
+    /// Blocking calls that are under way.
+    blocked: AtomicUsize,
+}
+
+impl Shared {
+    fn open(&self) -> PyResult<Arc<outlast::Communicator>> {
+        check_process(self.creator)?;
+        let comm = lock(&self.comm).clone();
+        comm.ok_or_else(|| invalid("this communicator is closed; make a new one".to_owned()))
+    }
+
+    /// Says goodbye; the object can connect again.
+    pub(crate) fn leave(&self) {
+        self.connected.store(false, Ordering::SeqCst);
+        let comm = lock(&self.comm).clone();
+        if let Some(comm) = comm {
+            comm.leave();
+        }
+    }
+
+    /// Whether a thread of the program waits in a call.
+    pub(crate) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::SeqCst) > 0
+    }
+
+    /// Refuses a call by the only thread that drives another communicator of the same run: that one votes on
+    /// nothing while this one waits for its vote.
+    fn check_driver(self: &Arc<Self>) -> PyResult<()> {
+        let me = thread::current().id();
+        let mine = *lock(&self.drivers);
+        let alone = |drivers: Drivers| drivers == Drivers::One(me);
+        let stuck = |other: &Arc<Self>| {
+            other.run == self.run
+                && other.connected.load(Ordering::SeqCst)
+                && !other.is_blocked()
+                && alone(*lock(&other.drivers))
+        };
+        if (mine == Drivers::Nobody || alone(mine)) && registry::others(self).iter().any(stuck) {
+            let text = format!(
+                "this thread drives another communicator of run {}: each would wait for the other; give each \
+                 communicator a thread of its own, or leave() the other first",
+                self.run.1
+            );
+            return Err(invalid(text));
+        }
+        *lock(&self.drivers) = match mine {
+            Drivers::Nobody => Drivers::One(me),
+            Drivers::One(other) if other != me => Drivers::Several,
+            known => known,
+        };
+        Ok(())
+    }
+
+    /// A blocking call of the program.
+    fn call<R: Send>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        work: impl FnOnce(&outlast::Communicator) -> R + Send,
+    ) -> PyResult<R> {
+        let comm = self.open()?;
+        self.check_driver()?;
+        drop((self.in_flight.reap(), registry::reap()));
+        self.blocked.fetch_add(1, Ordering::SeqCst);
+        let result = blocking(py, || work(&comm));
+        self.blocked.fetch_sub(1, Ordering::SeqCst);
+        self.look(&comm);
+        result
+    }
+
+    /// The program may see now what has changed.
+    fn look(&self, comm: &outlast::Communicator) {
+        *lock(&self.seen) = comm.view();
+    }
+
+    fn give(&self, py: Python<'_>, ending: &Ending) -> PyResult<Py<PyAny>> {
+        match ending {
+            Ok(receipt) => outcome::receipt(py, receipt, &mut lock(&self.contributors)),
+            Err(error) => {
+                let raised = errors::of_call(py, error, Purpose::Collective);
+                self.note(error);
+                Err(raised)
+            }
+        }
+    }
+
+    /// Remembers whether an error means that this peer is out.
+    fn note(&self, error: &outlast::communicator::Error) {
+        if error.action() == outlast::communicator::NextStep::Rejoin {
+            self.connected.store(false, Ordering::SeqCst);
+        }
+    }
+
+    fn busy(&self, busy: &Busy) -> PyErr {
+        invalid(match busy {
+            Busy::Tag(tag) => {
+                format!("a collective under tag {tag} is in flight: wait for it, or use another tag")
+            }
+            Busy::Memory(tag) => {
+                format!("some of this memory is in use by the collective under tag {tag}: wait for it")
+            }
+        })
+    }
+
+    fn no_flights(&self) -> PyResult<()> {
+        let tags = self.in_flight.tags();
+        if tags.is_empty() {
+            return Ok(());
+        }
+        Err(invalid(format!("collectives under tags {tags:?} are in flight: wait() for their handles first")))
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        let comm = ManuallyDrop::new(self.comm.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let flights = ManuallyDrop::new(self.in_flight.take_all_unshared());
+        // In a forked child nothing of ours may be touched: not even to let it go.
+        if self.creator.check().is_err() {
+            return;
+        }
+        registry::adopt(ManuallyDrop::into_inner(flights));
+        if let Some(comm) = ManuallyDrop::into_inner(comm) {
+            registry::let_go(comm);
+        }
+    }
+}
+
+/// A peer's place in a run.
+#[pyclass(frozen, module = "outlast._outlast")]
+pub(crate) struct Communicator(Arc<Shared>);
+
+#[pymethods]
+impl Communicator {
+    #[new]
+    #[expect(clippy::too_many_arguments, reason = "they come by position from a documented constructor")]
+    fn new(
+        py: Python<'_>,
+        coordinator: String,
+        run_id: &str,
+        group: u32,
+        secret: Option<&str>,
+        name: Option<String>,
+        listen: &str,
+        advertise: Option<&str>,
+        preset: &str,
+        stall_budget: Option<f64>,
+        timeout: Option<f64>,
+    ) -> PyResult<Self> {
+        let run = arguments::run_id(run_id)?;
+        let mut builder = outlast::Communicator::builder()
+            .coordinator(&coordinator)
+            .run_id(run.clone())
+            .group(group)
+            .listen(arguments::address("listen", listen)?)
+            .preset(arguments::preset(preset)?);
+        if let Some(secret) = secret {
+            builder = builder.secret(arguments::secret(secret)?);
+        }
+        if let Some(name) = name {
+            builder = builder.name(name);
+        }
+        if let Some(address) = advertise {
+            builder = builder.advertise(arguments::address("advertise", address)?);
+        }
+        if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
+            builder = builder.stall_budget(budget);
+        }
+        if let Some(timeout) = arguments::seconds("timeout", timeout)? {
+            builder = builder.timeout(timeout);
+        }
+        let comm = py.detach(|| builder.start());
+        let comm = comm.map_err(|error| errors::of_call(py, &error, Purpose::Topology))?;
+        let shared = Arc::new(Shared {
+            creator: Creator::this_process(),
+            run: (coordinator, run),
+            seen: Mutex::new(comm.view()),
+            comm: Mutex::new(Some(Arc::new(comm))),
+            contributors: Mutex::default(),
+            in_flight: InFlight::default(),
+            workers: Arc::default(),
+            drivers: Mutex::default(),
+            connected: AtomicBool::new(false),
+            blocked: AtomicUsize::new(0),
+        });
+        registry::add(&shared);
+        Ok(Self(shared))
+    }
+
+    fn connect(&self, py: Python<'_>, min_world: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let min_world = arguments::members("min_world", min_world)?;
+        let timeout = arguments::seconds("timeout", timeout)?;
+        let joined = self.0.call(py, |comm| match timeout {
+            Some(timeout) => comm.connect_within(min_world, timeout),
+            None => comm.connect(min_world),
+        })?;
+        let change = joined.map_err(|error| errors::of_call(py, &error, Purpose::Topology))?;
+        self.0.connected.store(true, Ordering::SeqCst);
+        outcome::topology_change(py, &change)
+    }
+
+    fn update_topology(&self, py: Python<'_>, min_world: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let min_world = arguments::members("min_world", min_world)?;
+        let timeout = arguments::seconds("timeout", timeout)?;
+        check_process(self.0.creator)?;
+        self.0.no_flights()?;
+        let changed = self.0.call(py, |comm| match timeout {
+            Some(timeout) => comm.update_topology_within(min_world, timeout),
+            None => comm.update_topology(min_world),
+        })?;
+        let change = changed.map_err(|error| {
+            self.0.note(&error);
+            errors::of_call(py, &error, Purpose::Topology)
+        })?;
+        outcome::topology_change(py, &change)
+    }
+
+    /// A collective: its kind, the tensors that it reads, those that it writes, and the options that all take.
+    fn collective(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        inputs: Vec<Bound<'_, PyAny>>,
+        outputs: Option<Vec<Bound<'_, PyAny>>>,
+        options: Options<'_>,
+    ) -> PyResult<Py<PyAny>> {
+        check_process(self.0.creator)?;
+        let job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
+        self.0.in_flight.check(job.place(), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        let ending = self.0.call(py, |comm| job.perform(comm).map_err(Arc::new))?;
+        drop(job);
+        self.0.give(py, &ending)
+    }
+
+    /// The same in the background.
+    fn collective_async(
+        &self,
+        kind: &str,
+        inputs: Vec<Bound<'_, PyAny>>,
+        outputs: Option<Vec<Bound<'_, PyAny>>>,
+        options: Options<'_>,
+    ) -> PyResult<Handle> {
+        let comm = self.0.open()?;
+        drop((self.0.in_flight.reap(), registry::reap()));
+        let mut job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
+        self.0.in_flight.check(job.place(), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        let outcome = Arc::new(Outcome::default());
+        let tensors = job.take_tensors();
+        let flight = Flight { place: job.place().clone(), outcome: Arc::clone(&outcome), tensors };
+        let tag = job.place().1;
+        let ended = Arc::clone(&outcome);
+        let work = move || {
+            let ending = job.perform(&comm).map_err(Arc::new);
+            drop(comm);
+            // From here on the loans may be given back: the runtime has let go.
+            ended.set(ending);
+        };
+        self.0.in_flight.add(flight);
+        if let Err(error) = self.0.workers.run(Box::new(work)) {
+            let failed = outlast::communicator::Error::Start(error);
+            outcome.set(Err(Arc::new(failed)));
+        }
+        Ok(Handle { shared: Arc::clone(&self.0), outcome, tag })
+    }
+
+    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        check_process(self.0.creator)?;
+        py.detach(|| self.0.leave());
+        *lock(&self.0.drivers) = Drivers::Nobody;
+        Ok(())
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        check_process(self.0.creator)?;
+        let comm = lock(&self.0.comm).take();
+        self.0.connected.store(false, Ordering::SeqCst);
+        py.detach(|| {
+            if let Some(comm) = &comm {
+                comm.leave();
+            }
+            // What was in flight ends with the session; then nobody holds memory of the program's.
+            self.0.in_flight.wait_until(Instant::now() + Duration::from_secs(2));
+            drop(comm);
+        });
+        drop((self.0.in_flight.reap(), registry::reap()));
+        Ok(())
+    }
+
+    #[getter]
+    fn peer_id(&self) -> PyResult<String> {
+        Ok(self.0.open()?.peer_id().to_string())
+    }
+
+    /// Rank, world size, world size of the run, epoch.
+    fn place(&self) -> PyResult<(usize, usize, u32, u64)> {
+        check_process(self.0.creator)?;
+        let seen = lock(&self.0.seen).clone();
+        Ok((seen.rank, seen.peers.len(), seen.global_world_size, seen.epoch))
+    }
+
+    fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        let comm = self.0.open()?;
+        let health = py.detach(|| comm.peers());
+        let seen = lock(&self.0.seen).clone();
+        outcome::peers(py, &seen, &health)
+    }
+
+    /// Whether it is usable here, connected, closed: for the representation, which never fails.
+    fn standing(&self) -> &'static str {
+        if self.0.creator.check().is_err() {
+            return "of another process";
+        }
+        if lock(&self.0.comm).is_none() {
+            return "closed";
+        }
+        if self.0.connected.load(Ordering::SeqCst) { "connected" } else { "not connected" }
+    }
+}
+
+/// A collective in the background.
+#[pyclass(frozen, module = "outlast._outlast")]
+pub(crate) struct Handle {
+    shared: Arc<Shared>,
+    outcome: Arc<Outcome>,
+    tag: u64,
+}
+
+#[pymethods]
+impl Handle {
+    fn done(&self) -> PyResult<bool> {
+        check_process(self.shared.creator)?;
+        Ok(self.outcome.is_done())
+    }
+
+    #[getter]
+    fn tag(&self) -> u64 {
+        self.tag
+    }
+
+    fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        check_process(self.shared.creator)?;
+        let limit = arguments::seconds("timeout", timeout)?;
+        let deadline = limit.map(|limit| Instant::now() + limit);
+        let main = manners::is_main_thread(py);
+        // The operation has a deadline of its own, so this ends without a limit, too.
+        let ending = loop {
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let slice = if main { LOOK_EVERY } else { Duration::from_secs(1) };
+            let slice = left.map_or(slice, |left| left.min(slice));
+            if let Some(ending) = py.detach(|| self.outcome.wait(slice)) {
+                break ending;
+            }
+            if main {
+                py.check_signals()?;
+            }
+            if let (Some(left), Some(limit)) = (left, timeout)
+                && left.is_zero()
+            {
+                let text = format!("the collective under tag {} is not over after {limit} s", self.tag);
+                return Err(not_yet(format!("{text}; it goes on: wait() again")));
+            }
+        };
+        let comm = lock(&self.shared.comm).clone();
+        if let Some(comm) = comm {
+            self.shared.look(&comm);
+        }
+        drop(self.shared.in_flight.reap());
+        self.shared.give(py, &ending)
+    }
+}

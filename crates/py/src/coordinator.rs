@@ -1,0 +1,99 @@
+//! A coordinator inside a Python process.
+
+use crate::arguments;
+use crate::errors::{invalid, of_coordinator};
+use crate::manners::check_process;
+use outlast::fork::Creator;
+use outlast::security::RunSecret;
+use pyo3::prelude::*;
+use std::mem::ManuallyDrop;
+use std::sync::{Arc, Mutex, PoisonError};
+
+/// A new run secret, as text.
+#[pyfunction]
+pub(crate) fn new_secret() -> String {
+    RunSecret::generate().to_text().clone()
+}
+
+/// A coordinator that serves until it is closed.
+#[pyclass(frozen, module = "outlast._outlast")]
+pub(crate) struct Coordinator {
+    service: Mutex<Option<Arc<outlast::Coordinator>>>,
+    address: String,
+    secret: String,
+    creator: Creator,
+}
+
+#[pymethods]
+impl Coordinator {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        listen: &str,
+        secret: Option<&str>,
+        preset: &str,
+        stall_budget: Option<f64>,
+    ) -> PyResult<Self> {
+        let mut builder = outlast::Coordinator::builder()
+            .listen(arguments::address("listen", listen)?)
+            .preset(arguments::preset(preset)?);
+        let secret = match secret {
+            Some(text) => Some(arguments::secret(text)?),
+            None => RunSecret::from_environment().map_err(|error| invalid(error.to_string()))?,
+        };
+        if let Some(secret) = secret {
+            builder = builder.secret(secret);
+        }
+        if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
+            builder = builder.stall_budget(budget);
+        }
+        let service = py.detach(|| builder.start()).map_err(|error| of_coordinator(py, &error))?;
+        let (address, secret) = (service.address().to_string(), service.secret().to_text().clone());
+        let service = Mutex::new(Some(Arc::new(service)));
+        Ok(Self { service, address, secret, creator: Creator::this_process() })
+    }
+
+    #[getter]
+    fn address(&self) -> PyResult<&str> {
+        check_process(self.creator)?;
+        Ok(&self.address)
+    }
+
+    #[getter]
+    fn secret(&self) -> PyResult<&str> {
+        check_process(self.creator)?;
+        Ok(&self.secret)
+    }
+
+    /// How a run stands, as JSON; `None` if nobody has joined it.
+    fn status(&self, py: Python<'_>, run_id: &str) -> PyResult<Option<String>> {
+        check_process(self.creator)?;
+        let run = arguments::run_id(run_id)?;
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let service =
+            service.ok_or_else(|| invalid("this coordinator is closed; make a new one".to_owned()))?;
+        py.detach(|| service.status(&run)).map_err(|error| of_coordinator(py, &error))
+    }
+
+    fn close(&self, py: Python<'_>) -> PyResult<()> {
+        check_process(self.creator)?;
+        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        py.detach(|| drop(service));
+        Ok(())
+    }
+
+    fn is_closed(&self) -> bool {
+        self.creator.check().is_ok() && self.service.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+    }
+}
+
+impl Drop for Coordinator {
+    fn drop(&mut self) {
+        let service = self.service.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let service = ManuallyDrop::new(service);
+        // In a forked child it is left alone.
+        if self.creator.check().is_ok() {
+            drop(ManuallyDrop::into_inner(service));
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Results on their way up: the frozen records of `outlast.records`, filled in by position.
+
+use outlast::communicator::{Peer, Receipt, TopologyChange, View};
+use outlast::membership::PeerId;
+use pyo3::prelude::*;
+use pyo3::sync::PyOnceLock;
+use pyo3::types::{PyDict, PyModule, PyTuple};
+
+fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
+    static RECORDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
+    let module = RECORDS.get_or_try_init(py, || py.import("outlast.records").map(Bound::unbind))?;
+    module.bind(py).getattr(name)
+}
+
+/// Ids as the tuple of texts that people see. The same group contributes again and again, so the last one is
+/// kept.
+#[derive(Default)]
+pub(crate) struct Contributors(Option<(Vec<PeerId>, Py<PyTuple>)>);
+
+impl Contributors {
+    fn of<'py>(&mut self, py: Python<'py>, peers: &[PeerId]) -> PyResult<Bound<'py, PyTuple>> {
+        if let Some((known, tuple)) = &self.0
+            && known == peers
+        {
+            return Ok(tuple.bind(py).clone());
+        }
+        let tuple = PyTuple::new(py, peers.iter().map(PeerId::to_string))?;
+        self.0 = Some((peers.to_vec(), tuple.clone().unbind()));
+        Ok(tuple)
+    }
+}
+
+/// A receipt.
+pub(crate) fn receipt(py: Python<'_>, receipt: &Receipt, known: &mut Contributors) -> PyResult<Py<PyAny>> {
+    static RECEIPT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let class = RECEIPT.get_or_try_init(py, || class(py, "Receipt").map(Bound::unbind))?;
+    let object = |value: Bound<'_, PyAny>| value.unbind();
+    let number = |value: u64| value.into_pyobject(py).map(|value| value.into_any().unbind());
+    let fields = [
+        number(receipt.epoch)?,
+        number(receipt.tag)?,
+        number(receipt.seq)?,
+        number(receipt.rank as u64)?,
+        number(receipt.world_size as u64)?,
+        object(known.of(py, &receipt.contributors)?.into_any()),
+        number(receipt.attempts.into())?,
+        number(receipt.pending.into())?,
+        object(receipt.algorithm.into_pyobject(py)?.into_any()),
+        number(receipt.bytes_sent)?,
+        number(receipt.bytes_received)?,
+        object(receipt.seconds.into_pyobject(py)?.into_any()),
+        object(receipt.predicted_seconds.into_pyobject(py)?.into_any()),
+        object(receipt.hash.map(|hash| format!("{hash:032x}")).into_pyobject(py)?.into_any()),
+    ];
+    class.call1(py, PyTuple::new(py, fields)?)
+}
+
+/// What a vote for newcomers changed.
+pub(crate) fn topology_change(py: Python<'_>, change: &TopologyChange) -> PyResult<Py<PyAny>> {
+    let joined = PyTuple::new(py, change.joined.iter().map(PeerId::to_string))?;
+    let left = PyDict::new(py);
+    for (peer, reason) in &change.left {
+        left.set_item(peer.to_string(), reason.to_string())?;
+    }
+    class(py, "TopologyChange")?.call1((change.epoch, joined, left)).map(Bound::unbind)
+}
+
+/// The members of the group; `health` are the same members as the health plane sees them now.
+pub(crate) fn peers(py: Python<'_>, view: &View, health: &[Peer]) -> PyResult<Vec<Py<PyAny>>> {
+    let class = class(py, "Peer")?;
+    let word = |id: PeerId| health.iter().find(|peer| peer.id == id).map_or("unknown", |peer| peer.health);
+    let peer = |peer: &Peer| {
+        let (id, address) = (peer.id.to_string(), peer.address.to_string());
+        class.call1((id, peer.rank, peer.group, &peer.name, address, word(peer.id))).map(Bound::unbind)
+    };
+    view.peers.iter().map(peer).collect()
+}

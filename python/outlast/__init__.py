@@ -1,0 +1,95 @@
+"""Collectives that outlast the machines that run them.
+
+A group of processes runs collectives and carries on when a member is killed, frozen, cut off or replaced:
+
+>>> import outlast
+>>> import numpy as np
+>>> with outlast.Coordinator(listen="127.0.0.1:0") as coordinator:
+...     comm = outlast.Communicator(coordinator.address, secret=coordinator.secret)
+...     with comm:
+...         x = np.ones(4, np.float32)
+...         receipt = comm.all_reduce(x, op="sum")
+...         x /= len(receipt.contributors)
+>>> x
+array([1., 1., 1., 1.], dtype=float32)
+
+A call returns with its result and a `Receipt`, or raises an error that says what to do next:
+`RetryError` (do it again), `RejoinError` (connect again) or `FatalError` (fix the program).
+"""
+
+import atexit as _atexit
+
+from outlast._outlast import __version__, at_exit, new_secret
+from outlast.arrays import empty
+from outlast.communicator import Communicator, Handle
+from outlast.coordinator import Coordinator
+from outlast.errors import (
+    CoordinatorLost,
+    FatalError,
+    InvalidArgument,
+    Kicked,
+    Mismatch,
+    OperationTimeout,
+    OutlastError,
+    PeersLost,
+    RejoinError,
+    RetryError,
+    TooFewPeers,
+    TopologyFailed,
+    Unauthorized,
+    Waiting,
+)
+from outlast.membership import (
+    Died,
+    Event,
+    Joined,
+    Lagged,
+    Left,
+    Member,
+    Membership,
+    Recovered,
+    Rejoined,
+    Stalled,
+    Suspected,
+)
+from outlast.records import Peer, PeerId, Receipt, TopologyChange
+
+__all__ = [
+    "Communicator",
+    "Coordinator",
+    "CoordinatorLost",
+    "Died",
+    "Event",
+    "FatalError",
+    "Handle",
+    "InvalidArgument",
+    "Joined",
+    "Kicked",
+    "Lagged",
+    "Left",
+    "Member",
+    "Membership",
+    "Mismatch",
+    "OperationTimeout",
+    "OutlastError",
+    "Peer",
+    "PeerId",
+    "PeersLost",
+    "Receipt",
+    "Recovered",
+    "RejoinError",
+    "Rejoined",
+    "RetryError",
+    "Stalled",
+    "Suspected",
+    "TooFewPeers",
+    "TopologyChange",
+    "TopologyFailed",
+    "Unauthorized",
+    "Waiting",
+    "__version__",
+    "empty",
+    "new_secret",
+]
+
+_atexit.register(at_exit)

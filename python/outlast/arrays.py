@@ -1,0 +1,49 @@
+"""Arrays for collectives."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from outlast.errors import InvalidArgument
+
+if TYPE_CHECKING:
+    import numpy as np
+
+_NAMES = {
+    "u8": "uint8",
+    "i8": "int8",
+    "u16": "uint16",
+    "i16": "int16",
+    "u32": "uint32",
+    "i32": "int32",
+    "u64": "uint64",
+    "i64": "int64",
+    "f16": "float16",
+    "f32": "float32",
+    "f64": "float64",
+}
+
+
+def empty(shape: int | Sequence[int], dtype: Any = "f32") -> "np.ndarray[Any, Any]":
+    """Make an array for collectives, its contents undefined.
+
+    Where peers on the same host can share memory, such an array is read by them without a copy; elsewhere it
+    is a plain array. `dtype` is one of this package's names (`"f32"`, `"bf16"`, ..) or anything that numpy knows;
+    `"bf16"` needs the package `ml_dtypes`.
+
+    >>> outlast.empty((2, 3), "f32").shape
+    (2, 3)
+    """
+    import numpy as np
+
+    if dtype in ("bf16", "bfloat16"):
+        try:
+            import ml_dtypes
+        except ImportError:
+            raise InvalidArgument('dtype="bf16": numpy has no such type of its own; pip install ml_dtypes') from None
+        dtype = ml_dtypes.bfloat16
+    elif isinstance(dtype, str):
+        dtype = _NAMES.get(dtype, dtype)
+    try:
+        return np.empty(shape, dtype)
+    except TypeError as error:
+        raise InvalidArgument(f"dtype={dtype!r}: {error}") from None

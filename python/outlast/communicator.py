@@ -1,0 +1,279 @@
+"""A peer's place in a run, and its collectives."""
+
+import os
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, TypeAlias
+
+from outlast import _outlast
+from outlast.coordinator import _run_id
+from outlast.errors import InvalidArgument
+from outlast.records import Peer, PeerId, Receipt, TopologyChange
+
+Op: TypeAlias = Literal["sum", "avg", "prod", "min", "max", "band", "bor", "bxor"]
+"""How contributions are joined. The last three work on the bits of integers."""
+
+Who: TypeAlias = PeerId | str | int
+"""A member: its id, its name, or its rank at the time of the call."""
+
+
+def _group_from_environment() -> int:
+    text = os.environ.get("OUTLAST_GROUP") or "0"
+    try:
+        return int(text)
+    except ValueError:
+        raise InvalidArgument(f"OUTLAST_GROUP={text!r}: groups are whole numbers") from None
+
+
+def _listen_from_environment() -> str:
+    return f"0.0.0.0:{os.environ.get('OUTLAST_PORT') or 0}"
+
+
+class Communicator:
+    """A peer's place in a run. Making one joins nothing yet: `connect` does, or `with`.
+
+    Args:
+        coordinator: The coordinator's `host:port`; several, separated by commas, are tried in turn. Default:
+            `OUTLAST_COORDINATOR`.
+        run_id: The run to take part in. Default: `OUTLAST_RUN_ID`, or `"default"`.
+        group: The group within the run; collectives involve the peers of one group. Default: `OUTLAST_GROUP`, or 0.
+        secret: The run's secret. Default: `OUTLAST_SECRET` or the file that `OUTLAST_SECRET_FILE` names.
+        name: A name for people. Default: the host's name and the process id.
+        listen: This peer's one port, `host:port`, TCP and UDP. Default: any address, port `OUTLAST_PORT` or a
+            free one.
+        advertise: The address that others should use, if it is not the one listened on.
+        preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. All members use the same.
+        stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
+        site: Where this peer is, in a word. It is kept for people; nothing is planned by it yet.
+        timeout: Seconds that calls may take which are not told otherwise.
+
+    A communicator is driven by one thread at a time for each tag; threads may share it. Its objects belong to
+    the process that made them: in a forked child every call raises, and the child may make its own.
+
+    >>> with outlast.Coordinator() as coordinator:
+    ...     with outlast.Communicator(coordinator.address, secret=coordinator.secret, name="me") as comm:
+    ...         comm.rank, comm.world_size, [peer.name for peer in comm.peers()]
+    (0, 1, ['me'])
+    """
+
+    def __init__(
+        self,
+        coordinator: str | None = None,
+        run_id: str | None = None,
+        group: int | None = None,
+        secret: str | None = None,
+        name: str | None = None,
+        listen: str | None = None,
+        advertise: str | None = None,
+        preset: str = "lan",
+        stall_budget: float | None = None,
+        site: str | None = None,
+        timeout: float = 60.0,
+        **options: Any,
+    ) -> None:
+        if options:
+            unknown = ", ".join(sorted(options))
+            raise InvalidArgument(f"unknown option {unknown}: see help(outlast.Communicator)")
+        coordinator = coordinator or os.environ.get("OUTLAST_COORDINATOR")
+        if not coordinator:
+            raise InvalidArgument("no coordinator: pass its host:port, or set OUTLAST_COORDINATOR")
+        self.site = site
+        self._core = _outlast.Communicator(
+            coordinator,
+            _run_id(run_id),
+            _group_from_environment() if group is None else group,
+            secret,
+            name,
+            listen or _listen_from_environment(),
+            advertise,
+            preset,
+            stall_budget,
+            timeout,
+        )
+
+    # Taking part.
+
+    def connect(self, min_world: int = 1, *, timeout: float | None = None) -> TopologyChange:
+        """Join the run. Returns once admitted and the group has at least `min_world` members.
+
+        Newcomers are admitted while it waits. Those who are in already must call `update_topology` for this
+        peer to be let in; `Receipt.pending` tells them that somebody waits.
+
+        Args:
+            min_world: How many members the group must have.
+            timeout: Seconds; default: the communicator's.
+
+        Raises:
+            OperationTimeout: Not admitted in time, or no coordinator was reached.
+            Unauthorized: The coordinator has another secret.
+        """
+        return self._core.connect(min_world, timeout)
+
+    def update_topology(self, min_world: int = 1, *, timeout: float | None = None) -> TopologyChange:
+        """Admit newcomers, and wait until the group has at least `min_world` members.
+
+        Every member of the run must call it; a common place is the top of a step, when the last receipt's
+        `pending` is not zero.
+        """
+        return self._core.update_topology(min_world, timeout)
+
+    def leave(self) -> None:
+        """Say goodbye, so that nobody mistakes it for a failure. The object can `connect` again."""
+        self._core.leave()
+
+    def close(self) -> None:
+        """Leave, and let go of the port and all threads. Closing twice is no error."""
+        self._core.close()
+
+    def __enter__(self) -> Self:
+        self.connect()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    # Who is here. What is seen changes only inside a call or a wait.
+
+    @property
+    def peer_id(self) -> PeerId:
+        """This peer's id."""
+        return self._core.peer_id
+
+    @property
+    def rank(self) -> int:
+        """This peer's number in its group, from 0 on; survivors keep their order."""
+        return self._core.place()[0]
+
+    @property
+    def world_size(self) -> int:
+        """Members of the group."""
+        return self._core.place()[1]
+
+    @property
+    def global_world_size(self) -> int:
+        """Members of all groups of the run."""
+        return self._core.place()[2]
+
+    @property
+    def epoch(self) -> int:
+        """The group's epoch: grows whenever the group changes."""
+        return self._core.place()[3]
+
+    def peers(self) -> list[Peer]:
+        """The members of the group in the order of ranks, with their health at this moment."""
+        return self._core.peers()
+
+    # Collectives.
+
+    def all_reduce(
+        self,
+        x: Any,
+        op: Op = "sum",
+        *,
+        tag: int = 0,
+        retry: bool = True,
+        min_world: int = 1,
+        timeout: float | None = None,
+        scope: Sequence[Who] | None = None,
+    ) -> Receipt:
+        """Join the contributions of all members; the result is in `x`, the same to the bit on every member.
+
+        Args:
+            x: A dense CPU buffer: numpy array, torch tensor, bytearray, memoryview, ..
+            op: `"sum"`, `"avg"` (divided by the contributors), ..
+            tag: Tells concurrent collectives apart.
+            retry: Whether to try again with the survivors when members are lost. If not, `PeersLost` is raised.
+            min_world: Fewest members with which the result is wanted.
+            timeout: Seconds for all attempts together; default: the communicator's.
+            scope: Only these members of the group take part; each of them passes the same list.
+
+        Returns:
+            A receipt that says who contributed.
+
+        Raises:
+            RetryError: It did not happen, and `x` is as it was.
+            RejoinError: This peer is out; `x` is as it was, though the others may have committed.
+            FatalError: The arguments make no sense, or differ from the others'.
+        """
+        return self._core.collective("all_reduce", [x], None, (op, tag, retry, min_world, timeout, scope))
+
+    def all_reduce_async(
+        self,
+        x: Any,
+        op: Op = "sum",
+        *,
+        tag: int = 0,
+        retry: bool = True,
+        min_world: int = 1,
+        timeout: float | None = None,
+        scope: Sequence[Who] | None = None,
+    ) -> "Handle":
+        """Begin an `all_reduce` and return at once; the handle's `wait` gives the receipt.
+
+        The memory of `x` is in use until then: neither read nor write it. Concurrent operations need different
+        tags.
+        """
+        core = self._core.collective_async("all_reduce", [x], None, (op, tag, retry, min_world, timeout, scope))
+        return Handle(core)
+
+    def all_reduce_many(
+        self,
+        tensors: Sequence[Any],
+        op: Op = "sum",
+        *,
+        tag: int = 0,
+        retry: bool = True,
+        min_world: int = 1,
+        timeout: float | None = None,
+        scope: Sequence[Who] | None = None,
+    ) -> Receipt:
+        """Reduce several tensors of one type in one transaction: one receipt, the same contributors for each."""
+        options = (op, tag, retry, min_world, timeout, scope)
+        return self._core.collective("all_reduce_many", list(tensors), None, options)
+
+    def barrier(
+        self,
+        *,
+        tag: int = 0,
+        retry: bool = True,
+        min_world: int = 1,
+        timeout: float | None = None,
+        scope: Sequence[Who] | None = None,
+    ) -> Receipt:
+        """Wait until every member has called it."""
+        return self._core.collective("barrier", [], None, ("sum", tag, retry, min_world, timeout, scope))
+
+    def __repr__(self) -> str:
+        standing = self._core.standing()
+        if standing != "connected":
+            return f"<outlast.Communicator {standing}>"
+        rank, world_size, _, epoch = self._core.place()
+        return f"<outlast.Communicator {self.peer_id[:8]}: rank {rank} of {world_size}, epoch {epoch}>"
+
+
+class Handle:
+    """A collective in the background. Dropping it changes nothing: the operation goes on to its verdict."""
+
+    def __init__(self, core: _outlast.Handle) -> None:
+        self._core = core
+
+    def done(self) -> bool:
+        """Whether it is over, one way or the other."""
+        return self._core.done()
+
+    def wait(self, timeout: float | None = None) -> Receipt:
+        """Wait for the end and return its receipt, or raise what the call would have raised.
+
+        Args:
+            timeout: Seconds to wait now; the operation goes on afterwards. Default: until the operation's own
+                deadline has ended it.
+
+        Raises:
+            OperationTimeout: Not over yet; wait again.
+        """
+        return self._core.wait(timeout)
+
+    def __repr__(self) -> str:
+        return f"<outlast.Handle tag={self._core.tag}>"

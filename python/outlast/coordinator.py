@@ -1,0 +1,93 @@
+"""A coordinator inside this process."""
+
+import json
+import os
+from types import TracebackType
+from typing import Any, Self
+
+from outlast import _outlast
+from outlast.errors import InvalidArgument
+
+_COUNTS = ("term", "run_epoch", "world_size", "commits", "aborts", "evictions", "kicks")
+
+
+def _run_id(run_id: str | None) -> str:
+    return run_id if run_id is not None else os.environ.get("OUTLAST_RUN_ID") or "default"
+
+
+class Coordinator:
+    """The service that admits peers, counts their votes and gives verdicts; serves many runs, by run id.
+
+    Args:
+        listen: Where to listen, `host:port`; port 0 takes a free one.
+        http: The address of the dashboard. Comes with a later version; leave it `None`.
+        backend: Where durable facts are kept; only `"memory"` in this version.
+        secret: The secret that its peers must have, as `outlast.new_secret` makes it. Without one, the one in
+            `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE` is used, and without that a new one is made.
+        preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. Peers should use the same.
+        stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
+
+    It holds nothing that its peers could not tell it again: a new one at the same address, with the same
+    secret, continues the runs.
+
+    >>> with outlast.Coordinator(listen="127.0.0.1:0") as coordinator:
+    ...     coordinator.status()["peers"]
+    []
+    """
+
+    def __init__(
+        self,
+        listen: str = "127.0.0.1:0",
+        http: str | None = None,
+        backend: str = "memory",
+        secret: str | None = None,
+        *,
+        preset: str = "lan",
+        stall_budget: float | None = None,
+    ) -> None:
+        if http is not None:
+            raise InvalidArgument(f"http={http!r}: the dashboard comes with a later version; leave it None")
+        if backend != "memory":
+            raise InvalidArgument(f'backend={backend!r}: this version knows only "memory"')
+        self._service = _outlast.Coordinator(listen, secret, preset, stall_budget)
+
+    @property
+    def address(self) -> str:
+        """Where it listens, `host:port`."""
+        return self._service.address
+
+    @property
+    def secret(self) -> str:
+        """The secret that peers need. Whoever has it belongs: hand it over with care."""
+        return self._service.secret
+
+    def status(self, run_id: str | None = None) -> dict[str, Any]:
+        """How a run stands: who is in, who waits for whom. The same as `outlast status --json` prints.
+
+        Args:
+            run_id: Which run; default: `OUTLAST_RUN_ID`, or `"default"`.
+        """
+        answer = self._service.status(_run_id(run_id))
+        if answer is None:
+            return dict.fromkeys(_COUNTS, 0) | {"peers": [], "groups": [], "waiting": []}
+        status: dict[str, Any] = json.loads(answer)
+        return status
+
+    def close(self) -> None:
+        """Stop serving. Closing twice is no error."""
+        self._service.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        try:
+            where = "closed" if self._service.is_closed() else self._service.address
+        except Exception:
+            where = "of another process"
+        return f"<outlast.Coordinator {where}>"

@@ -1,0 +1,83 @@
+"""What calls give back: small frozen records that compare, print and pickle."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+PeerId: TypeAlias = str
+"""A peer's id: 32 hexadecimal digits. Kept across reconnects, different for every process."""
+
+
+def _short(peer: PeerId) -> str:
+    return peer[:8]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Receipt:
+    """Proof of a committed collective: equal on all its members, except for rank, bytes and time."""
+
+    epoch: int
+    """The group's epoch in which it was committed."""
+    tag: int
+    """Its name among concurrent collectives."""
+    seq: int
+    """Its number under that tag in that epoch."""
+    rank: int
+    """This peer's rank at that time."""
+    world_size: int
+    """Members of the group at that time."""
+    contributors: tuple[PeerId, ...]
+    """Whose data is in the result, in the order of ranks. After a sum, divide by their number."""
+    attempts: int
+    """How many attempts it took; more than one means that somebody was lost meanwhile."""
+    pending: int
+    """Newcomers that wait to be admitted. The same number on every member, so that all can branch on it alike."""
+    algorithm: str
+    """How the bytes went."""
+    bytes_sent: int
+    """Payload bytes that this peer sent, over all attempts."""
+    bytes_received: int
+    """Payload bytes that this peer received, over all attempts."""
+    seconds: float
+    """From the call to its return."""
+    predicted_seconds: float | None = None
+    """What the plan was expected to take, where there is a prediction."""
+    hash: str | None = None
+    """Hash of the result, if asked for with `hash=True`; the same on every member."""
+
+    def __repr__(self) -> str:
+        who = ", ".join(_short(peer) for peer in self.contributors[:4])
+        more = f", .. {len(self.contributors)} in all" if len(self.contributors) > 4 else ""
+        extra = f", hash={self.hash!r}" if self.hash is not None else ""
+        return (
+            f"Receipt(epoch={self.epoch}, tag={self.tag}, seq={self.seq}, rank={self.rank}, "
+            f"world_size={self.world_size}, contributors=({who}{more}), attempts={self.attempts}, "
+            f"pending={self.pending}, algorithm={self.algorithm!r}, bytes_sent={self.bytes_sent}, "
+            f"bytes_received={self.bytes_received}, seconds={self.seconds:.6f}{extra})"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class TopologyChange:
+    """What admitting newcomers changed."""
+
+    epoch: int
+    """The group's epoch now."""
+    joined: tuple[PeerId, ...]
+    """Who came."""
+    left: Mapping[PeerId, str]
+    """Who went, and why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """One member of the group."""
+
+    id: PeerId
+    rank: int
+    group: int
+    name: str
+    address: str
+    """Its one port, `host:port`."""
+    health: str
+    """What the health plane says of it now: `alive`, `stalled`, `suspect`, `dead`, `left` or `unknown`."""
