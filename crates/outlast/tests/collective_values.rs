@@ -25,7 +25,7 @@ enum Number {
 fn contribution(data_type: DataType, member: usize, at: usize) -> Number {
     let pattern = (at * 7 + member * 13 + at / 251) % 97;
     match data_type {
-        DataType::Bool => Number::Whole(i128::from((at + member) % (member + 2) != 0)),
+        DataType::Bool => Number::Whole(i128::from(!(at + member).is_multiple_of(member + 2))),
         DataType::U8 | DataType::U16 | DataType::U32 | DataType::U64 => Number::Whole(pattern as i128 * 2),
         DataType::I8 | DataType::I16 | DataType::I32 | DataType::I64 => Number::Whole(pattern as i128 - 48),
         // Products of five of these fit the eight bits of a bf16.
