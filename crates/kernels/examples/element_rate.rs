@@ -4,11 +4,12 @@
 //! kernel, and what counts is the ratio of the two: bytes that a kernel reads and writes per second, over bytes
 //! that `memcpy` reads and writes per second. In cache the buffers are of 32 KiB, from memory of 256 MiB.
 //!
-//! Two ratios are given: the median of the rounds' ratios, and the best rate over the best `memcpy`, which is what
-//! remains when other programs take their share of the machine now and then.
+//! Ratios are given as the median of the rounds' ratios and as the best rate over the best `memcpy`, which is what
+//! remains when other programs take their share of the machine now and then. The last column compares elements
+//! instead of bytes: how many the kernel finishes for each that `memcpy` copies.
 //!
 //! ```sh
-//! cargo run --release -p outlast-kernels --example element_rate -- [--json] [--mib 256] [--rounds 15]
+//! cargo run --release -p outlast-kernels --example element_rate -- [--json] [--mib 256] [--rounds 15] [--only int8]
 //! ```
 
 use outlast_kernels::{
@@ -144,6 +145,7 @@ struct Row {
     memcpy_bytes_per_second: f64,
     ratio_of_bests: f64,
     ratio_median: f64,
+    element_ratio_median: f64,
 }
 
 fn measure(case: &Case, place: &'static str, bytes: usize, rounds: usize) -> Row {
@@ -179,6 +181,7 @@ fn measure(case: &Case, place: &'static str, bytes: usize, rounds: usize) -> Row
         memcpy_bytes_per_second: memcpys[rounds / 2],
         ratio_of_bests: rates[rounds - 1] / memcpys[rounds - 1],
         ratio_median: ratios[rounds / 2],
+        element_ratio_median: ratios[rounds / 2] * (2 * bytes) as f64 / moved as f64,
     }
 }
 
@@ -191,21 +194,30 @@ fn main() {
     };
     let json = arguments.iter().any(|argument| argument == "--json");
     let (mib, rounds) = (number("--mib", 256), number("--rounds", 15));
+    let only = arguments.iter().position(|argument| argument == "--only");
+    let only = only.and_then(|place| arguments.get(place + 1)).map_or("", String::as_str);
     let mut rows = Vec::new();
     if !json {
         println!("level {}, one thread, median of {rounds} rounds; GB/s are bytes read and written", level());
         println!(
-            "{:<22}{:<8}{:>12}{:>9}{:>13}{:>13}{:>15}",
-            "kernel", "from", "Gelement/s", "GB/s", "memcpy GB/s", "ratio median", "ratio of bests"
+            "{:<22}{:<8}{:>12}{:>9}{:>13}{:>13}{:>15}{:>10}",
+            "kernel",
+            "from",
+            "Gelement/s",
+            "GB/s",
+            "memcpy GB/s",
+            "ratio median",
+            "ratio of bests",
+            "elements"
         );
     }
     // Short rounds are cheap: many of them find the quiet moments.
     for (place, bytes, rounds) in [("cache", 32 << 10, 20 * rounds), ("memory", mib << 20, rounds)] {
-        for case in &CASES {
+        for case in CASES.iter().filter(|case| case.name.contains(only)) {
             let row = measure(case, place, bytes, rounds);
             if !json {
                 println!(
-                    "{:<22}{:<8}{:>12.2}{:>9.1}{:>13.1}{:>13.2}{:>15.2}",
+                    "{:<22}{:<8}{:>12.2}{:>9.1}{:>13.1}{:>13.2}{:>15.2}{:>10.2}",
                     row.name,
                     row.place,
                     row.elements_per_second / 1e9,
@@ -213,6 +225,7 @@ fn main() {
                     row.memcpy_bytes_per_second / 1e9,
                     row.ratio_median,
                     row.ratio_of_bests,
+                    row.element_ratio_median,
                 );
             }
             rows.push(row);
@@ -221,7 +234,7 @@ fn main() {
     if json {
         let rows = rows.iter().map(|row| {
             format!(
-                "{{\"kernel\":\"{}\",\"from\":\"{}\",\"elements_per_second\":{:.0},\"bytes_per_second\":{:.0},\"memcpy_bytes_per_second\":{:.0},\"ratio_median\":{:.3},\"ratio_of_bests\":{:.3}}}",
+                "{{\"kernel\":\"{}\",\"from\":\"{}\",\"elements_per_second\":{:.0},\"bytes_per_second\":{:.0},\"memcpy_bytes_per_second\":{:.0},\"ratio_median\":{:.3},\"ratio_of_bests\":{:.3},\"element_ratio_median\":{:.3}}}",
                 row.name,
                 row.place,
                 row.elements_per_second,
@@ -229,6 +242,7 @@ fn main() {
                 row.memcpy_bytes_per_second,
                 row.ratio_median,
                 row.ratio_of_bests,
+                row.element_ratio_median,
             )
         });
         println!(
