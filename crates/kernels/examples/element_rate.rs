@@ -13,8 +13,8 @@
 //! ```
 
 use outlast_kernels::{
-    Element, Quantisation, Reduction, accumulate, combine, combine_assign, dequantise, level, quantise,
-    quantised_len,
+    Element, Quantisation, Reduction, accumulate, combine, combine_assign, copy_aside, dequantise,
+    finish_assign, level, quantise, quantised_len,
 };
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -32,12 +32,16 @@ enum Work {
     Sum,
     /// a += b
     SumInPlace,
+    /// saved = a, then a += b, one after the other on blocks of 32 KiB
+    SaveThenSum,
+    /// The same as one kernel.
+    Finish,
     Quantise(Quantisation),
     Dequantise(Quantisation),
     Accumulate(Quantisation),
 }
 
-const CASES: [Case; 14] = {
+const CASES: [Case; 16] = {
     use Quantisation::{Int4, Int8};
     const fn case(name: &'static str, element: Element, work: Work) -> Case {
         Case { name, element, work }
@@ -45,6 +49,8 @@ const CASES: [Case; 14] = {
     [
         case("f32 sum", Element::F32, Work::Sum),
         case("f32 sum in place", Element::F32, Work::SumInPlace),
+        case("f32 save, then sum", Element::F32, Work::SaveThenSum),
+        case("f32 save and sum", Element::F32, Work::Finish),
         case("bf16 sum", Element::BF16, Work::Sum),
         case("bf16 sum in place", Element::BF16, Work::SumInPlace),
         case("f16 sum", Element::F16, Work::Sum),
@@ -106,6 +112,18 @@ impl Buffers {
             Work::SumInPlace => {
                 combine_assign(case.element, Reduction::Sum, out, b);
                 3 * bytes
+            }
+            Work::SaveThenSum => {
+                let blocks = a.chunks_mut(32 << 10).zip(out.chunks_mut(32 << 10));
+                for ((saved, into), other) in blocks.zip(b.chunks(32 << 10)) {
+                    copy_aside(saved, into);
+                    combine_assign(case.element, Reduction::Sum, into, other);
+                }
+                4 * bytes
+            }
+            Work::Finish => {
+                finish_assign(case.element, Reduction::Sum, out, b, None, Some(a));
+                4 * bytes
             }
             Work::Quantise(quantisation) => {
                 let packed = &mut packed[..packed_bytes(quantisation)];
