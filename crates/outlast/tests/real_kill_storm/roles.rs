@@ -24,6 +24,8 @@ pub(crate) const MIN_WORLD: &str = "OUTLAST_STORM_MIN_WORLD";
 pub(crate) const BYTES_MAX: &str = "OUTLAST_STORM_BYTES_MAX";
 pub(crate) const FORK: &str = "OUTLAST_STORM_FORK";
 pub(crate) const STALL_MS: &str = "OUTLAST_STORM_STALL_MS";
+/// A time limit for calls other than [`CALL_TIMEOUT`].
+pub(crate) const TIMEOUT_MS: &str = "OUTLAST_STORM_TIMEOUT_MS";
 /// Where a worker listens, if not on loopback.
 pub(crate) const LISTEN: &str = "OUTLAST_STORM_LISTEN";
 /// `lan` for the times of that preset; `local` otherwise.
@@ -98,7 +100,10 @@ pub(crate) fn worker() {
         .secret(secret())
         .listen(setting(LISTEN).as_deref().unwrap_or("127.0.0.1:0").parse().expect("an address"))
         .preset(preset())
-        .timeout(CALL_TIMEOUT)
+        .timeout(
+            setting(TIMEOUT_MS)
+                .map_or(CALL_TIMEOUT, |ms| Duration::from_millis(ms.parse().expect("a number"))),
+        )
         .name(setting(NAME).expect("a name"));
     if let Some(budget) = setting(STALL_MS) {
         builder = builder.stall_budget(Duration::from_millis(budget.parse().expect("milliseconds")));
