@@ -126,7 +126,7 @@ impl World {
                     let outcome = if honest { ConnectOutcome::Accepted } else { ConnectOutcome::Refused };
                     self.run.handle_connect(self.now, token, outcome);
                 }
-                Action::Evict(_) | Action::Note(_) => {}
+                Action::Evict(_) | Action::Look(_) | Action::Note(_) => {}
             }
         }
         acted

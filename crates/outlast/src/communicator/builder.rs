@@ -143,14 +143,20 @@ impl CommunicatorBuilder {
         // The port must know where data streams go before there is a data plane to take them.
         let plane: Arc<OnceLock<Arc<DataPlane>>> = Arc::default();
         let taker = Arc::clone(&plane);
-        let tcp = TcpSettings::default();
         let encryption = self.encryption;
-        let spawner = handle.clone();
+        let links = Arc::new(Links {
+            identity: identity.clone(),
+            runtime: handle.clone(),
+            tcp: TcpSettings::default(),
+            encryption,
+            silent_after: links::silent_after(self.preset),
+        });
+        let dialer = Arc::clone(&links);
         let routes = Routes::new().route(links::plane(encryption), move |stream| {
             let Some(plane) = taker.get().cloned() else { return };
-            let peer = stream.peer;
-            spawner.spawn(async move {
-                match links::accepted(stream, encryption, tcp).await {
+            let (peer, links) = (stream.peer, Arc::clone(&links));
+            links.runtime.clone().spawn(async move {
+                match links.accept(stream).await {
                     Ok(wire) => plane.accept(peer, wire),
                     Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
                 }
@@ -179,9 +185,8 @@ impl CommunicatorBuilder {
         let membership = member.start()?;
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
-        let dialer = Links { identity: identity.clone(), runtime: handle.clone(), tcp, encryption };
         let settings = DataSettings::default();
-        let data = DataPlane::new(me, settings, Arc::new(dialer), move |event| {
+        let data = DataPlane::new(me, settings, dialer, move |event| {
             let _ = events.send(event);
         })?;
         let data = Arc::new(data);
@@ -194,7 +199,9 @@ impl CommunicatorBuilder {
             encryption,
         };
         let config = session::Config::preset(self.preset);
-        let settings = Settings { coordinator, identity, registration, config, runtime: handle };
+        let silent_after = links::silent_after(self.preset);
+        let settings =
+            Settings { coordinator, identity, registration, config, runtime: handle, silent_after };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
         Ok(Communicator { control, data, membership, timeout: self.timeout, creator })

@@ -58,6 +58,8 @@ pub(super) struct Settings {
     pub(super) registration: Registration,
     pub(super) config: Config,
     pub(super) runtime: Handle,
+    /// A coordinator that acknowledges nothing for this long is looked for anew.
+    pub(super) silent_after: Duration,
 }
 
 #[derive(Debug)]
@@ -87,6 +89,7 @@ pub(super) struct Control {
     coordinator: String,
     identity: TlsIdentity,
     runtime: Handle,
+    silent_after: Duration,
     data: Arc<DataPlane>,
     state: Mutex<State>,
     view: Mutex<Arc<View>>,
@@ -113,7 +116,7 @@ impl Control {
         data: Arc<DataPlane>,
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> Arc<Self> {
-        let Settings { coordinator, identity, registration, config, runtime } = settings;
+        let Settings { coordinator, identity, registration, config, runtime, silent_after } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State {
@@ -132,6 +135,7 @@ impl Control {
             coordinator,
             identity,
             runtime: runtime.clone(),
+            silent_after,
             data,
             state: Mutex::new(state),
             view: Mutex::default(),
@@ -351,7 +355,7 @@ impl Control {
     }
 
     async fn open(&self) -> Result<ControlFrames, Unreached> {
-        coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT).await
+        coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT, self.silent_after).await
     }
 
     async fn talk(&self, dial: u64, mut frames: ControlFrames) {

@@ -20,6 +20,7 @@
 
 use crate::fork::Guarded;
 use crate::link::{Dial, TcpSettings, TcpWire, TlsWire, Wire};
+use crate::membership::Preset;
 use crate::port::{self, AuthenticatedStream, ConnectError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
@@ -56,6 +57,17 @@ pub(super) struct Links {
     pub(super) runtime: Handle,
     pub(super) tcp: TcpSettings,
     pub(super) encryption: Encryption,
+    pub(super) silent_after: Duration,
+}
+
+/// How long a data link may go without an acknowledgement of what was sent before it counts as cut. Kernels
+/// acknowledge within a round trip whatever the processes do; a few lost packets in a row must not matter.
+pub(super) fn silent_after(preset: Preset) -> Duration {
+    Duration::from_millis(match preset {
+        Preset::Local => 1_000,
+        Preset::Lan => 2_000,
+        Preset::Wan => 8_000,
+    })
 }
 
 impl Dial for Links {
@@ -88,33 +100,42 @@ impl Dial for Links {
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
         let (socket, mut session) = parts(stream)?;
-        if self.encryption == Encryption::On {
-            return Ok(Box::new(TlsWire::new(socket, session, &self.tcp)?));
+        if self.encryption == Encryption::Off {
+            socket.set_nonblocking(false)?;
+            await_go(&mut &*socket, &mut session, |left| socket.set_read_timeout(Some(left)), deadline)?;
         }
-        socket.set_nonblocking(false)?;
-        await_go(&mut &*socket, &mut session, |left| socket.set_read_timeout(Some(left)), deadline)?;
-        Ok(Box::new(TcpWire::new(socket, &self.tcp)?))
+        self.wire(socket, session)
     }
 }
 
-/// Makes a wire of a stream that somebody else has opened to us.
-pub(super) async fn accepted(
-    mut stream: AuthenticatedStream,
-    encryption: Encryption,
-    tcp: TcpSettings,
-) -> io::Result<Box<dyn Wire>> {
-    if encryption == Encryption::Off {
-        let saying = async {
-            stream.stream.write_all(&[GO]).await?;
-            stream.stream.flush().await
-        };
-        tokio::time::timeout(GO_TIMEOUT, saying).await.map_err(|_| io::ErrorKind::TimedOut)??;
+impl Links {
+    fn wire(&self, socket: Guarded<TcpStream>, session: Connection) -> io::Result<Box<dyn Wire>> {
+        Ok(match self.encryption {
+            Encryption::On => {
+                let wire = TlsWire::new(socket, session, &self.tcp)?;
+                wire.break_when_silent(&self.runtime, self.silent_after);
+                Box::new(wire)
+            }
+            Encryption::Off => {
+                let wire = TcpWire::new(socket, &self.tcp)?;
+                wire.break_when_silent(&self.runtime, self.silent_after);
+                Box::new(wire)
+            }
+        })
     }
-    let (socket, session) = parts(stream)?;
-    Ok(match encryption {
-        Encryption::On => Box::new(TlsWire::new(socket, session, &tcp)?),
-        Encryption::Off => Box::new(TcpWire::new(socket, &tcp)?),
-    })
+
+    /// Makes a wire of a stream that somebody else has opened to us.
+    pub(super) async fn accept(&self, mut stream: AuthenticatedStream) -> io::Result<Box<dyn Wire>> {
+        if self.encryption == Encryption::Off {
+            let saying = async {
+                stream.stream.write_all(&[GO]).await?;
+                stream.stream.flush().await
+            };
+            tokio::time::timeout(GO_TIMEOUT, saying).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        }
+        let (socket, session) = parts(stream)?;
+        self.wire(socket, session)
+    }
 }
 
 /// Takes a stream out of the runtime's hands.
@@ -199,11 +220,12 @@ mod tests {
         let handle = runtime::handle().unwrap();
         let (peer, port) = (fresh_peer_id(), Port::bind("127.0.0.1:0".parse().unwrap()).unwrap());
         let (taken, wires) = mpsc::channel();
+        let links = Arc::new(links(keys, encryption));
         let spawner = handle.clone();
         let routes = Routes::new().route(plane(encryption), move |stream| {
-            let taken = taken.clone();
+            let (taken, links) = (taken.clone(), Arc::clone(&links));
             spawner.spawn(async move {
-                let mut wire = accepted(stream, encryption, TcpSettings::default()).await.unwrap();
+                let mut wire = links.accept(stream).await.unwrap();
                 // At once, so that it follows the handshake's last bytes closely.
                 assert_eq!(wire.send(&[IoSlice::new(SECRET_WEIGHTS)]).unwrap(), SECRET_WEIGHTS.len());
                 taken.send(wire).unwrap();
@@ -215,7 +237,8 @@ mod tests {
 
     fn links(keys: &RunKeys, encryption: Encryption) -> Links {
         let identity = TlsIdentity::derived(keys, fresh_peer_id());
-        Links { identity, runtime: runtime::handle().unwrap(), tcp: TcpSettings::default(), encryption }
+        let (runtime, tcp) = (runtime::handle().unwrap(), TcpSettings::default());
+        Links { identity, runtime, tcp, encryption, silent_after: Duration::from_secs(1) }
     }
 
     fn keys() -> Arc<RunKeys> {

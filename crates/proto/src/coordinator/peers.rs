@@ -115,6 +115,11 @@ impl Peer {
         self.accepts == Some(true) && self.refuses == Some(true)
     }
 
+    /// Whether it is away, or the health plane does not call it alive.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.lost_since.is_some() || !matches!(self.sign, Sign::Alive { .. })
+    }
+
     pub(super) fn health_word(&self) -> &'static str {
         match self.sign {
             Sign::Alive { .. } => "alive",
@@ -302,6 +307,7 @@ impl Run {
             state.away.insert(peer);
         }
         self.note(Note::Disconnected(peer));
+        self.act(Action::Look(peer));
         self.abort_ops_without(group, peer, LossReason::Disconnected);
         self.review_lost(now, peer);
     }

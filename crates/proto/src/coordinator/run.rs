@@ -35,6 +35,8 @@ pub enum Action {
     },
     /// Tell the health plane that this peer is out.
     Evict(PeerId),
+    /// Ask the health plane to probe this peer now: there is evidence that its answer could outweigh.
+    Look(PeerId),
     /// Tell whoever watches.
     Note(Note),
 }

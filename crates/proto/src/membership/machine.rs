@@ -157,6 +157,15 @@ impl Membership {
         self.flush_push(now);
     }
 
+    /// Somebody has evidence against that member: it is probed now, so that its answer is heard in time.
+    pub fn handle_evidence(&mut self, now: Instant, member: PeerId) {
+        if !self.left {
+            self.guard(now);
+            self.look(now, member);
+            self.flush_push(now);
+        }
+    }
+
     /// Says goodbye. Afterwards the machine answers nothing and wants nothing.
     pub fn handle_leave(&mut self, _now: Instant) {
         if self.left {

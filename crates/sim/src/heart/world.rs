@@ -315,7 +315,7 @@ impl World {
                 }
                 Action::Close(ConnectionId(wire)) => self.coordinator_closes(wire),
                 Action::Connect { token, to, timeout } => self.knock(index, token, to, timeout),
-                Action::Evict(_) => {}
+                Action::Evict(_) | Action::Look(_) => {}
                 Action::Note(note) => {
                     self.line(|| format!("coordinator {index}: {note:?}"));
                     if let Note::Lost(peer, reason) = note {

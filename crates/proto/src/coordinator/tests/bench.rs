@@ -20,6 +20,8 @@ pub(super) struct Bench {
     pub(super) closed: Vec<ConnectionId>,
     pub(super) notes: Vec<Note>,
     pub(super) knocks: Vec<(ConnectToken, std::net::SocketAddr)>,
+    /// Whom the health plane was asked to probe.
+    pub(super) looks: Vec<PeerId>,
 }
 
 pub(super) fn id(number: u8) -> PeerId {
@@ -81,6 +83,7 @@ impl Bench {
             closed: Vec::new(),
             notes: Vec::new(),
             knocks: Vec::new(),
+            looks: Vec::new(),
         }
     }
 
@@ -110,6 +113,7 @@ impl Bench {
                 }
                 Action::Connect { token, to, .. } => self.knocks.push((token, to)),
                 Action::Evict(_) => {}
+                Action::Look(peer) => self.looks.push(peer),
                 Action::Note(note) => self.notes.push(note),
             }
         }
