@@ -197,6 +197,7 @@ impl CommunicatorBuilder {
         let settings = Settings { coordinator, identity, registration, config, runtime: handle };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
-        Ok(Communicator { control, data, membership, timeout: self.timeout, creator })
+        let transfers = super::transfer::Transfers::default();
+        Ok(Communicator { control, data, membership, timeout: self.timeout, creator, transfers })
     }
 }
