@@ -27,6 +27,7 @@ mod error;
 mod interrupt;
 mod links;
 mod receipt;
+mod transfer;
 mod typed;
 
 pub use buffer::{CallBuffers, Element};
@@ -64,6 +65,7 @@ pub struct Communicator {
     membership: Membership,
     timeout: Duration,
     creator: Creator,
+    transfers: transfer::Transfers,
 }
 
 impl Communicator {

@@ -204,6 +204,7 @@ impl CommunicatorBuilder {
             Settings { coordinator, identity, registration, config, runtime: handle, silent_after };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
-        Ok(Communicator { control, data, membership, timeout: self.timeout, creator })
+        let transfers = super::transfer::Transfers::default();
+        Ok(Communicator { control, data, membership, timeout: self.timeout, creator, transfers })
     }
 }

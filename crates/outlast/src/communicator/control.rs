@@ -10,11 +10,13 @@ use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
 use crate::security::TlsIdentity;
-use outlast_proto::collective::{Group, OpKey, Tag};
+use outlast_proto::collective::{Group, GroupEpoch, OpKey, Tag};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{Action, CallId, Command, Config, Op, Outcome, PerformResult, Session};
+use outlast_proto::session::{
+    Action, CallError, CallId, Command, Config, Op, OutReason, Outcome, PerformResult, Session,
+};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{EpochRecord, Registration, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -231,8 +233,13 @@ impl Control {
 
     /// A call has returned: what changed meanwhile may be seen now.
     pub(super) fn end(&self, id: CallId) {
-        let mut state = lock(&self.state);
-        state.calls.remove(&id);
+        lock(&self.state).calls.remove(&id);
+        self.refresh();
+    }
+
+    /// Lets the program see the group as it is.
+    pub(super) fn refresh(&self) {
+        let state = lock(&self.state);
         let known = self.view();
         let changed = |record: &&EpochRecord| {
             (record.epoch, state.session.global_world_size()) != (known.epoch, known.global_world_size)
@@ -243,6 +250,21 @@ impl Control {
         if let Some(view) = view {
             *lock(&self.view) = Arc::new(view);
         }
+    }
+
+    /// The group, its epoch and its members in the order of ranks, as they are now.
+    pub(super) fn present(&self) -> Result<(Group, GroupEpoch, Vec<PeerId>), Error> {
+        let state = lock(&self.state);
+        let Some(record) = state.session.record() else {
+            let reason = state.session.out().cloned().unwrap_or(OutReason::NotConnected);
+            return Err(CallError::Out(reason).into());
+        };
+        Ok((record.group, record.epoch, record.roster.iter().map(|info| info.id).collect()))
+    }
+
+    /// Who went when the present epoch began, and why.
+    pub(super) fn left(&self) -> Vec<(PeerId, LossReason)> {
+        lock(&self.state).session.record().map_or_else(Vec::new, |record| record.left.clone())
     }
 
     /// The program gives a call up; its end comes as an order.
@@ -278,7 +300,13 @@ impl Control {
                         self.runtime.spawn(this.converse(dial));
                     }
                 }
-                Action::HangUp => state.outbound = None,
+                Action::HangUp => {
+                    state.outbound = None;
+                    if state.session.out().is_some() {
+                        // Transfers have no session to stop them.
+                        self.data.leave_group(self.group);
+                    }
+                }
                 Action::Send(message) => {
                     let stuck = state.outbound.as_ref().is_some_and(|queue| queue.try_send(message).is_err());
                     if stuck {
