@@ -46,6 +46,7 @@ fix:
 ## measure, and write the tables into bench/RESULTS.md
 bench:
 	@mkdir -p bench
+	bench/all_reduce
 	$(SIM) --features baseline -- table --out bench/RESULTS.md
 
 ## replay one simulated world: make sim SEED=17 SCENARIO=mixed

@@ -1,4 +1,4 @@
-"""gloo's all-reduce over loopback, measured as `bench_ring` measures ours: one line of JSON per size."""
+"""gloo's all-reduce over loopback, measured as `outlast bench all-reduce` measures ours: one line of JSON per size."""
 
 import json
 import os

@@ -10,9 +10,11 @@
 use outlast::security::datagram::{DatagramGuard, Opened};
 use outlast::security::tls::run_of_server_name;
 use outlast::security::{RunKeys, RunSecret};
+use outlast_proto::collective::frame::{HEADER_BYTES, Header};
 use outlast_proto::id::{BootId, PeerId, RunId};
-use outlast_proto::limits::{FRAME_BYTES_MAX, PACKET_BYTES_MAX};
+use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, PACKET_BYTES_MAX};
 use outlast_proto::time::Instant;
+use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::frame::{self, FrameBuffer};
 use outlast_proto::wire::hello::{Hello, Versions, negotiate};
 use outlast_proto::wire::membership::Packet;
@@ -29,6 +31,9 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("membership_packet", membership_packet),
     ("hello", hello),
     ("frame", frame),
+    ("data_frame", data_frame),
+    ("to_coordinator", to_coordinator),
+    ("to_peer", to_peer),
     ("datagram", datagram),
     ("secret_text", secret_text),
     ("run_id", run_id),
@@ -74,6 +79,32 @@ pub(crate) fn frame(bytes: &[u8]) -> bool {
     }
     assert_eq!(again, stream[..stream.len() - buffer.pending()], "the frames are the stream");
     buffer.pending() == 0 && !frames.is_empty()
+}
+
+/// The header of a frame on a data link.
+pub(crate) fn data_frame(bytes: &[u8]) -> bool {
+    let Some((header, _)) = bytes.split_first_chunk::<HEADER_BYTES>() else { return false };
+    match Header::parse(header) {
+        Ok(parsed) => {
+            assert_eq!(Header::parse(&parsed.to_bytes()), Ok(parsed), "written and read again");
+            assert!(parsed.length as usize <= BLOCK_BYTES_MAX, "no frame announces more than a block");
+            true
+        }
+        Err(error) => {
+            assert!(!error.to_string().is_empty());
+            false
+        }
+    }
+}
+
+/// A message on a control connection, from a peer.
+pub(crate) fn to_coordinator(bytes: &[u8]) -> bool {
+    accepted_and_stable::<ToCoordinator>(bytes)
+}
+
+/// A message on a control connection, from the coordinator.
+pub(crate) fn to_peer(bytes: &[u8]) -> bool {
+    accepted_and_stable::<ToPeer>(bytes)
 }
 
 /// A datagram that comes to a member which believes nobody yet. Accepted means: it opened.

@@ -29,6 +29,7 @@ enum Command {
     Coordinator(commands::coordinator::Args),
     Status(commands::status::Args),
     Members(Box<commands::members::Args>),
+    Bench(commands::bench::Args),
     Secret(commands::secret::Args),
     Lab(commands::lab::Args),
 }
@@ -67,6 +68,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Coordinator(args) => commands::coordinator::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Members(args) => commands::members::run(&args),
+        Command::Bench(args) => commands::bench::run(&args),
         Command::Secret(args) => commands::secret::run(args),
         Command::Lab(args) => commands::lab::run(args),
     };

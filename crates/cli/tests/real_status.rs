@@ -110,3 +110,97 @@ fn a_question_without_the_secret_says_where_to_find_it() {
     assert!(!output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("OUTLAST_SECRET_FILE"));
 }
+
+/// A pseudo-terminal: the end that a person would look at, and the end that a program writes to.
+fn terminal() -> (std::fs::File, std::fs::File) {
+    use std::os::fd::FromRawFd as _;
+    let (mut ours, mut theirs) = (-1, -1);
+    let nothing = std::ptr::null_mut();
+    // SAFETY: both descriptors are written on success, and nothing else is asked for.
+    let outcome =
+        unsafe { libc::openpty(&raw mut ours, &raw mut theirs, nothing, nothing.cast(), nothing.cast()) };
+    assert_eq!(outcome, 0, "{}", std::io::Error::last_os_error());
+    // SAFETY: two fresh descriptors that nobody else owns.
+    unsafe { (std::fs::File::from_raw_fd(ours), std::fs::File::from_raw_fd(theirs)) }
+}
+
+/// Reads what a terminal shows, on a thread of its own, and waits for it.
+struct Screen(std::sync::mpsc::Receiver<String>, String);
+
+impl Screen {
+    fn of(mut terminal: std::fs::File) -> Self {
+        use std::io::Read as _;
+        let (sender, receiver) = std::sync::mpsc::channel();
+        std::thread::spawn(move || {
+            let mut buffer = [0; 4096];
+            // A terminal whose other end is gone ends with an error.
+            while let Ok(length @ 1..) = terminal.read(&mut buffer) {
+                if sender.send(String::from_utf8_lossy(&buffer[..length]).into_owned()).is_err() {
+                    return;
+                }
+            }
+        });
+        Self(receiver, String::new())
+    }
+
+    /// Waits until what was shown since the last call contains all of these, in this order.
+    fn shows(&mut self, words: &[&str]) {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let found = words
+                .iter()
+                .try_fold(0, |from, word| self.1[from..].find(word).map(|at| from + at + word.len()));
+            if let Some(end) = found {
+                self.1.drain(..end);
+                return;
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            match self.0.recv_timeout(left) {
+                Ok(text) => self.1.push_str(&text),
+                Err(_) => panic!("{words:?} did not appear in {:?}", self.1),
+            }
+        }
+    }
+}
+
+#[test]
+fn watching_in_a_terminal_redraws_and_survives_the_coordinator() {
+    const CLEAR: &str = "\x1b[H\x1b[2J";
+    let folder = tempfile::tempdir().unwrap();
+    let mut service = Service::start(folder.path());
+    let (ours, theirs) = terminal();
+    let mut command = outlast(folder.path());
+    command
+        .args(["status", "--watch", "--coordinator", &service.address, "--secret-file"])
+        .arg(&service.secret);
+    let mut watcher = command.stdin(Stdio::null()).stdout(theirs).spawn().unwrap();
+    drop(command);
+    let mut screen = Screen::of(ours);
+    screen.shows(&[CLEAR, "nobody is in this run"]);
+    let comm = Communicator::builder()
+        .coordinator(&*service.address)
+        .secret(RunSecret::from_file(&service.secret).unwrap())
+        .listen("127.0.0.1:0".parse().unwrap())
+        .preset(Preset::Local)
+        .name("grace")
+        .start()
+        .unwrap();
+    comm.connect(1).unwrap();
+    screen.shows(&[CLEAR, "grace", "accepted", "nobody waits for anybody"]);
+    assert_eq!(service.stop(), Some(0));
+    screen.shows(&[CLEAR, "cannot be reached"]);
+    // SAFETY: a signal to a child that we have not waited for.
+    assert_eq!(unsafe { libc::kill(i32::try_from(watcher.id()).unwrap(), libc::SIGINT) }, 0);
+    let deadline = Instant::now() + Duration::from_secs(10);
+    let status = loop {
+        if let Some(status) = watcher.try_wait().unwrap() {
+            break status;
+        }
+        if Instant::now() > deadline {
+            let _ = watcher.kill();
+            panic!("it does not stop");
+        }
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(status.success(), "{status}");
+}

@@ -4,16 +4,17 @@
 //! kernel, and what counts is the ratio of the two: bytes that a kernel reads and writes per second, over bytes
 //! that `memcpy` reads and writes per second. In cache the buffers are of 32 KiB, from memory of 256 MiB.
 //!
-//! Two ratios are given: the median of the rounds' ratios, and the best rate over the best `memcpy`, which is what
-//! remains when other programs take their share of the machine now and then.
+//! Ratios are given as the median of the rounds' ratios and as the best rate over the best `memcpy`, which is what
+//! remains when other programs take their share of the machine now and then. The last column compares elements
+//! instead of bytes: how many the kernel finishes for each that `memcpy` copies.
 //!
 //! ```sh
-//! cargo run --release -p outlast-kernels --example element_rate -- [--json] [--mib 256] [--rounds 15]
+//! cargo run --release -p outlast-kernels --example element_rate -- [--json] [--mib 256] [--rounds 15] [--only int8]
 //! ```
 
 use outlast_kernels::{
-    Element, Quantisation, Reduction, accumulate, combine, combine_assign, dequantise, level, quantise,
-    quantised_len,
+    Element, Quantisation, Reduction, accumulate, combine, combine_assign, copy_aside, dequantise,
+    finish_assign, level, quantise, quantised_len,
 };
 use std::hint::black_box;
 use std::time::{Duration, Instant};
@@ -31,12 +32,16 @@ enum Work {
     Sum,
     /// a += b
     SumInPlace,
+    /// saved = a, then a += b, one after the other on blocks of 32 KiB
+    SaveThenSum,
+    /// The same as one kernel.
+    Finish,
     Quantise(Quantisation),
     Dequantise(Quantisation),
     Accumulate(Quantisation),
 }
 
-const CASES: [Case; 14] = {
+const CASES: [Case; 16] = {
     use Quantisation::{Int4, Int8};
     const fn case(name: &'static str, element: Element, work: Work) -> Case {
         Case { name, element, work }
@@ -44,6 +49,8 @@ const CASES: [Case; 14] = {
     [
         case("f32 sum", Element::F32, Work::Sum),
         case("f32 sum in place", Element::F32, Work::SumInPlace),
+        case("f32 save, then sum", Element::F32, Work::SaveThenSum),
+        case("f32 save and sum", Element::F32, Work::Finish),
         case("bf16 sum", Element::BF16, Work::Sum),
         case("bf16 sum in place", Element::BF16, Work::SumInPlace),
         case("f16 sum", Element::F16, Work::Sum),
@@ -81,7 +88,12 @@ impl Buffers {
             }
         };
         let list = |sign| (0..2003).flat_map(|index| one(index, sign)).collect::<Vec<_>>();
-        let [a, b] = [1.0, -1.0].map(|sign| list(sign).into_iter().cycle().take(bytes).collect::<Vec<_>>());
+        let [a, b] = [1.0, -1.0].map(|sign| {
+            let list = list(sign);
+            let mut bytes_of_it = list.repeat(bytes / list.len() + 1);
+            bytes_of_it.truncate(bytes);
+            bytes_of_it
+        });
         let mut packed = vec![0; quantised_len(Quantisation::Int8, bytes / element.size())];
         quantise(Quantisation::Int8, element, &a, &mut packed);
         Self { out: vec![1; bytes], a, b, packed, turn: false }
@@ -100,6 +112,18 @@ impl Buffers {
             Work::SumInPlace => {
                 combine_assign(case.element, Reduction::Sum, out, b);
                 3 * bytes
+            }
+            Work::SaveThenSum => {
+                let blocks = a.chunks_mut(32 << 10).zip(out.chunks_mut(32 << 10));
+                for ((saved, into), other) in blocks.zip(b.chunks(32 << 10)) {
+                    copy_aside(saved, into);
+                    combine_assign(case.element, Reduction::Sum, into, other);
+                }
+                4 * bytes
+            }
+            Work::Finish => {
+                finish_assign(case.element, Reduction::Sum, out, b, None, Some(a));
+                4 * bytes
             }
             Work::Quantise(quantisation) => {
                 let packed = &mut packed[..packed_bytes(quantisation)];
@@ -139,6 +163,7 @@ struct Row {
     memcpy_bytes_per_second: f64,
     ratio_of_bests: f64,
     ratio_median: f64,
+    element_ratio_median: f64,
 }
 
 fn measure(case: &Case, place: &'static str, bytes: usize, rounds: usize) -> Row {
@@ -174,6 +199,7 @@ fn measure(case: &Case, place: &'static str, bytes: usize, rounds: usize) -> Row
         memcpy_bytes_per_second: memcpys[rounds / 2],
         ratio_of_bests: rates[rounds - 1] / memcpys[rounds - 1],
         ratio_median: ratios[rounds / 2],
+        element_ratio_median: ratios[rounds / 2] * (2 * bytes) as f64 / moved as f64,
     }
 }
 
@@ -186,21 +212,30 @@ fn main() {
     };
     let json = arguments.iter().any(|argument| argument == "--json");
     let (mib, rounds) = (number("--mib", 256), number("--rounds", 15));
+    let only = arguments.iter().position(|argument| argument == "--only");
+    let only = only.and_then(|place| arguments.get(place + 1)).map_or("", String::as_str);
     let mut rows = Vec::new();
     if !json {
         println!("level {}, one thread, median of {rounds} rounds; GB/s are bytes read and written", level());
         println!(
-            "{:<22}{:<8}{:>12}{:>9}{:>13}{:>13}{:>15}",
-            "kernel", "from", "Gelement/s", "GB/s", "memcpy GB/s", "ratio median", "ratio of bests"
+            "{:<22}{:<8}{:>12}{:>9}{:>13}{:>13}{:>15}{:>10}",
+            "kernel",
+            "from",
+            "Gelement/s",
+            "GB/s",
+            "memcpy GB/s",
+            "ratio median",
+            "ratio of bests",
+            "elements"
         );
     }
     // Short rounds are cheap: many of them find the quiet moments.
     for (place, bytes, rounds) in [("cache", 32 << 10, 20 * rounds), ("memory", mib << 20, rounds)] {
-        for case in &CASES {
+        for case in CASES.iter().filter(|case| case.name.contains(only)) {
             let row = measure(case, place, bytes, rounds);
             if !json {
                 println!(
-                    "{:<22}{:<8}{:>12.2}{:>9.1}{:>13.1}{:>13.2}{:>15.2}",
+                    "{:<22}{:<8}{:>12.2}{:>9.1}{:>13.1}{:>13.2}{:>15.2}{:>10.2}",
                     row.name,
                     row.place,
                     row.elements_per_second / 1e9,
@@ -208,6 +243,7 @@ fn main() {
                     row.memcpy_bytes_per_second / 1e9,
                     row.ratio_median,
                     row.ratio_of_bests,
+                    row.element_ratio_median,
                 );
             }
             rows.push(row);
@@ -216,7 +252,7 @@ fn main() {
     if json {
         let rows = rows.iter().map(|row| {
             format!(
-                "{{\"kernel\":\"{}\",\"from\":\"{}\",\"elements_per_second\":{:.0},\"bytes_per_second\":{:.0},\"memcpy_bytes_per_second\":{:.0},\"ratio_median\":{:.3},\"ratio_of_bests\":{:.3}}}",
+                "{{\"kernel\":\"{}\",\"from\":\"{}\",\"elements_per_second\":{:.0},\"bytes_per_second\":{:.0},\"memcpy_bytes_per_second\":{:.0},\"ratio_median\":{:.3},\"ratio_of_bests\":{:.3},\"element_ratio_median\":{:.3}}}",
                 row.name,
                 row.place,
                 row.elements_per_second,
@@ -224,6 +260,7 @@ fn main() {
                 row.memcpy_bytes_per_second,
                 row.ratio_median,
                 row.ratio_of_bests,
+                row.element_ratio_median,
             )
         });
         println!(

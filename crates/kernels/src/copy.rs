@@ -6,6 +6,12 @@
 /// # Panics
 /// If the lengths differ.
 pub fn copy_aside(dst: &mut [u8], src: &[u8]) {
+    copy_unordered(dst, src);
+    order();
+}
+
+/// [`copy_aside`] without its end: nobody else may learn of the copy before [`order`].
+pub(crate) fn copy_unordered(dst: &mut [u8], src: &[u8]) {
     assert_eq!(dst.len(), src.len(), "a copy has the length of its original");
     #[cfg(target_arch = "x86_64")]
     if std::arch::is_x86_feature_detected!("avx") {
@@ -15,7 +21,16 @@ pub fn copy_aside(dst: &mut [u8], src: &[u8]) {
     dst.copy_from_slice(src);
 }
 
-/// Copies past the caches.
+/// Streaming stores are weakly ordered: whatever is stored after this is seen after them.
+pub(crate) fn order() {
+    #[cfg(target_arch = "x86_64")]
+    // SAFETY: every processor of this architecture has it.
+    unsafe {
+        std::arch::x86_64::_mm_sfence();
+    };
+}
+
+/// Copies past the caches, in no order.
 ///
 /// # Safety
 /// The processor has AVX, and `dst` is as long as `src`.
@@ -23,7 +38,7 @@ pub fn copy_aside(dst: &mut [u8], src: &[u8]) {
 #[target_feature(enable = "avx")]
 #[expect(clippy::cast_ptr_alignment, reason = "loads ask for no alignment, and stores make sure of it first")]
 unsafe fn stream(dst: &mut [u8], src: &[u8]) {
-    use std::arch::x86_64::{__m256i, _mm_sfence, _mm256_loadu_si256, _mm256_stream_si256};
+    use std::arch::x86_64::{__m256i, _mm256_loadu_si256, _mm256_stream_si256};
     const WIDTH: usize = size_of::<__m256i>();
     // Streaming stores ask for alignment of the destination: lead in byte-wise.
     let lead = dst.as_ptr().align_offset(WIDTH).min(dst.len());
@@ -37,8 +52,6 @@ unsafe fn stream(dst: &mut [u8], src: &[u8]) {
             _mm256_stream_si256(dst.as_mut_ptr().add(at).cast::<__m256i>(), value);
         }
     }
-    // Streaming stores are weakly ordered: nobody may learn that the copy is done before it is.
-    _mm_sfence();
     dst[whole..].copy_from_slice(&src[whole..]);
 }
 

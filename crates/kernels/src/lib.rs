@@ -27,7 +27,7 @@ mod level;
 mod loops;
 mod quantise;
 
-pub use combine::{combine, combine_assign, divide};
+pub use combine::{combine, combine_assign, divide, finish, finish_assign};
 pub use copy::copy_aside;
 pub use element::{Element, Reduction};
 pub use level::level;

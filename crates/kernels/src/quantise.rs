@@ -10,9 +10,10 @@
 //! [open](dequantise) them, the last one too. So all hold the same bits, and what they hold is not the exact sum:
 //! one packing errs by at most half a scale, and N members pack N times.
 //!
-//! **The bound.** With *m* the largest magnitude that any partial sum of a block reached, each packing errs by
-//! at most *m* / (2 · 127) per number with `int8` and *m* / (2 · 7) with `int4`, and N members by N times as
-//! much; f32's own rounding adds less than a thousandth of that. Errors of different members are unrelated, so in practice they grow as √N.
+//! **The bound.** With *m* the largest magnitude that any partial sum of a block reached, earlier errors included,
+//! each packing errs by at most *m* / 254 per number with `int8` and *m* / 14 with `int4`, and N members by N times
+//! as much; f32's own rounding adds less than a thousandth of that. Errors of different members are unrelated, so
+//! expect their sum to grow as √N.
 //!
 //! What is not a number stays visible: a block with a NaN or an infinity in it, or whose sum overflows, opens
 //! to NaN everywhere.
@@ -130,7 +131,8 @@ pub fn accumulate(
 
 /// Error feedback, before values are handed to a quantised reduction: adds `residual` to `values`, rounds
 /// `values` to what a packing of them says, and leaves in `residual` what that rounding took away, to be added
-/// the next time. What is lost now is sent later, so that the sum over many rounds is off by one residual and not by many.
+/// the next time. What is lost now is sent later, so that the sum over many rounds is off by one residual and not
+/// by many.
 ///
 /// `values` must become the rounded ones: if the unrounded were sent, what stays behind in `residual` would be
 /// sent twice. A block that is not finite becomes NaN and owes nothing.

@@ -27,10 +27,11 @@ mod error;
 mod interrupt;
 mod links;
 mod receipt;
+mod transfer;
 mod typed;
 
 pub use buffer::{CallBuffers, Element};
-pub use builder::CommunicatorBuilder;
+pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::View;
 pub use error::{Error, NextStep};
 pub use interrupt::Interrupt;
@@ -64,6 +65,7 @@ pub struct Communicator {
     membership: Membership,
     timeout: Duration,
     creator: Creator,
+    transfers: transfer::Transfers,
 }
 
 impl Communicator {

@@ -3,6 +3,7 @@
 //! Decisions live in `outlast-proto`; this crate carries them out. What arrives from outside passes
 //! [`security`] first.
 
+pub mod bare_ring;
 pub mod clock;
 pub mod communicator;
 pub mod coordinator;

@@ -212,6 +212,11 @@ impl Membership {
         self.plane.join(seeds);
     }
 
+    /// There is evidence against that member: it is probed now, not in its turn.
+    pub(crate) fn look(&self, member: PeerId) {
+        self.plane.look(member);
+    }
+
     /// The coordinator took that member out of the run (rule 20).
     pub(crate) fn evict(&self, member: PeerId) {
         self.plane.evict(member);

@@ -3,6 +3,7 @@
 mod support;
 
 use outlast::executor::{Abort, Buffers, DataSettings, LinkEvent, Performed, Stopped};
+use outlast::fork::Guarded;
 use outlast::link::{TcpSettings, TcpWire, Wire};
 use outlast_proto::collective::{DataType, ReduceOp};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
@@ -476,7 +477,10 @@ fn nonsense_breaks_its_link_and_nothing_else() {
     let mut liar = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
     let (accepted, _) = listener.accept().unwrap();
     let victim = &cluster.members[0];
-    victim.plane.accept(peer(1), Box::new(TcpWire::new(accepted, &TcpSettings::default()).unwrap()));
+    victim.plane.accept(
+        peer(1),
+        Box::new(TcpWire::new(Guarded::new(accepted).unwrap(), &TcpSettings::default()).unwrap()),
+    );
     liar.write_all(&[0xee; 1_000]).unwrap();
     let spec = cluster.spec(9, 0, DataType::F32, ReduceOp::Sum, &[100_000]);
     let mut short = spec;

@@ -62,8 +62,13 @@ impl World {
             hospitable,
         };
         for number in HONEST {
-            let registration =
-                Registration { info: info(number), group: 0, session: SessionId([number; 16]), min_world: 3 };
+            let registration = Registration {
+                info: info(number),
+                group: 0,
+                session: SessionId([number; 16]),
+                min_world: 3,
+                encryption: Encryption::On,
+            };
             let mut session = Session::new(session::Config::preset(Preset::Local), registration);
             session.handle_connect_call(world.now, 3, world.now + Duration::from_mins(1));
             let honest = Honest {
@@ -121,7 +126,7 @@ impl World {
                     let outcome = if honest { ConnectOutcome::Accepted } else { ConnectOutcome::Refused };
                     self.run.handle_connect(self.now, token, outcome);
                 }
-                Action::Evict(_) | Action::Note(_) => {}
+                Action::Evict(_) | Action::Look(_) | Action::Note(_) => {}
             }
         }
         acted
@@ -302,6 +307,8 @@ fn some_registration() -> impl Strategy<Value = Registration> {
         group,
         session: SessionId([session; 16]),
         min_world,
+        // Some lie about this too.
+        encryption: if session == 6 { Encryption::Off } else { Encryption::On },
     })
 }
 

@@ -70,6 +70,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
                 let status = serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
                 table::render(&args.run_id, &args.coordinator, &status)
             }
+            // On a screen that is cleared it must be part of what is shown.
+            Err(error) if clear => format!("outlast: {error}; looking again\n"),
             Err(error) => {
                 eprintln!("outlast: {error}");
                 if !args.watch {

@@ -161,6 +161,35 @@ proptest! {
     }
 }
 
+/// Longer than a few tiles and no whole number of them, so that every seam is crossed.
+#[test]
+fn finishing_is_saving_combining_and_dividing() {
+    for element in Element::ALL.into_iter().filter(|element| element.has_average()) {
+        let bytes = 2 * TILE + 24;
+        let list = |seed: usize| (0..bytes).map(|index| (index * seed % 61) as u8).collect::<Vec<_>>();
+        let (old, a, b) = (list(7), list(11), list(13));
+        for (divisor, saves) in [(None, true), (Some(3), true), (Some(3), false)] {
+            let (mut expected, mut expected_in_place) = (vec![0; bytes], a.clone());
+            combine(element, Reduction::Sum, &mut expected, &a, &b);
+            combine_assign(element, Reduction::Sum, &mut expected_in_place, &b);
+            if let Some(by) = divisor {
+                divide(element, &mut expected, by);
+                divide(element, &mut expected_in_place, by);
+            }
+
+            let (mut out, mut saved) = (old.clone(), vec![0; bytes]);
+            finish(element, Reduction::Sum, &mut out, &a, &b, divisor, saves.then_some(&mut saved[..]));
+            assert_eq!(out, expected, "{}", element.name());
+            assert_eq!(saved == old, saves);
+
+            let (mut into, mut saved) = (a.clone(), vec![0; bytes]);
+            finish_assign(element, Reduction::Sum, &mut into, &b, divisor, saves.then_some(&mut saved[..]));
+            assert_eq!(into, expected_in_place, "{}", element.name());
+            assert_eq!(saved == a, saves);
+        }
+    }
+}
+
 /// Every f16 there is, so that the instruction and the bit trick are known to agree on all of them.
 #[test]
 fn every_level_sees_the_same_value_in_every_f16() {

@@ -234,6 +234,23 @@ proptest! {
     }
 }
 
+/// Also those whose short last block is as long as a whole one when packed.
+#[test]
+fn every_length_is_packed_and_opened() {
+    for count in 0..=2 * BLOCK + 1 {
+        let values: Vec<f32> = (0..count).map(|index| (index % 15) as f32 - 7.0).collect();
+        for quantisation in Quantisation::ALL {
+            let mut packed = vec![0; quantised_len(quantisation, count)];
+            quantise(quantisation, Element::F32, &bytes_of(Element::F32, &values), &mut packed);
+            assert_eq!(packed, packed_by_definition(quantisation, &values), "{count}");
+            let mut opened = vec![0; count * 4];
+            dequantise(quantisation, Element::F32, &packed, &mut opened);
+            let near = |(value, opened): (&f32, f32)| (value - opened).abs() < 0.51;
+            assert!(values.iter().zip(values_of(Element::F32, &opened)).all(near), "{count}");
+        }
+    }
+}
+
 #[test]
 fn lengths_and_factors_are_as_documented() {
     assert_eq!(quantised_len(Quantisation::Int8, 0), 0);

@@ -1,17 +1,18 @@
 //! Describes a communicator before it starts.
 
 use super::control::{Control, Settings};
-use super::links::{self, TlsLinks};
+use super::links::{self, Links};
 use super::{Communicator, Error};
 use crate::executor::{DataPlane, DataSettings, LinkEvent};
 use crate::fork::Creator;
 use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
-use crate::port::{self, Routes};
+use crate::port::Routes;
 use crate::runtime;
 use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::id::RunId;
 use outlast_proto::session;
+pub use outlast_proto::wire::control::Encryption;
 use outlast_proto::wire::control::{Registration, SessionId};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
@@ -32,6 +33,7 @@ pub struct CommunicatorBuilder {
     preset: Preset,
     stall_budget: Option<Duration>,
     timeout: Duration,
+    encryption: Encryption,
 }
 
 impl CommunicatorBuilder {
@@ -47,6 +49,7 @@ impl CommunicatorBuilder {
             preset: Preset::Lan,
             stall_budget: None,
             timeout: Duration::from_mins(1),
+            encryption: Encryption::On,
         }
     }
 
@@ -110,6 +113,14 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// Whether tensors are encrypted on their way between peers. Off makes them faster and readable for whoever
+    /// sees the network; peers prove themselves and the coordinator is spoken to under TLS either way. All peers
+    /// of a run must say the same, and `outlast status` shows it (rule 34). The default is on.
+    pub fn encryption(mut self, encryption: Encryption) -> Self {
+        self.encryption = encryption;
+        self
+    }
+
     /// Opens the port and starts the health plane. Nothing is joined before `connect`.
     pub fn start(self) -> Result<Communicator, Error> {
         let secret = match self.secret {
@@ -132,14 +143,24 @@ impl CommunicatorBuilder {
         // The port must know where data streams go before there is a data plane to take them.
         let plane: Arc<OnceLock<Arc<DataPlane>>> = Arc::default();
         let taker = Arc::clone(&plane);
-        let tcp = TcpSettings::default();
-        let routes = Routes::new().route(port::DATA, move |stream| {
-            let Some(plane) = taker.get() else { return };
-            let peer = stream.peer;
-            match links::wire(stream, &tcp) {
-                Ok(wire) => plane.accept(peer, Box::new(wire)),
-                Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
-            }
+        let encryption = self.encryption;
+        let links = Arc::new(Links {
+            identity: identity.clone(),
+            runtime: handle.clone(),
+            tcp: TcpSettings::default(),
+            encryption,
+            silent_after: links::silent_after(self.preset),
+        });
+        let dialer = Arc::clone(&links);
+        let routes = Routes::new().route(links::plane(encryption), move |stream| {
+            let Some(plane) = taker.get().cloned() else { return };
+            let (peer, links) = (stream.peer, Arc::clone(&links));
+            links.runtime.clone().spawn(async move {
+                match links.accept(stream).await {
+                    Ok(wire) => plane.accept(peer, wire),
+                    Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
+                }
+            });
         });
         let mut member = Membership::builder()
             .listen(self.listen)
@@ -164,9 +185,8 @@ impl CommunicatorBuilder {
         let membership = member.start()?;
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
-        let dialer = TlsLinks { identity: identity.clone(), runtime: handle.clone(), tcp };
         let settings = DataSettings::default();
-        let data = DataPlane::new(me, settings, Arc::new(dialer), move |event| {
+        let data = DataPlane::new(me, settings, dialer, move |event| {
             let _ = events.send(event);
         })?;
         let data = Arc::new(data);
@@ -176,11 +196,15 @@ impl CommunicatorBuilder {
             group: self.group,
             session: SessionId(security::random_bytes()),
             min_world: 1,
+            encryption,
         };
         let config = session::Config::preset(self.preset);
-        let settings = Settings { coordinator, identity, registration, config, runtime: handle };
+        let silent_after = links::silent_after(self.preset);
+        let settings =
+            Settings { coordinator, identity, registration, config, runtime: handle, silent_after };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
-        Ok(Communicator { control, data, membership, timeout: self.timeout, creator })
+        let transfers = super::transfer::Transfers::default();
+        Ok(Communicator { control, data, membership, timeout: self.timeout, creator, transfers })
     }
 }

@@ -199,7 +199,10 @@ impl Communicator {
                                 PerformResult::LinkBroken { from, to, error }
                             }
                             Stopped::Mismatch { peer, .. } => PerformResult::Mismatch { peer },
-                            _ => PerformResult::Stopped,
+                            Stopped::Aborted => PerformResult::Stopped,
+                            // An epoch that ends at this very moment is met again in the next attempt.
+                            Stopped::Stale => PerformResult::Failed { why: stopped.to_string(), again: true },
+                            _ => PerformResult::Failed { why: stopped.to_string(), again: false },
                         }
                     }
                 };

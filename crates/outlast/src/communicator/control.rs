@@ -10,11 +10,13 @@ use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
 use crate::security::TlsIdentity;
-use outlast_proto::collective::{Group, OpKey, Tag};
+use outlast_proto::collective::{Group, GroupEpoch, OpKey, Tag};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{Action, CallId, Command, Config, Op, Outcome, PerformResult, Session};
+use outlast_proto::session::{
+    Action, CallError, CallId, Command, Config, Op, OutReason, Outcome, PerformResult, Session,
+};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{EpochRecord, Registration, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
 use std::sync::mpsc::{Receiver, Sender, channel};
@@ -58,6 +60,8 @@ pub(super) struct Settings {
     pub(super) registration: Registration,
     pub(super) config: Config,
     pub(super) runtime: Handle,
+    /// A coordinator that acknowledges nothing for this long is looked for anew.
+    pub(super) silent_after: Duration,
 }
 
 #[derive(Debug)]
@@ -87,6 +91,7 @@ pub(super) struct Control {
     coordinator: String,
     identity: TlsIdentity,
     runtime: Handle,
+    silent_after: Duration,
     data: Arc<DataPlane>,
     state: Mutex<State>,
     view: Mutex<Arc<View>>,
@@ -113,7 +118,7 @@ impl Control {
         data: Arc<DataPlane>,
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> Arc<Self> {
-        let Settings { coordinator, identity, registration, config, runtime } = settings;
+        let Settings { coordinator, identity, registration, config, runtime, silent_after } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State {
@@ -132,6 +137,7 @@ impl Control {
             coordinator,
             identity,
             runtime: runtime.clone(),
+            silent_after,
             data,
             state: Mutex::new(state),
             view: Mutex::default(),
@@ -227,8 +233,13 @@ impl Control {
 
     /// A call has returned: what changed meanwhile may be seen now.
     pub(super) fn end(&self, id: CallId) {
-        let mut state = lock(&self.state);
-        state.calls.remove(&id);
+        lock(&self.state).calls.remove(&id);
+        self.refresh();
+    }
+
+    /// Lets the program see the group as it is.
+    pub(super) fn refresh(&self) {
+        let state = lock(&self.state);
         let known = self.view();
         let changed = |record: &&EpochRecord| {
             (record.epoch, state.session.global_world_size()) != (known.epoch, known.global_world_size)
@@ -239,6 +250,21 @@ impl Control {
         if let Some(view) = view {
             *lock(&self.view) = Arc::new(view);
         }
+    }
+
+    /// The group, its epoch and its members in the order of ranks, as they are now.
+    pub(super) fn present(&self) -> Result<(Group, GroupEpoch, Vec<PeerId>), Error> {
+        let state = lock(&self.state);
+        let Some(record) = state.session.record() else {
+            let reason = state.session.out().cloned().unwrap_or(OutReason::NotConnected);
+            return Err(CallError::Out(reason).into());
+        };
+        Ok((record.group, record.epoch, record.roster.iter().map(|info| info.id).collect()))
+    }
+
+    /// Who went when the present epoch began, and why.
+    pub(super) fn left(&self) -> Vec<(PeerId, LossReason)> {
+        lock(&self.state).session.record().map_or_else(Vec::new, |record| record.left.clone())
     }
 
     /// The program gives a call up; its end comes as an order.
@@ -274,7 +300,13 @@ impl Control {
                         self.runtime.spawn(this.converse(dial));
                     }
                 }
-                Action::HangUp => state.outbound = None,
+                Action::HangUp => {
+                    state.outbound = None;
+                    if state.session.out().is_some() {
+                        // Transfers have no session to stop them.
+                        self.data.leave_group(self.group);
+                    }
+                }
                 Action::Send(message) => {
                     let stuck = state.outbound.as_ref().is_some_and(|queue| queue.try_send(message).is_err());
                     if stuck {
@@ -351,7 +383,7 @@ impl Control {
     }
 
     async fn open(&self) -> Result<ControlFrames, Unreached> {
-        coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT).await
+        coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT, self.silent_after).await
     }
 
     async fn talk(&self, dial: u64, mut frames: ControlFrames) {

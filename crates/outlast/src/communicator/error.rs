@@ -4,6 +4,7 @@ use crate::fork::UsedAfterFork;
 use crate::membership::MembershipError;
 use crate::security::SecretError;
 use outlast_proto::session::{CallError, OutReason};
+use outlast_proto::wire::control::KickReason;
 use std::io;
 
 /// What to do about an error.
@@ -79,7 +80,10 @@ impl Error {
     pub fn action(&self) -> NextStep {
         match self {
             Self::Call(
-                CallError::Mismatch { .. } | CallError::Out(OutReason::Left | OutReason::NotConnected),
+                CallError::Mismatch { .. }
+                | CallError::Out(
+                    OutReason::Left | OutReason::NotConnected | OutReason::Kicked(KickReason::Encryption, _),
+                ),
             ) => NextStep::Fatal,
             Self::Call(CallError::Out(_)) => NextStep::Rejoin,
             Self::Call(_) | Self::Silent(_) | Self::NoCoordinator(_) | Self::NotAdmitted => NextStep::Retry,

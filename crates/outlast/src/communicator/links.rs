@@ -1,34 +1,91 @@
-//! Data links through the one port: TLS, driven by the executor's threads.
+//! Data links through the one port, driven by the executor's threads.
+//!
+//! A link opens like every stream of ours: TLS 1.3, both ends prove that they belong to the run. Then it stays
+//! TLS, or, where the run asked for it, goes on in the clear over the same socket (rule 34). Which of the two is
+//! part of what the stream asks for (its ALPN), under the handshake's protection: a peer serves one of them, so
+//! nobody is talked into plaintext, and nobody without the run secret gets a plaintext link either.
+//!
+//! ```text
+//!  dialler                          acceptor
+//!     | <------ TLS handshake -------> |   whoever belongs to the run, for "outlast-data-plain/1"
+//!     | <------- one record: GO ------ |   all that comes later is plaintext
+//!     | <======= frames ============> |
+//! ```
+//!
+//! The handover must not lose a byte: the session reads ahead, and what it has read cannot be put back. So the
+//! dialler says nothing until it has GO, and reads that record to its last byte and not beyond.
+//!
+//! What this does not do: protect frames against whoever can change packets on the way. That is what was given
+//! up; the frames' checksums find accidents only.
 
 use crate::fork::Guarded;
-use crate::link::{Dial, TcpSettings, TlsWire, Wire};
-use crate::port::{self, AuthenticatedStream};
+use crate::link::{Dial, TcpSettings, TcpWire, TlsWire, Wire};
+use crate::membership::Preset;
+use crate::port::{self, AuthenticatedStream, ConnectError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
+use outlast_proto::wire::control::Encryption;
 use rustls::Connection;
-use std::io;
-use std::net::SocketAddr;
+use std::io::{self, Read};
+use std::net::{SocketAddr, TcpStream};
 use std::time::{Duration, Instant};
+use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsStream;
 
 /// Between two attempts to dial a link.
 const REDIAL_PAUSE: Duration = Duration::from_millis(50);
+/// How long the acceptor tries to say [`GO`]. One record fits the buffer of a fresh connection.
+const GO_TIMEOUT: Duration = Duration::from_secs(5);
+/// The one thing that is said under TLS on a link that goes on in the clear.
+const GO: u8 = b'P';
+/// The header of a TLS record, and the most that may follow it (RFC 8446, 5.2).
+const RECORD_HEADER_BYTES: usize = 5;
+const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
+
+/// What a data stream asks for, by the run's setting.
+pub(super) fn plane(encryption: Encryption) -> &'static [u8] {
+    match encryption {
+        Encryption::On => port::DATA,
+        Encryption::Off => port::DATA_PLAIN,
+    }
+}
 
 /// Dials data links to other peers' ports.
-pub(super) struct TlsLinks {
+pub(super) struct Links {
     pub(super) identity: TlsIdentity,
     pub(super) runtime: Handle,
     pub(super) tcp: TcpSettings,
+    pub(super) encryption: Encryption,
+    pub(super) silent_after: Duration,
 }
 
-impl Dial for TlsLinks {
+/// How long a data link may go without an acknowledgement of what was sent before it counts as cut. Kernels
+/// acknowledge within a round trip whatever the processes do; a few lost packets in a row must not matter.
+pub(super) fn silent_after(preset: Preset) -> Duration {
+    Duration::from_millis(match preset {
+        Preset::Local => 1_000,
+        Preset::Lan => 2_000,
+        Preset::Wan => 8_000,
+    })
+}
+
+impl Dial for Links {
     fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
+        let plane = plane(self.encryption);
         let stream = loop {
             let patience = deadline.saturating_duration_since(Instant::now());
-            let dialled = self.runtime.block_on(port::connect(address, port::DATA, &self.identity, patience));
+            let dialled = self.runtime.block_on(port::connect(address, plane, &self.identity, patience));
             match dialled {
                 Ok(stream) => break stream,
+                Err(ConnectError::NoSuchPlane { .. }) => {
+                    let text = format!(
+                        "{address} takes no data links with encryption {}: start every peer of a run with the \
+                         same setting",
+                        self.encryption
+                    );
+                    return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+                }
                 // The other side may be a moment behind, or too busy to shake hands; a process that is gone
                 // is found out by others, and a new epoch does without it.
                 Err(error) if Instant::now() + REDIAL_PAUSE < deadline => {
@@ -42,12 +99,47 @@ impl Dial for TlsLinks {
             let text = format!("{address} is {}, not {}", stream.peer.short(), peer.short());
             return Err(io::Error::new(io::ErrorKind::InvalidData, text));
         }
-        Ok(Box::new(wire(stream, &self.tcp)?))
+        let (socket, mut session) = parts(stream)?;
+        if self.encryption == Encryption::Off {
+            socket.set_nonblocking(false)?;
+            await_go(&mut &*socket, &mut session, |left| socket.set_read_timeout(Some(left)), deadline)?;
+        }
+        self.wire(socket, session)
+    }
+}
+
+impl Links {
+    fn wire(&self, socket: Guarded<TcpStream>, session: Connection) -> io::Result<Box<dyn Wire>> {
+        Ok(match self.encryption {
+            Encryption::On => {
+                let wire = TlsWire::new(socket, session, &self.tcp)?;
+                wire.break_when_silent(&self.runtime, self.silent_after);
+                Box::new(wire)
+            }
+            Encryption::Off => {
+                let wire = TcpWire::new(socket, &self.tcp)?;
+                wire.break_when_silent(&self.runtime, self.silent_after);
+                Box::new(wire)
+            }
+        })
+    }
+
+    /// Makes a wire of a stream that somebody else has opened to us.
+    pub(super) async fn accept(&self, mut stream: AuthenticatedStream) -> io::Result<Box<dyn Wire>> {
+        if self.encryption == Encryption::Off {
+            let saying = async {
+                stream.stream.write_all(&[GO]).await?;
+                stream.stream.flush().await
+            };
+            tokio::time::timeout(GO_TIMEOUT, saying).await.map_err(|_| io::ErrorKind::TimedOut)??;
+        }
+        let (socket, session) = parts(stream)?;
+        self.wire(socket, session)
     }
 }
 
 /// Takes a stream out of the runtime's hands.
-pub(super) fn wire(stream: AuthenticatedStream, tcp: &TcpSettings) -> io::Result<TlsWire> {
+fn parts(stream: AuthenticatedStream) -> io::Result<(Guarded<TcpStream>, Connection)> {
     let (socket, session): (_, Connection) = match stream.stream {
         TlsStream::Client(stream) => {
             let (socket, session) = stream.into_inner();
@@ -58,6 +150,171 @@ pub(super) fn wire(stream: AuthenticatedStream, tcp: &TcpSettings) -> io::Result
             (socket, session.into())
         }
     };
-    let socket: Guarded<std::net::TcpStream> = socket.convert(tokio::net::TcpStream::into_std)?;
-    TlsWire::new(socket, session, tcp)
+    Ok((socket.convert(tokio::net::TcpStream::into_std)?, session))
+}
+
+/// Reads up to the record that says [`GO`], and not a byte further. `set_timeout` bounds the next read.
+fn await_go(
+    socket: &mut impl Read,
+    session: &mut Connection,
+    set_timeout: impl Fn(Duration) -> io::Result<()>,
+    deadline: Instant,
+) -> io::Result<()> {
+    let invalid = |text: String| io::Error::new(io::ErrorKind::InvalidData, text);
+    let mut record = vec![0; RECORD_HEADER_BYTES + RECORD_BYTES_MAX];
+    loop {
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(io::ErrorKind::TimedOut.into());
+        }
+        set_timeout(left)?;
+        let (header, body) = record.split_at_mut(RECORD_HEADER_BYTES);
+        socket.read_exact(header)?;
+        let length = usize::from(u16::from_be_bytes([header[3], header[4]]));
+        let body =
+            body.get_mut(..length).ok_or_else(|| invalid(format!("a TLS record of {length} bytes")))?;
+        socket.read_exact(body)?;
+        let mut whole = &record[..RECORD_HEADER_BYTES + length];
+        while !whole.is_empty() {
+            session.read_tls(&mut whole)?;
+        }
+        let state = session.process_new_packets().map_err(|error| invalid(error.to_string()))?;
+        match state.plaintext_bytes_to_read() {
+            // A message of TLS itself.
+            0 if !state.peer_has_closed() => {}
+            0 => return Err(io::ErrorKind::ConnectionAborted.into()),
+            _ => {
+                let mut said = [0; 2];
+                let length = session.reader().read(&mut said)?;
+                return match &said[..length] {
+                    [GO] => Ok(()),
+                    other => Err(invalid(format!("{other:?} instead of the word to go on in the clear"))),
+                };
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::port::{Port, Routes, Serving};
+    use crate::runtime;
+    use crate::security::{RunKeys, RunSecret, fresh_peer_id};
+    use std::io::{IoSlice, IoSliceMut, Write};
+    use std::net::TcpListener;
+    use std::sync::{Arc, Mutex, mpsc};
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+    /// What a tensor might hold; not to be found in an encrypted stream.
+    const SECRET_WEIGHTS: &[u8] = b"the weights of the model are 1.5 and 2.5";
+
+    struct Acceptor {
+        peer: PeerId,
+        port: Port,
+        wires: mpsc::Receiver<Box<dyn Wire>>,
+        _serving: Serving,
+    }
+
+    fn acceptor(keys: &RunKeys, encryption: Encryption) -> Acceptor {
+        let handle = runtime::handle().unwrap();
+        let (peer, port) = (fresh_peer_id(), Port::bind("127.0.0.1:0".parse().unwrap()).unwrap());
+        let (taken, wires) = mpsc::channel();
+        let links = Arc::new(links(keys, encryption));
+        let spawner = handle.clone();
+        let routes = Routes::new().route(plane(encryption), move |stream| {
+            let (taken, links) = (taken.clone(), Arc::clone(&links));
+            spawner.spawn(async move {
+                let mut wire = links.accept(stream).await.unwrap();
+                // At once, so that it follows the handshake's last bytes closely.
+                assert_eq!(wire.send(&[IoSlice::new(SECRET_WEIGHTS)]).unwrap(), SECRET_WEIGHTS.len());
+                taken.send(wire).unwrap();
+            });
+        });
+        let serving = port.serve(&handle, TlsIdentity::derived(keys, peer), routes).unwrap();
+        Acceptor { peer, port, wires, _serving: serving }
+    }
+
+    fn links(keys: &RunKeys, encryption: Encryption) -> Links {
+        let identity = TlsIdentity::derived(keys, fresh_peer_id());
+        let (runtime, tcp) = (runtime::handle().unwrap(), TcpSettings::default());
+        Links { identity, runtime, tcp, encryption, silent_after: Duration::from_secs(1) }
+    }
+
+    fn keys() -> Arc<RunKeys> {
+        RunKeys::derive(&RunSecret::generate(), &"run".parse().unwrap())
+    }
+
+    /// Passes one connection on and remembers what the acceptor's side said.
+    fn wiretap(to: SocketAddr) -> (SocketAddr, Arc<Mutex<Vec<u8>>>) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let (address, heard) = (listener.local_addr().unwrap(), Arc::<Mutex<Vec<u8>>>::default());
+        let record = Arc::clone(&heard);
+        std::thread::spawn(move || {
+            let (mut near, _) = listener.accept().unwrap();
+            let mut far = TcpStream::connect(to).unwrap();
+            let (mut back, mut forth) = (near.try_clone().unwrap(), far.try_clone().unwrap());
+            std::thread::spawn(move || io::copy(&mut back, &mut forth));
+            let mut buffer = [0; 4096];
+            while let Ok(length @ 1..) = far.read(&mut buffer) {
+                record.lock().unwrap().extend_from_slice(&buffer[..length]);
+                near.write_all(&buffer[..length]).unwrap();
+            }
+        });
+        (address, heard)
+    }
+
+    fn receive(wire: &mut dyn Wire) -> Vec<u8> {
+        let deadline = Instant::now() + PATIENCE;
+        let (mut all, mut buffer) = (Vec::new(), [0; 64]);
+        while all.len() < SECRET_WEIGHTS.len() {
+            assert!(Instant::now() < deadline, "only {all:?} came");
+            match wire.receive(&mut [IoSliceMut::new(&mut buffer)]) {
+                Ok(length) => all.extend_from_slice(&buffer[..length]),
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => std::thread::yield_now(),
+                Err(error) => panic!("{error}"),
+            }
+        }
+        all
+    }
+
+    /// Dials through a wiretap; whether the acceptor's words were readable on the way.
+    fn is_readable_on_the_way(encryption: Encryption) -> bool {
+        let keys = keys();
+        let other = acceptor(&keys, encryption);
+        let (tapped, heard) = wiretap(other.port.address());
+        let mut wire = links(&keys, encryption).dial(other.peer, tapped, Instant::now() + PATIENCE).unwrap();
+        assert_eq!(receive(&mut *wire), SECRET_WEIGHTS, "not a byte is lost in the handover");
+        let mut theirs = other.wires.recv_timeout(PATIENCE).unwrap();
+        assert_eq!(wire.send(&[IoSlice::new(SECRET_WEIGHTS)]).unwrap(), SECRET_WEIGHTS.len());
+        assert_eq!(receive(&mut *theirs), SECRET_WEIGHTS, "nor in the other direction");
+        let heard = heard.lock().unwrap();
+        heard.windows(SECRET_WEIGHTS.len()).any(|window| window == SECRET_WEIGHTS)
+    }
+
+    #[test]
+    fn links_are_unreadable_unless_plaintext_was_asked_for() {
+        assert!(!is_readable_on_the_way(Encryption::On));
+        assert!(is_readable_on_the_way(Encryption::Off));
+    }
+
+    #[test]
+    fn nobody_is_talked_into_the_other_setting() {
+        let keys = keys();
+        for (theirs, ours) in [(Encryption::On, Encryption::Off), (Encryption::Off, Encryption::On)] {
+            let other = acceptor(&keys, theirs);
+            let dialled =
+                links(&keys, ours).dial(other.peer, other.port.address(), Instant::now() + PATIENCE);
+            let error = dialled.err().expect("they do not agree").to_string();
+            assert!(error.contains(&format!("encryption {ours}")), "{error}");
+        }
+    }
+
+    #[test]
+    fn a_plaintext_link_needs_the_run_secret() {
+        let other = acceptor(&keys(), Encryption::Off);
+        let deadline = Instant::now() + Duration::from_millis(300);
+        assert!(links(&keys(), Encryption::Off).dial(other.peer, other.port.address(), deadline).is_err());
+        assert!(other.wires.try_recv().is_err());
+    }
 }

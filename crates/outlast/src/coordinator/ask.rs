@@ -10,6 +10,8 @@ use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
+use socket2::{SockRef, TcpKeepalive};
+use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::io::{AsyncRead, AsyncWrite};
@@ -45,7 +47,8 @@ pub fn ask_status(
     let me = security::fresh_peer_id();
     let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), me);
     let asking = async {
-        let mut frames = dial(address, &identity, me, timeout).await.map_err(|error| error.to_string())?;
+        let mut frames =
+            dial(address, &identity, me, timeout, timeout).await.map_err(|error| error.to_string())?;
         ask(&mut frames).await
     };
     let answer = runtime::handle()?.block_on(async { tokio::time::timeout(timeout, asking).await });
@@ -53,12 +56,14 @@ pub fn ask_status(
     answer.map_err(|_| unreachable(format!("no answer within {timeout:?}")))?.map_err(unreachable)
 }
 
-/// Opens a control connection to the first of the addresses that answers.
+/// Opens a control connection to the first of the addresses that answers. It breaks by itself once the other
+/// host has acknowledged nothing for `silent_after`.
 pub(crate) async fn dial(
     addresses: &str,
     identity: &TlsIdentity,
     me: PeerId,
     timeout: Duration,
+    silent_after: Duration,
 ) -> Result<ControlFrames, Unreached> {
     let mut error = Unreached::from(format!("no address in {addresses:?}"));
     for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
@@ -66,7 +71,7 @@ pub(crate) async fn dial(
             Err(cause) => error = format!("{address}: {cause}").into(),
             Ok(found) => {
                 for address in found {
-                    match dial_one(address, identity, me, timeout).await {
+                    match dial_one(address, identity, me, timeout, silent_after).await {
                         Ok(frames) => return Ok(frames),
                         Err(cause) => error = cause,
                     }
@@ -82,14 +87,28 @@ async fn dial_one(
     identity: &TlsIdentity,
     me: PeerId,
     timeout: Duration,
+    silent_after: Duration,
 ) -> Result<ControlFrames, Unreached> {
     let stream = port::connect(address, port::CONTROL, identity, timeout).await;
     let stream = stream.map_err(|error| Unreached {
         foreign: matches!(error, port::ConnectError::Foreign { .. }),
         text: error.to_string(),
     })?;
+    notice_silence(&stream, silent_after).map_err(|error| error.to_string())?;
     let greeted = port::greet(stream, me, timeout).await.map_err(|error| error.to_string())?;
     Ok(greeted.frames)
+}
+
+/// A host that is cut off says nothing, and whoever waits for a verdict must find out. The kernel asks an idle
+/// connection's other end, and gives up on one that acknowledges nothing. What is sent here is small, so a
+/// coordinator that is merely stopped has room for it and its kernel goes on acknowledging.
+fn notice_silence(stream: &port::AuthenticatedStream, limit: Duration) -> io::Result<()> {
+    let (socket, _) = stream.stream.get_ref();
+    let socket = SockRef::from(&**socket);
+    // The kernel counts keep-alive in whole seconds.
+    let interval = (limit / 2).max(Duration::from_secs(1));
+    socket.set_tcp_keepalive(&TcpKeepalive::new().with_time(interval).with_interval(interval))?;
+    socket.set_tcp_user_timeout(Some(limit))
 }
 
 /// The question and its answer.

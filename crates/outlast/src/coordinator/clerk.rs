@@ -50,6 +50,25 @@ impl Desk {
     }
 }
 
+impl Desk {
+    /// What the health plane says of everybody now.
+    fn pass_on_health(&mut self, now: Instant) {
+        let Some(member) = &self.membership else { return };
+        let active = member.active().unwrap_or_default();
+        let failed = member.failed().unwrap_or_default();
+        for member in active.iter().chain(&failed) {
+            let sign = match member.health {
+                Health::Alive => Sign::Alive { acked: member.acked },
+                Health::Stalled { .. } => Sign::Stalled,
+                Health::Suspect { .. } => Sign::Suspect,
+                Health::Dead { reason, .. } => Sign::Dead(reason),
+                Health::Left { .. } => continue,
+            };
+            self.run.handle_health(now, member.info.id, sign);
+        }
+    }
+}
+
 /// How the coordinator's own members of the health groups are set up.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HealthSettings {
@@ -118,6 +137,8 @@ impl Clerk {
             .collect();
         for run in due {
             if let Some(desk) = self.desks.get_mut(&run) {
+                // Who answered a moment ago must not be evicted for silence in this one.
+                desk.pass_on_health(now);
                 desk.run.handle_timeout(now);
             }
             self.carry_out(&run);
@@ -208,20 +229,7 @@ impl Clerk {
         let runs: Vec<_> = self.desks.keys().cloned().collect();
         for run in runs {
             let Some(desk) = self.desks.get_mut(&run) else { continue };
-            if let Some(member) = &desk.membership {
-                let active = member.active().unwrap_or_default();
-                let failed = member.failed().unwrap_or_default();
-                for member in active.iter().chain(&failed) {
-                    let sign = match member.health {
-                        Health::Alive => Sign::Alive { acked: member.acked },
-                        Health::Stalled { .. } => Sign::Stalled,
-                        Health::Suspect { .. } => Sign::Suspect,
-                        Health::Dead { reason, .. } => Sign::Dead(reason),
-                        Health::Left { .. } => continue,
-                    };
-                    desk.run.handle_health(now, member.info.id, sign);
-                }
-            }
+            desk.pass_on_health(now);
             let idle = desk.run.is_empty() && desk.lines.is_empty();
             let since = *desk.empty_since.get_or_insert_with(std::time::Instant::now);
             if !idle {
@@ -254,6 +262,11 @@ impl Clerk {
                         let outcome = knock(to, timeout).await;
                         let _ = inbox.send(Inbox::Connected { run, token, outcome }).await;
                     });
+                }
+                Action::Look(peer) => {
+                    if let Some(member) = &desk.membership {
+                        member.look(peer);
+                    }
                 }
                 Action::Evict(peer) => {
                     desk.met.remove(&peer);

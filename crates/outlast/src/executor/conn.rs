@@ -15,7 +15,7 @@ use super::lanes::{Landing, Message, Source};
 use super::parking::{EagerAccount, Parked, Parking};
 use super::routing::{self, Route};
 use crate::link::Wire;
-use outlast_proto::collective::frame::{BadFrame, HEADER_BYTES, Header, OpName};
+use outlast_proto::collective::frame::{BadFrame, FrameKind, HEADER_BYTES, Header, OpName};
 use outlast_proto::id::PeerId;
 use std::collections::VecDeque;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -73,7 +73,7 @@ enum Sending {
         length: usize,
         sent: usize,
     },
-    Credit {
+    Word {
         header: [u8; HEADER_BYTES],
         sent: usize,
     },
@@ -94,7 +94,7 @@ pub(super) struct Conn {
     staged: std::ops::Range<usize>,
     receiving: Option<Receiving>,
     sending: Option<Sending>,
-    credits: VecDeque<[u8; HEADER_BYTES]>,
+    words: VecDeque<[u8; HEADER_BYTES]>,
     /// The wire took bytes that the kernel has not.
     unflushed: bool,
     /// The kernel had no room; poll says when it has.
@@ -117,7 +117,7 @@ impl Conn {
             staged: 0..0,
             receiving: None,
             sending: None,
-            credits: VecDeque::new(),
+            words: VecDeque::new(),
             unflushed: false,
             write_blocked: false,
             maybe_readable: true,
@@ -131,9 +131,10 @@ impl Conn {
         self.wire.descriptor()
     }
 
-    /// Announces our own call to the other end, or that it may send more.
-    pub(super) fn queue_credit(&mut self, header: &Header) {
-        self.credits.push_back(self.sealed(*header, &[]));
+    /// Sends a frame without payload before the next block: that our call is made, that more may come, or that
+    /// a transfer is over.
+    pub(super) fn queue_header(&mut self, header: &Header) {
+        self.words.push_back(self.sealed(*header, &[]));
     }
 
     /// Whether everything that the wire took is in the kernel.
@@ -141,9 +142,15 @@ impl Conn {
         !self.unflushed
     }
 
-    /// Whether a frame of this operation is half sent.
+    /// Whether a frame without payload waits to be sent.
+    pub(super) fn owes_words(&self) -> bool {
+        !self.words.is_empty() || matches!(self.sending, Some(Sending::Word { .. }))
+    }
+
+    /// Whether a frame of this operation is being sent. None of it may be on the wire yet, but it is no longer
+    /// among those that could be sent elsewhere.
     pub(super) fn is_sending(&self, id: OpId) -> bool {
-        matches!(&self.sending, Some(Sending::Block { op, sent, .. }) if *op == id && *sent > 0)
+        matches!(&self.sending, Some(Sending::Block { op, .. }) if *op == id)
     }
 
     // ---- receiving ----
@@ -251,12 +258,15 @@ impl Conn {
                 // A credit has no payload to check, so its checksum is checked at once.
                 verify(&header, &[])?;
                 if let Some(operation) = desk.get_mut(op) {
-                    operation.grant(lane, header.round);
+                    operation.credited(lane, &header);
                 }
-                self.eager.release(&header.op);
                 Sink::Drain
             }
         };
+        if header.kind == FrameKind::Credit {
+            // Whatever became of our call, the receiver has made its own and parks nothing of it.
+            self.eager.release(&header.op);
+        }
         self.receiving = Some(Receiving { header, got: 0, sink });
         Ok(())
     }
@@ -297,7 +307,7 @@ impl Conn {
 
     /// Whether there is anything to send that may be sent.
     pub(super) fn has_work(&self, desk: &Desk) -> bool {
-        let begun = self.unflushed || self.sending.is_some() || !self.credits.is_empty();
+        let begun = self.unflushed || self.sending.is_some() || !self.words.is_empty();
         !self.write_blocked && (begun || self.next_sender(desk).is_some())
     }
 
@@ -337,8 +347,8 @@ impl Conn {
     }
 
     fn begin_sending(&mut self, desk: &mut Desk) -> bool {
-        if let Some(header) = self.credits.pop_front() {
-            self.sending = Some(Sending::Credit { header, sent: 0 });
+        if let Some(header) = self.words.pop_front() {
+            self.sending = Some(Sending::Word { header, sent: 0 });
             return true;
         }
         let Some(op) = self.next_sender(desk) else { return false };
@@ -359,7 +369,7 @@ impl Conn {
     fn send_some(&mut self, desk: &mut Desk) -> io::Result<()> {
         let Some(sending) = &mut self.sending else { return Ok(()) };
         let complete = match sending {
-            Sending::Credit { header, sent } => {
+            Sending::Word { header, sent } => {
                 *sent += self.wire.send(&[IoSlice::new(&header[*sent..])])?;
                 *sent == HEADER_BYTES
             }

@@ -1,6 +1,6 @@
 //! The operations under way, and what the frames of others are to them.
 
-use super::operation::Operation;
+use super::operation::{End, Operation};
 use super::slots::Slots;
 use super::{ConnId, Stopped};
 use outlast_proto::collective::frame::OpName;
@@ -84,6 +84,19 @@ impl Desk {
         self.iter().find(|(_, operation)| operation.parts.name == *name).map(|(id, _)| id)
     }
 
+    /// The operation that this credit is for. The sender of a transfer takes whatever number its receiver
+    /// waits under.
+    pub(super) fn find_granted(&self, name: &OpName) -> Option<OpId> {
+        self.find(name).or_else(|| {
+            let fits = |operation: &Operation| {
+                operation.parts.end == Some(End::Sends)
+                    && operation.ending.is_none()
+                    && operation.parts.name.same_sequence(name)
+            };
+            self.iter().find(|(_, operation)| fits(operation)).map(|(id, _)| id)
+        })
+    }
+
     pub(super) fn iter(&self) -> impl Iterator<Item = (OpId, &Operation)> {
         self.operations.iter().enumerate().filter_map(|(index, place)| {
             let (serial, operation) = place.as_ref()?;
@@ -139,8 +152,8 @@ impl Desk {
     /// The number of this name is used up.
     pub(super) fn note_end(&mut self, name: &OpName) {
         let group = self.groups.entry(name.group).or_default();
-        if group.epoch != name.epoch {
-            return;
+        if group.epoch != name.epoch || name.seq == Seq::MAX {
+            return; // A sender that never heard of a number has used none up.
         }
         group.endings += 1;
         let endings = group.endings;

@@ -9,7 +9,7 @@
 
 use super::conn::{Broken, Conn, Role};
 use super::desk::{Desk, OpId};
-use super::operation::Operation;
+use super::operation::{End, Operation};
 use super::routing::check_credit;
 use super::seat::Seat;
 use super::wakeup::Wakeup;
@@ -33,6 +33,7 @@ pub(super) enum Command {
     Join(Box<Operation>),
     OpenEpoch { group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)> },
     CloseEpoch { group: Group, epoch: GroupEpoch },
+    LeaveGroup { group: Group },
     ForgetGroup { group: Group },
     Accepted { peer: PeerId, wire: Box<dyn Wire> },
     Dialled { peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>> },
@@ -112,6 +113,7 @@ impl Engine {
             Command::Join(operation) => self.join(operation),
             Command::OpenEpoch { group, epoch, ring } => self.open_epoch(group, epoch, ring),
             Command::CloseEpoch { group, epoch } => self.close_epoch(group, epoch),
+            Command::LeaveGroup { group } => self.leave_epochs_before(group, GroupEpoch::MAX),
             Command::ForgetGroup { group } => self.forget_group(group),
             Command::Accepted { peer, wire } => self.accepted(peer, wire),
             Command::Dialled { peer, serial, result } => self.dialled(peer, serial, result),
@@ -125,14 +127,17 @@ impl Engine {
         let name = operation.parts.name;
         let outgoing: Vec<_> = operation.outgoing.iter().map(|lane| lane.peer).collect();
         let incoming: Vec<_> = operation.incoming.iter().map(|lane| lane.peer).collect();
+        // A link that closed while it rested must not look like one that broke in use; and what it brought
+        // meanwhile, such as a word that was taken back, came before this call.
+        for peer in &outgoing {
+            self.probe(self.outgoing.get(peer).copied());
+        }
         let id = self.desk.add(operation);
         let is_open = self.epochs.get(&name.group).is_some_and(|open| open.epoch == name.epoch);
         if self.closed || !is_open || self.desk.is_stale(&name) {
             return self.desk.stop(id, if self.closed { Stopped::Closed } else { Stopped::Stale });
         }
         for peer in outgoing {
-            // A link that closed while it rested must not look like one that broke in use.
-            self.probe(self.outgoing.get(&peer).copied());
             match self.outgoing.get(&peer) {
                 Some(conn) => self.bind_outgoing(*conn, id),
                 None => self.dial(peer),
@@ -152,12 +157,13 @@ impl Engine {
         let Some(lane) = operation.lane_to(conn.peer) else { return };
         operation.outgoing[lane].conn = Some(conn.id);
         let name = operation.parts.name;
+        let any_number = operation.parts.end.is_some();
         // Earlier numbers under this name are settled, here as there.
-        if let Some(credit) = conn.parking.take_credit(&name) {
+        if let Some(credit) = conn.parking.take_credit(&name, any_number) {
             match check_credit(&mut self.desk, id, conn.peer, &credit) {
                 Ok(Some(lane)) => {
                     if let Some(operation) = self.desk.get_mut(id) {
-                        operation.grant(lane, credit.round);
+                        operation.credited(lane, &credit);
                     }
                     conn.eager.release(&name);
                 }
@@ -179,7 +185,7 @@ impl Engine {
         operation.incoming[lane].wanted_by = None;
         if operation.needs_credit() {
             let credit = operation.credit(lane);
-            conn.queue_credit(&credit);
+            conn.queue_header(&credit);
         }
         let name = operation.parts.name;
         if let Err(broken) = conn.deliver_parked(&mut self.desk, &name) {
@@ -254,7 +260,7 @@ impl Engine {
                 let credit = operation.credit(lane);
                 let conn = operation.incoming[lane].conn;
                 if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
-                    conn.queue_credit(&credit);
+                    conn.queue_header(&credit);
                 }
             }
         }
@@ -262,6 +268,7 @@ impl Engine {
 
     /// Hands ended operations back to their callers.
     pub(super) fn settle(&mut self) {
+        self.say_last_words();
         while let Some(id) = self.next_ended() {
             for conn in self.conns.values_mut() {
                 conn.detach(&mut self.desk, id);
@@ -273,8 +280,7 @@ impl Engine {
             let ending = operation.ending.take().unwrap_or(Err(Stopped::Aborted));
             for conn in self.conns.values_mut() {
                 conn.parking.forget(&name);
-                // Who completed got every member's contribution: the receiver has made its call.
-                if ending.is_ok() {
+                if ending.is_ok() && operation.proves_calls() {
                     conn.eager.release(&name);
                 }
             }
@@ -283,11 +289,27 @@ impl Engine {
         }
     }
 
+    /// Who ends a transfer tells the other end, at once: nobody may be driving a moment later.
+    fn say_last_words(&mut self) {
+        let said = self.desk.iter_mut().filter_map(|(_, operation)| operation.last_word());
+        for (id, header) in said.collect::<Vec<_>>() {
+            let Some(conn) = self.conns.get_mut(&id) else { continue };
+            conn.queue_header(&header);
+            if let Err(broken) = conn.send(&mut self.desk) {
+                self.lost(id, &broken);
+            }
+        }
+    }
+
     fn next_ended(&self) -> Option<OpId> {
-        let in_kernel =
-            |conn: Option<ConnId>| conn.and_then(|conn| self.conns.get(&conn)).is_none_or(Conn::is_flushed);
+        let conn = |conn: Option<ConnId>| conn.and_then(|conn| self.conns.get(&conn));
+        let in_kernel = |lane: Option<ConnId>| conn(lane).is_none_or(Conn::is_flushed);
+        let is_said = |lane: Option<ConnId>| conn(lane).is_none_or(|c| c.is_flushed() && !c.owes_words());
         let ended = |operation: &Operation| match operation.ending {
             None => false,
+            Some(Ok(())) if operation.parts.end == Some(End::Receives) => {
+                operation.incoming.iter().all(|lane| is_said(lane.conn))
+            }
             Some(Ok(())) => operation.outgoing.iter().all(|lane| in_kernel(lane.conn)),
             Some(Err(_)) => true,
         };
@@ -421,18 +443,24 @@ impl Engine {
             let begun = conn.is_sending(op);
             conn.detach(&mut self.desk, op);
             let Some(operation) = self.desk.get_mut(op) else { continue };
-            let (moved, left, redials) = if towards {
+            let is_transfer = operation.parts.end.is_some();
+            let (moved, done, redials) = if towards {
                 let Some(lane) = operation.lane_to(peer) else { continue };
+                let done = operation.is_done_sending(lane);
                 let lane = &mut operation.outgoing[lane];
                 lane.conn = None;
-                (lane.frames_sent, lane.unsent, &mut lane.redials_left)
+                // What was allowed on the old connection must be allowed anew.
+                if is_transfer {
+                    lane.granted = None;
+                }
+                (lane.frames_sent, done, &mut lane.redials_left)
             } else {
                 let Some(lane) = operation.lane_from(peer) else { continue };
                 let lane = &mut operation.incoming[lane];
                 lane.conn = None;
-                (lane.frames_begun, lane.outstanding, &mut lane.redials_left)
+                (lane.frames_begun, lane.outstanding == 0, &mut lane.redials_left)
             };
-            if left == 0 {
+            if done {
                 // All that it was for is done. If the other end is not content, its vote says so.
                 continue;
             }
@@ -447,6 +475,8 @@ impl Engine {
                 (Some(conn), false) => self.bind_incoming(conn, op),
                 (None, true) => self.dial(peer),
                 // The predecessor dials again when it notices; if it is there to notice.
+                // The sender of a transfer has perhaps not even called yet.
+                (None, false) if is_transfer => {}
                 (None, false) => {
                     let by = Instant::now() + self.link_grace;
                     if let Some(operation) = self.desk.get_mut(op)
@@ -538,6 +568,13 @@ impl Engine {
 
     /// Nothing of a group's earlier epochs has an effect from here on (rule 15).
     fn leave_epochs_before(&mut self, group: Group, epoch: GroupEpoch) {
+        // A receiver may have confirmed a transfer right before it left.
+        let sends = |op: &&Operation| op.parts.name.group == group && op.parts.end == Some(End::Sends);
+        let senders = self.desk.iter().map(|(_, op)| op).filter(sends);
+        let links: Vec<_> = senders.map(|op| op.outgoing[0].conn).collect();
+        for conn in links {
+            self.probe(conn);
+        }
         self.desk.open_epoch(group, epoch);
         for id in self.desk.ids(|op| op.parts.name.group == group && op.parts.name.epoch < epoch) {
             self.desk.stop(id, Stopped::Aborted);

@@ -28,11 +28,13 @@ mod rounds;
 mod routing;
 mod seat;
 mod slots;
+mod transfer;
 mod undo;
 mod wakeup;
 
 pub use memory::Buffers;
 pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
+pub use transfer::TransferSpec;
 pub use wakeup::Abort;
 
 use outlast_proto::collective::{Group, GroupEpoch};
@@ -73,6 +75,9 @@ pub enum Stopped {
     /// Its epoch is not open here, or its number was used up.
     #[error("not the present epoch, or a number that is used up")]
     Stale,
+    /// The other end of a transfer gave it up.
+    #[error("{0}")]
+    GivenUp(&'static str),
     /// There is no memory for the undo copy.
     #[error("no memory for the undo copy: {0}")]
     NoMemory(String),

@@ -18,7 +18,7 @@ use super::slots::{Slot, Slots};
 use super::undo::UndoLog;
 use super::wakeup::Abort;
 use super::{ConnId, Stopped};
-use outlast_proto::collective::frame::{FrameKind, Header, OpName};
+use outlast_proto::collective::frame::{FrameKind, Header, OpName, Word};
 use outlast_proto::collective::plan::{Block, Duty, Flow, Plan};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::EAGER_BYTES_MAX;
@@ -37,6 +37,19 @@ pub(super) struct Parts {
     pub(super) seat: Arc<Seat>,
     /// Bytes that may be under way per link.
     pub(super) window_bytes: usize,
+    /// Which end of a transfer this is, if it is one.
+    pub(super) end: Option<End>,
+}
+
+/// The step of an empty block with which the sender of a transfer says that it gave up: there is no such step.
+const GIVEN_UP: u16 = u16::MAX;
+
+/// The two ends of a transfer between two members. It is no transaction, so the receiver's word is all that the
+/// sender has to go by: it sends nothing before the receiver is ready, and is done when the receiver is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum End {
+    Sends,
+    Receives,
 }
 
 /// See the module's essay.
@@ -54,6 +67,8 @@ pub(super) struct Operation {
     rounds: Option<Rounds>,
     /// Blocks that may be under way on a lane.
     window: u32,
+    /// The receiver of a transfer has said that all of it is there.
+    confirmed: bool,
 }
 
 impl Operation {
@@ -74,6 +89,7 @@ impl Operation {
                 Flow::Streams(_) | Flow::Still => None,
             },
             window,
+            confirmed: false,
             parts,
         };
         for lane in 0..operation.incoming.len() {
@@ -88,9 +104,16 @@ impl Operation {
 
     // ---- credit ----
 
-    /// Whether a credit travels for this operation: not if the eager limit covers all of it on every link.
+    /// Whether a credit travels for this operation: not if the eager limit covers all of a ring on every link,
+    /// because who completes a ring knows that everybody has made the call. Where bytes go one way only, the
+    /// credit is the one sign that what was sent eagerly is not parked any more.
     pub(super) fn needs_credit(&self) -> bool {
-        self.parts.plan.link_bytes_bound() > EAGER_BYTES_MAX as u64
+        !self.proves_calls() || self.parts.plan.link_bytes_bound() > EAGER_BYTES_MAX as u64
+    }
+
+    /// Whether who completes it knows that every other member has made its call.
+    pub(super) fn proves_calls(&self) -> bool {
+        self.rounds.is_some()
     }
 
     /// Whether any of the lanes to `conn` waits for the other end's word.
@@ -98,7 +121,11 @@ impl Operation {
         let more_to_come =
             |limit: u32| self.rounds.is_none() && u64::from(limit) < self.parts.plan.blocks_per_lane();
         let waits = |lane: &OutLane| lane.unsent > 0 && lane.granted.is_none_or(more_to_come);
-        self.needs_credit() && self.lane_towards(conn).is_some_and(|lane| waits(&self.outgoing[lane]))
+        let waits = |lane: usize| match self.parts.end {
+            None => waits(&self.outgoing[lane]),
+            Some(_) => !self.confirmed,
+        };
+        self.needs_credit() && self.lane_towards(conn).is_some_and(waits)
     }
 
     /// Whether blocks are still to come from `conn`.
@@ -124,7 +151,69 @@ impl Operation {
         let lane = &mut self.incoming[lane];
         lane.allowed = lane.allowable;
         let allowed = lane.allowed;
-        self.header(FrameKind::Credit, 0, allowed, 0)
+        self.header(FrameKind::Credit, 0, allowed, Word::Ready.step())
+    }
+
+    /// What this end of a transfer has to say to the other when it ends, and on which connection. Once.
+    pub(super) fn last_word(&mut self) -> Option<(ConnId, Header)> {
+        if self.confirmed {
+            return None;
+        }
+        let done = self.ending.as_ref()?.is_ok();
+        match self.parts.end? {
+            End::Receives => {
+                self.confirmed = true;
+                let word = if done { Word::Received } else { Word::Withdrawn };
+                let conn = self.incoming[0].conn?;
+                Some((conn, self.header(FrameKind::Credit, 0, 0, word.step())))
+            }
+            // Who never heard of a number has nobody to tell.
+            End::Sends => {
+                self.confirmed = true;
+                let conn = self.outgoing[0].conn.filter(|_| self.outgoing[0].granted.is_some())?;
+                Some((conn, self.header(FrameKind::Block, 0, 0, GIVEN_UP)))
+            }
+        }
+    }
+
+    /// Whether this frame says that the sender of a transfer gave up.
+    pub(super) fn is_given_up(&self, header: &Header) -> bool {
+        self.parts.end.is_some() && header.step == GIVEN_UP && header.length == 0
+    }
+
+    /// The receiver of a transfer said something about the number in `name`.
+    fn hear(&mut self, lane: usize, word: Word, name: &OpName) {
+        let begun = self.outgoing[lane].frames_sent > 0 || self.outgoing[lane].granted.is_some();
+        match word {
+            Word::Ready if !begun || self.parts.name == *name => {
+                self.parts.name = *name;
+                self.grant(lane, u32::MAX);
+            }
+            // Another number while we send under this one: the receiver has given this one up.
+            Word::Ready => self.give_up("the receiver waits for another one by now"),
+            Word::Withdrawn if self.parts.name == *name => {
+                let untouched = self.outgoing[lane].ready.front().is_some_and(|next| next.round == 0);
+                if untouched {
+                    self.outgoing[lane].granted = None;
+                } else {
+                    self.give_up("the receiver gave up while it was on its way");
+                }
+            }
+            Word::Received if self.parts.name == *name => {
+                self.confirmed = true;
+                self.advance();
+            }
+            Word::Withdrawn | Word::Received => {}
+        }
+    }
+
+    fn give_up(&mut self, why: &'static str) {
+        self.ending.get_or_insert(Err(Stopped::GivenUp(why)));
+    }
+
+    /// Whether nothing more is to come over the outgoing lane, in either direction.
+    pub(super) fn is_done_sending(&self, lane: usize) -> bool {
+        self.outgoing[lane].unsent == 0 && (self.parts.end.is_none() || self.confirmed)
     }
 
     /// A lane whose other end should hear that it may send more.
@@ -138,8 +227,17 @@ impl Operation {
         self.incoming.iter().position(|lane| lane.allowed > 0 && lane.outstanding > 0 && due(lane))
     }
 
+    /// A credit came.
+    pub(super) fn credited(&mut self, lane: usize, header: &Header) {
+        if self.parts.end.is_some() {
+            self.hear(lane, Word::of(header), &header.op);
+        } else {
+            self.grant(lane, header.round);
+        }
+    }
+
     /// The other end's call is made, and takes so many rounds at a time, or blocks up to that number.
-    pub(super) fn grant(&mut self, lane: usize, allowed: u32) {
+    fn grant(&mut self, lane: usize, allowed: u32) {
         let granted = &mut self.outgoing[lane].granted;
         *granted = Some(granted.unwrap_or(1).max(allowed));
         self.advance();
@@ -185,6 +283,7 @@ impl Operation {
         let out = &self.outgoing[lane];
         let Some(message) = out.ready.front() else { return false };
         match out.granted {
+            None if self.parts.end.is_some() => false,
             None => self.wire_bytes(&self.sends(message)) <= eager_left,
             Some(_) if self.rounds.is_some() => true,
             Some(limit) => message.round < limit,
@@ -357,7 +456,7 @@ impl Operation {
         if let (Some(rounds), Some(lane)) = (&mut self.rounds, self.outgoing.first_mut()) {
             rounds.advance(lane.granted, &mut lane.ready);
         }
-        let done = self.outgoing.iter().all(|lane| lane.unsent == 0)
+        let done = (0..self.outgoing.len()).all(|lane| self.is_done_sending(lane))
             && self.incoming.iter().all(|lane| lane.outstanding == 0);
         if done && self.ending.is_none() {
             self.ending = Some(Ok(()));

@@ -4,7 +4,7 @@
 //! What arrives early is parked here, bounded per operation and per link; the sender keeps the same account, so
 //! an honest one never exceeds the bound.
 
-use outlast_proto::collective::frame::{Header, OpName};
+use outlast_proto::collective::frame::{Header, OpName, Word};
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::limits::{
     EAGER_BYTES_MAX, EAGER_LINK_BYTES_MAX, EAGER_LINK_FRAMES_MAX, EARLY_CREDITS_MAX,
@@ -51,14 +51,22 @@ impl Parking {
         taken
     }
 
-    /// Remembers a credit. `false` if there are too many.
+    /// Remembers a credit, until its receiver withdraws it. `false` if there are too many.
     pub(super) fn park_credit(&mut self, header: Header) -> bool {
-        self.credits.push(header);
+        match Word::of(&header) {
+            Word::Ready => self.credits.push(header),
+            Word::Withdrawn => self.credits.retain(|credit| credit.op != header.op),
+            Word::Received => {}
+        }
         self.credits.len() <= EARLY_CREDITS_MAX
     }
 
-    /// Takes out the credit for `name`.
-    pub(super) fn take_credit(&mut self, name: &OpName) -> Option<Header> {
+    /// Takes out the credit for `name`, or the latest of its sequence if any number will do.
+    pub(super) fn take_credit(&mut self, name: &OpName, any_number: bool) -> Option<Header> {
+        if any_number {
+            let sequence = self.credits.extract_if(.., |credit| credit.op.same_sequence(name));
+            return sequence.max_by_key(|credit| credit.op.seq);
+        }
         let at = self.credits.iter().position(|credit| credit.op == *name)?;
         Some(self.credits.swap_remove(at))
     }

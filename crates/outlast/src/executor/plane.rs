@@ -64,16 +64,16 @@ pub struct OpSpec {
 
 /// One process's data links, and the calls that use them. Cheap to share; all methods take `&self`.
 pub struct DataPlane {
-    shared: Arc<Shared>,
+    pub(super) shared: Arc<Shared>,
 }
 
-struct Shared {
-    me: PeerId,
-    settings: DataSettings,
+pub(super) struct Shared {
+    pub(super) me: PeerId,
+    pub(super) settings: DataSettings,
     dialer: Arc<dyn Dial>,
     events: Box<dyn Fn(LinkEvent) + Send + Sync>,
-    wakeup: Arc<Wakeup>,
-    undo: Arc<UndoPool>,
+    pub(super) wakeup: Arc<Wakeup>,
+    pub(super) undo: Arc<UndoPool>,
     home: Mutex<Home>,
 }
 
@@ -121,6 +121,12 @@ impl DataPlane {
     /// The group has no roster any more; its operations are aborted and links that nobody else needs closed.
     pub fn close_epoch(&self, group: Group, epoch: GroupEpoch) {
         self.shared.post(Command::CloseEpoch { group, epoch });
+    }
+
+    /// This peer is out of the group: its operations are aborted. Its links stay for now, so that a peer that
+    /// says goodbye is heard before its links are missed.
+    pub fn leave_group(&self, group: Group) {
+        self.shared.post(Command::LeaveGroup { group });
     }
 
     /// This peer joins the group anew, perhaps in a run that counts its epochs from the start: whatever was
@@ -193,13 +199,13 @@ impl DataPlane {
             abort: abort.clone(),
             seat: Arc::clone(&seat),
             window_bytes: shared.settings.window_bytes,
+            end: None,
         };
         let _listening = abort.listen(&shared.wakeup);
         let operation = Box::new(Operation::new(parts, undo));
         let (operation, ending) = shared.run(operation, &seat);
-        let Operation { undo, bytes_sent, bytes_received, .. } = *operation;
         ending?;
-        Ok(Performed { bytes_sent, bytes_received, ..Performed::new(undo, started) })
+        Ok(Performed::of(*operation, started))
     }
 }
 
@@ -239,6 +245,11 @@ pub struct Performed<'a> {
 }
 
 impl Performed<'_> {
+    pub(super) fn of(operation: Operation, started: Instant) -> Self {
+        let Operation { undo, bytes_sent, bytes_received, .. } = operation;
+        Self { bytes_sent, bytes_received, ..Self::new(undo, started) }
+    }
+
     fn new(undo: UndoLog, started: Instant) -> Self {
         let (elapsed, settlement) = (started.elapsed(), Some(Settlement::Undo(undo)));
         Self { bytes_sent: 0, bytes_received: 0, elapsed, settlement, borrowed: PhantomData }
@@ -265,7 +276,7 @@ impl Shared {
     }
 
     /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive.
-    fn run(
+    pub(super) fn run(
         self: &Arc<Self>,
         operation: Box<Operation>,
         seat: &Seat,

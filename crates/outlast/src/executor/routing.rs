@@ -72,6 +72,10 @@ fn accept_block(
     let Some(lane) = operation.lane_from(peer) else {
         return Err(Broken::Misbehaved(format!("a block of {:?}, whose plan has another order", header.op)));
     };
+    if operation.is_given_up(header) {
+        desk.stop(op, Stopped::GivenUp("the sender gave up while it was on its way"));
+        return Ok(Route::Drain);
+    }
     if operation.incoming[lane].conn.is_some_and(|bound| bound != conn) || !operation.expects(lane, header) {
         let Header { round, step, length, .. } = header;
         let what = format!("{length} bytes for step {step} of round {round}, which the plan does not expect");
@@ -86,7 +90,7 @@ fn route_credit(
     parking: &mut Parking,
     header: &Header,
 ) -> Result<Route, Broken> {
-    let Some(op) = desk.find(&header.op) else {
+    let Some(op) = desk.find_granted(&header.op) else {
         if !desk.is_stale(&header.op) && !parking.park_credit(*header) {
             return Err(Broken::Misbehaved("more credits than calls can be open".to_owned()));
         }

@@ -98,6 +98,10 @@ impl HealthPlane {
         self.shared.post(shared::Letter::Join(seeds.to_vec()));
     }
 
+    pub(crate) fn look(&self, member: PeerId) {
+        self.shared.post(shared::Letter::Look(member));
+    }
+
     pub(crate) fn evict(&self, member: PeerId) {
         self.shared.post(shared::Letter::Evict(member));
     }

@@ -35,6 +35,8 @@ const DRAIN_MAX: usize = 1_024;
 /// The lists are published at once when something happened, otherwise this often: round trips change with
 /// every ack, and nobody looks that often.
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
+/// Somebody who asks for a look at a member waits for what comes of it: for so long every turn is published.
+const HURRY: Duration = Duration::from_millis(500);
 /// The longest wait. Nothing needs it, but a clock or a timer that fails must not stop the plane for ever.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -66,6 +68,7 @@ pub(super) struct Plane<D> {
     inbound: Box<[u8]>,
     outbound: Vec<u8>,
     published: Option<Instant>,
+    hurry_until: Option<Instant>,
     goodbye: Option<Goodbye>,
     drain_max: usize,
     drained: bool,
@@ -98,6 +101,7 @@ impl<D: Dialler> Plane<D> {
             inbound: vec![0; DATAGRAM_BYTES_MAX + 1].into_boxed_slice(),
             outbound: Vec::with_capacity(DATAGRAM_BYTES_MAX),
             published: None,
+            hurry_until: None,
             goodbye: None,
             drain_max: DRAIN_MAX,
             drained: true,
@@ -251,6 +255,10 @@ impl<D: Dialler> Plane<D> {
                     self.machine.handle_packet(now, source, packet);
                 }
                 Letter::Join(seeds) => self.machine.handle_join(now, &seeds),
+                Letter::Look(member) => {
+                    self.machine.handle_evidence(now, member);
+                    self.hurry_until = Some(now + HURRY);
+                }
                 Letter::Evict(member) => self.machine.handle_eviction(now, member),
                 Letter::Leave(by) => self.leave(now, by),
             }
@@ -322,7 +330,8 @@ impl<D: Dialler> Plane<D> {
     /// Publishes the lists first and the events after them, so that whoever reads an event finds the lists at
     /// least as new.
     fn publish(&mut self, now: Instant) {
-        let stale = self.published.is_none_or(|at| now.since(at) >= PUBLISH_INTERVAL);
+        let stale = self.published.is_none_or(|at| now.since(at) >= PUBLISH_INTERVAL)
+            || self.hurry_until.is_some_and(|until| now < until);
         if self.events.is_empty() && !stale {
             return;
         }

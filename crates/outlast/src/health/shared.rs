@@ -70,6 +70,8 @@ pub(crate) enum Letter {
     Packet(Source, Packet),
     /// Get to know the group of these members.
     Join(Vec<std::net::SocketAddr>),
+    /// There is evidence against that member: probe it now.
+    Look(outlast_proto::id::PeerId),
     /// The coordinator took that member out of the run.
     Evict(outlast_proto::id::PeerId),
     /// Say goodbye, and be gone by then.

@@ -1,6 +1,7 @@
 //! Opening the outgoing side of a link.
 
 use super::{TcpSettings, TcpWire, Wire};
+use crate::fork::Guarded;
 use outlast_proto::id::PeerId;
 use std::io::{self, Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -50,7 +51,7 @@ impl Dial for PlainDialer {
         hello[8..].copy_from_slice(self.me.as_bytes());
         // The first bytes of a connection always fit its buffer: this does not wait.
         stream.write_all(&hello)?;
-        Ok(Box::new(TcpWire::new(stream, &self.tcp)?))
+        Ok(Box::new(TcpWire::new(Guarded::new(stream)?, &self.tcp)?))
     }
 }
 

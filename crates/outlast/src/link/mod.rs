@@ -12,6 +12,7 @@
 //! process's listener the incoming ones.
 
 mod dial;
+mod pulse;
 mod tcp;
 mod tls;
 

@@ -1,12 +1,16 @@
 //! Plaintext streams: TCP, and Unix sockets.
 
 use super::Wire;
+use super::pulse::{self, Line};
+use crate::fork::Guarded;
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, IoSlice, IoSliceMut, Read};
 use std::net::TcpStream;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::net::UnixStream;
+use std::sync::Arc;
 use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// A broken pipe is an error to return, not a signal: the process may not be ours to configure.
 const NO_SIGNAL: i32 = rustix::net::SendFlags::NOSIGNAL.bits().cast_signed();
@@ -44,28 +48,33 @@ impl TcpSettings {
 /// Plaintext TCP (only when asked for: rule 34).
 #[derive(Debug)]
 pub struct TcpWire {
-    stream: TcpStream,
+    line: Arc<Line>,
     leaves_host: bool,
 }
 
 impl TcpWire {
     /// Takes over a connection whose other end is known.
-    pub fn new(stream: TcpStream, settings: &TcpSettings) -> io::Result<Self> {
+    pub fn new(stream: Guarded<TcpStream>, settings: &TcpSettings) -> io::Result<Self> {
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
         // Both ends have the same address: the bytes never leave this machine's memory.
         let leaves_host = stream.peer_addr()?.ip() != stream.local_addr()?.ip();
-        Ok(Self { stream, leaves_host })
+        Ok(Self { line: Arc::new(Line::new(stream)), leaves_host })
+    }
+
+    /// Breaks the connection once the other host has acknowledged nothing for `limit`.
+    pub fn break_when_silent(&self, runtime: &Handle, limit: Duration) {
+        pulse::watch(&self.line, runtime, limit);
     }
 }
 
 impl Wire for TcpWire {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        SockRef::from(&self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
+        self.line.explain(SockRef::from(self.line.socket()).send_vectored_with_flags(pieces, NO_SIGNAL))
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&self.stream).read_vectored(pieces)
+        self.line.explain(self.line.socket().read_vectored(pieces))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -73,7 +82,7 @@ impl Wire for TcpWire {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.line.descriptor()
     }
 
     /// TCP's own checksum is 16 bits and is made and checked by the network card, before and after the places

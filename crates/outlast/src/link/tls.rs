@@ -4,17 +4,21 @@
 //! way in. Both are bounded: a send takes more only when the last bytes are gone, and a receive decrypts more
 //! only when the last bytes were fetched.
 
+use super::pulse::{self, Line};
 use super::{TcpSettings, Wire};
 use crate::fork::Guarded;
 use rustls::Connection;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::{AsFd, BorrowedFd};
+use std::os::fd::BorrowedFd;
+use std::sync::Arc;
+use std::time::Duration;
+use tokio::runtime::Handle;
 
 /// TLS over TCP: what a data link is unless plaintext was asked for (rule 34).
 #[derive(Debug)]
 pub struct TlsWire {
-    stream: Guarded<TcpStream>,
+    line: Arc<Line>,
     session: Connection,
 }
 
@@ -31,7 +35,12 @@ impl TlsWire {
         }
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, session })
+        Ok(Self { line: Arc::new(Line::new(stream)), session })
+    }
+
+    /// Breaks the connection once the other host has acknowledged nothing for `limit`.
+    pub fn break_when_silent(&self, runtime: &Handle, limit: Duration) {
+        pulse::watch(&self.line, runtime, limit);
     }
 }
 
@@ -59,7 +68,8 @@ impl Wire for TlsWire {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
-            if self.session.read_tls(&mut &*self.stream)? == 0 {
+            let read = self.session.read_tls(&mut self.line.socket());
+            if self.line.explain(read)? == 0 {
                 return Ok(0);
             }
             let session = &mut self.session;
@@ -71,7 +81,8 @@ impl Wire for TlsWire {
 
     fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            if self.session.write_tls(&mut &*self.stream)? == 0 {
+            let written = self.session.write_tls(&mut self.line.socket());
+            if self.line.explain(written)? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
@@ -79,7 +90,7 @@ impl Wire for TlsWire {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        self.line.descriptor()
     }
 
     /// Each record is authenticated.

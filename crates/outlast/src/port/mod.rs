@@ -53,6 +53,9 @@ pub const HEALTH: &[u8] = b"outlast-health/1";
 pub const CONTROL: &[u8] = b"outlast-control/1";
 /// The data plane: links between peers.
 pub const DATA: &[u8] = b"outlast-data/1";
+/// The data plane in the clear, once both ends have proved themselves. Served only by peers that asked for it
+/// (rule 34).
+pub const DATA_PLAIN: &[u8] = b"outlast-data-plain/1";
 
 /// Numbers that are tried for one that is free for TCP and UDP both.
 const BIND_ATTEMPTS: usize = 64;

@@ -16,7 +16,11 @@ pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 /// This program again, as `role`, with its end of the pipes.
 pub(crate) fn spawn_role(role: &str, settings: &[(&str, String)]) -> Child {
-    let mut command = Command::new(std::env::current_exe().expect("this program"));
+    spawn_by(Command::new(std::env::current_exe().expect("this program")), role, settings)
+}
+
+/// The same by a command for this program that the caller has prepared, such as one in a lab's host.
+pub(crate) fn spawn_by(mut command: Command, role: &str, settings: &[(&str, String)]) -> Child {
     command.args(["role", "--exact", "--nocapture", "--test-threads=1"]);
     command.env(ROLE, role).envs(settings.iter().map(|(name, value)| (*name, value)));
     command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("a process")
@@ -78,11 +82,22 @@ impl Herd {
     }
 
     pub(crate) fn spawn(&mut self, min_world: u32) -> usize {
+        self.spawn_by(Command::new(std::env::current_exe().expect("this program")), min_world, &[])
+    }
+
+    /// The same by a command for this program, with settings of its own.
+    pub(crate) fn spawn_by(
+        &mut self,
+        command: Command,
+        min_world: u32,
+        own: &[(&'static str, String)],
+    ) -> usize {
         let number = self.workers.len();
         let mut settings = self.settings.clone();
+        settings.extend_from_slice(own);
         settings.push((NAME, format!("w{number}")));
         settings.push((MIN_WORLD, min_world.to_string()));
-        let mut process = spawn_role("worker", &settings);
+        let mut process = spawn_by(command, "worker", &settings);
         let out = BufReader::new(process.stdout.take().expect("its output"));
         let sender = self.sender.clone();
         std::thread::spawn(move || {

@@ -3,12 +3,13 @@
 
 mod herd;
 mod roles;
+mod stops;
 
 use herd::{Herd, PATIENCE, spawn_role};
 use outlast::Coordinator;
 use outlast::coordinator::CoordinatorBuilder;
 use outlast::membership::Preset;
-use roles::{ADDRESS, Dice, FORK, ROLE, SECRET, STALL_MS, micros};
+use roles::{ADDRESS, Dice, FORK, ROLE, SECRET, micros};
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
 use std::time::{Duration, Instant};
@@ -338,70 +339,6 @@ fn a_coordinator_that_is_away_for_too_long_costs_a_rejoin_and_no_more() {
     service.restart(Duration::ZERO);
     let since = micros();
     all_commit(&mut herd, since, PEERS as usize, String::new);
-    herd.finish();
-    herd.check("at the end");
-}
-
-fn signal(pid: i32, signal: i32) {
-    // SAFETY: a signal to a child that we have not waited for.
-    assert_eq!(unsafe { libc::kill(pid, signal) }, 0, "signal {signal} to {pid}");
-}
-
-#[test]
-fn a_stopped_peer_is_waited_for_within_its_stall_budget() {
-    let coordinator = coordinator();
-    let mut herd = herd(&coordinator, 1 << 18);
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    let pid = herd.pid(1);
-    signal(pid, libc::SIGSTOP);
-    let stopped = micros();
-    herd.listen(Duration::from_secs(3));
-    signal(pid, libc::SIGCONT);
-    let resumed = micros();
-    all_commit(&mut herd, resumed, PEERS as usize, status);
-    for number in herd.alive() {
-        let meanwhile = |commit: &&herd::Commit| commit.at > stopped;
-        let lonely =
-            herd.commits(number).iter().filter(meanwhile).find(|commit| commit.contributors.len() != 4);
-        assert!(lonely.is_none(), "w{number} went on without the stopped one: {lonely:?}");
-        assert!(herd.outs(number).is_empty(), "w{number} is out: {:?}", herd.outs(number));
-    }
-    herd.finish();
-    herd.check("at the end");
-}
-
-#[test]
-fn a_peer_stopped_for_longer_is_left_behind_and_comes_back() {
-    let budget = Duration::from_secs(2);
-    let coordinator = builder().stall_budget(budget).start().expect("a coordinator");
-    let mut herd = herd(&coordinator, 1 << 18);
-    herd.set(STALL_MS, budget.as_millis());
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    let pid = herd.pid(1);
-    signal(pid, libc::SIGSTOP);
-    let stopped = micros();
-    let id = herd.id(1).to_owned();
-    let went_on = |herd: &Herd, number: usize| {
-        herd.commits(number).iter().find(|commit| !commit.contributors.contains(&id)).map(|commit| commit.at)
-    };
-    let happened =
-        herd.until(PATIENCE, |herd| [0, 2, 3].iter().all(|number| went_on(herd, *number).is_some()));
-    assert!(happened, "the others never went on:\n{}\n{}", herd.describe(), status());
-    let waited = went_on(&herd, 0).map_or(0, |at| at - stopped);
-    println!("the others went on after {:.1} s", waited as f64 / 1e6);
-    assert!(waited > 1_500_000, "a stall budget of 2 s was cut to {waited} us");
-    signal(pid, libc::SIGCONT);
-    let resumed = micros();
-    let out = herd.until(PATIENCE, |herd| !herd.outs(1).is_empty());
-    assert!(out, "it never learned that it is out:\n{}\n{}", herd.describe(), status());
-    all_commit(&mut herd, resumed, PEERS as usize, status);
-    println!("after SIGCONT: {:?}", herd.outs(1));
     herd.finish();
     herd.check("at the end");
 }

@@ -24,6 +24,12 @@ pub(crate) const MIN_WORLD: &str = "OUTLAST_STORM_MIN_WORLD";
 pub(crate) const BYTES_MAX: &str = "OUTLAST_STORM_BYTES_MAX";
 pub(crate) const FORK: &str = "OUTLAST_STORM_FORK";
 pub(crate) const STALL_MS: &str = "OUTLAST_STORM_STALL_MS";
+/// A time limit for calls other than [`CALL_TIMEOUT`].
+pub(crate) const TIMEOUT_MS: &str = "OUTLAST_STORM_TIMEOUT_MS";
+/// Where a worker listens, if not on loopback.
+pub(crate) const LISTEN: &str = "OUTLAST_STORM_LISTEN";
+/// `lan` for the times of that preset; `local` otherwise.
+pub(crate) const PRESET: &str = "OUTLAST_STORM_PRESET";
 /// Set to see every event of the runtime on stderr.
 pub(crate) const LOG: &str = "OUTLAST_STORM_LOG";
 
@@ -37,6 +43,10 @@ static STOP: AtomicBool = AtomicBool::new(false);
 
 fn setting(name: &str) -> Option<String> {
     std::env::var(name).ok()
+}
+
+fn preset() -> Preset {
+    if setting(PRESET).as_deref() == Some("lan") { Preset::Lan } else { Preset::Local }
 }
 
 fn secret() -> RunSecret {
@@ -73,7 +83,7 @@ pub(crate) fn coordinator() {
     trace::install();
     mind_the_parent();
     let address = setting(ADDRESS).expect("an address").parse().expect("an address");
-    let coordinator = Coordinator::builder().listen(address).secret(secret()).preset(Preset::Local);
+    let coordinator = Coordinator::builder().listen(address).secret(secret()).preset(preset());
     let coordinator = coordinator.start().expect("a coordinator");
     say(&format!("ready {}", coordinator.address()));
     loop {
@@ -88,9 +98,12 @@ pub(crate) fn worker() {
     let mut builder = Communicator::builder()
         .coordinator(setting(ADDRESS).expect("an address"))
         .secret(secret())
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .preset(Preset::Local)
-        .timeout(CALL_TIMEOUT)
+        .listen(setting(LISTEN).as_deref().unwrap_or("127.0.0.1:0").parse().expect("an address"))
+        .preset(preset())
+        .timeout(
+            setting(TIMEOUT_MS)
+                .map_or(CALL_TIMEOUT, |ms| Duration::from_millis(ms.parse().expect("a number"))),
+        )
         .name(setting(NAME).expect("a name"));
     if let Some(budget) = setting(STALL_MS) {
         builder = builder.stall_budget(Duration::from_millis(budget.parse().expect("milliseconds")));

@@ -1,8 +1,14 @@
 //! Makes the corpus: real messages of each kind, and the ways to get them wrong that are known.
 
 use super::targets;
+use outlast_proto::collective::frame::{FrameKind, Header, OpName};
+use outlast_proto::collective::{OpKey, Scope};
 use outlast_proto::id::PeerId;
-use outlast_proto::limits::{FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
+use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
+use outlast_proto::wire::control::{
+    AbortReason, Decider, Encryption, EpochRecord, KickReason, LossReason, Registration, Rounds, SessionId,
+    ToCoordinator, ToPeer, Verdict, Waiting,
+};
 use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
 use outlast_proto::wire::hello::{Hello, Version, Versions};
@@ -15,6 +21,9 @@ pub(super) fn write() {
         ("membership_packet", packets()),
         ("hello", hellos()),
         ("frame", streams()),
+        ("data_frame", data_frames()),
+        ("to_coordinator", to_coordinator()),
+        ("to_peer", to_peer()),
         ("datagram", datagrams()),
     ] {
         for (name, bytes) in &seeds {
@@ -62,7 +71,7 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
     let (member, incarnation) = (peer(8), 2);
     let every_record = vec![
         alive.clone(),
-        Record::Suspect { member, incarnation, accuser: peer(1), kind: Silence::Refused },
+        Record::Suspect { member, incarnation, accuser: peer(1), kind: Silence::Refused, age_ms: 90 },
         Record::Vouch {
             member,
             incarnation,
@@ -131,6 +140,89 @@ fn streams() -> Vec<(&'static str, Vec<u8>)> {
         ("invalid-cut-off", whole[..whole.len() - 1].to_vec()),
         ("invalid-too-long", too_long),
         ("invalid-empty", Vec::new()),
+    ]
+}
+
+fn data_frames() -> Vec<(&'static str, Vec<u8>)> {
+    let op = OpName { group: 1, epoch: 2, scope: 3, tag: 4, seq: 5 };
+    let header = |kind, length, checksum| {
+        Header { kind, length, op, fingerprint: 6, round: 7, step: 8, checksum }.to_bytes().to_vec()
+    };
+    let block = header(FrameKind::Block, BLOCK_BYTES_MAX as u32, Some(9));
+    let (mut foreign, mut too_long) = (block.clone(), block.clone());
+    foreign[0] ^= 1;
+    too_long[4..8].fill(0xff);
+    vec![
+        ("valid-block", block.clone()),
+        ("valid-credit", header(FrameKind::Credit, 0, None)),
+        ("invalid-foreign", foreign),
+        ("invalid-too-long", too_long),
+        ("invalid-cut-off", block[..block.len() - 1].to_vec()),
+    ]
+}
+
+fn op_key() -> OpKey {
+    OpKey { group: 1, epoch: 2, scope: Scope::Members(vec![peer(1), peer(2)]), tag: 3, seq: 4 }
+}
+
+fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
+    let registration = Registration {
+        info: (*info("host-7", Vec::new())).clone(),
+        group: 1,
+        session: SessionId([9; 16]),
+        min_world: 2,
+        encryption: Encryption::Off,
+    };
+    let broken = ToCoordinator::LinkBroken {
+        group: 1,
+        epoch: 2,
+        from: peer(1),
+        to: peer(2),
+        dialling: true,
+        error: "no route to host".to_owned(),
+    };
+    let complete = encode(&ToCoordinator::Complete { key: op_key() });
+    vec![
+        ("valid-register", encode(&ToCoordinator::Register(registration, 1, 2))),
+        ("valid-vote", encode(&ToCoordinator::VoteTopology { min_world: 4, round: 9 })),
+        ("valid-link-broken", encode(&broken)),
+        ("valid-complete", complete.clone()),
+        ("valid-leave", encode(&ToCoordinator::Leave)),
+        ("invalid-cut-off", complete[..complete.len() - 1].to_vec()),
+        ("invalid-array-of-2-pow-64", vec![0x82, 0x01, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+    ]
+}
+
+fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
+    let epoch = EpochRecord {
+        run_epoch: 3,
+        group: 1,
+        epoch: 2,
+        roster: vec![(*info("host-7", Vec::new())).clone()],
+        ring: vec![0],
+        decider: Decider::Coordinator,
+        global_world_size: 1,
+        joined: vec![peer(7)],
+        left: vec![(peer(8), LossReason::Dead(DeathReason::Silent))],
+        rounds: Rounds { ended: 2, done: 1 },
+        founder: peer(7),
+    };
+    let waiting = Waiting {
+        peer: peer(1),
+        name: "host-1".to_owned(),
+        health: "stalled".to_owned(),
+        last_call: "all_reduce".to_owned(),
+        age_ms: 70,
+    };
+    let verdict = |verdict| encode(&ToPeer::Verdict { key: op_key(), verdict });
+    let broken_ring = EpochRecord { ring: vec![1], ..epoch.clone() };
+    let kicked = ToPeer::Kicked { reason: KickReason::Encryption, text: "other".to_owned(), term: 7 };
+    vec![
+        ("valid-epoch", encode(&ToPeer::Epoch(epoch))),
+        ("valid-commit", verdict(Verdict::Commit { pending: 2 })),
+        ("valid-timeout", verdict(Verdict::Abort(AbortReason::Timeout(vec![waiting])))),
+        ("valid-kicked", encode(&kicked)),
+        ("invalid-ring", encode(&ToPeer::Epoch(broken_ring))),
     ]
 }
 

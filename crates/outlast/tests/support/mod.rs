@@ -2,6 +2,7 @@
 #![allow(dead_code, reason = "each test binary uses its part of this page")]
 
 use outlast::executor::{Abort, Buffers, DataPlane, DataSettings, LinkEvent, OpSpec, Performed, Stopped};
+use outlast::fork::Guarded;
 use outlast::link::{Dial, PlainDialer, TcpSettings, TcpWire, Wire, read_plain_hello};
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
@@ -62,6 +63,7 @@ impl Member {
                 }
                 let Ok(mut stream) = stream else { continue };
                 let Ok(peer) = read_plain_hello(&mut stream, PATIENCE) else { continue };
+                let Ok(stream) = Guarded::new(stream) else { continue };
                 let Ok(wire) = TcpWire::new(stream, &TcpSettings::default()) else { continue };
                 taker.accept(peer, wrap(Box::new(wire)));
             }
@@ -128,6 +130,19 @@ impl Cluster {
                 ..Fingerprint::new(OpKind::AllReduce, data_type, counts.iter().map(|count| *count as u64))
             },
             ring: Arc::clone(&self.ring),
+            members: Arc::clone(&self.ring),
+            deadline: Instant::now() + PATIENCE,
+        }
+    }
+
+    /// Any call, in a ring that does not follow the order of ranks.
+    pub(crate) fn spec_of(&self, call: &Fingerprint, tag: u64, seq: u64) -> OpSpec {
+        let mut ring = self.ring.to_vec();
+        ring[1..].reverse();
+        OpSpec {
+            key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
+            fingerprint: call.clone(),
+            ring: ring.into(),
             members: Arc::clone(&self.ring),
             deadline: Instant::now() + PATIENCE,
         }

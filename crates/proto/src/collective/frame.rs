@@ -27,6 +27,8 @@ pub const HEADER_BYTES: usize = FRAME_HEADER_BYTES;
 const MAGIC: u16 = 0x4c4f;
 /// The only layout so far.
 const VERSION: u8 = 1;
+/// Tells the name of a transfer from that of a scope with the same two members.
+const TRANSFER: u8 = 0x54;
 /// The checksum field is filled in.
 const CHECKSUMMED: u16 = 1;
 
@@ -71,9 +73,40 @@ pub enum BadFrame {
 pub enum FrameKind {
     /// A block, towards the next member of the ring.
     Block,
-    /// Credit, back to the previous member: my own call is made, send on (rule 14). `round` holds how many
-    /// rounds may be under way.
+    /// Credit, back to the sender: my own call is made, send on (rule 14). `round` holds how many rounds may be
+    /// under way, or up to which number blocks may come. `step` holds a [`Word`], which only transfers use.
     Credit,
+}
+
+/// What the credit of a transfer between two members says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Word {
+    /// I wait for it under this number.
+    Ready,
+    /// I do not wait for it any more.
+    Withdrawn,
+    /// All of it is here.
+    Received,
+}
+
+impl Word {
+    /// The word in a credit's header.
+    pub fn of(header: &Header) -> Self {
+        match header.step {
+            1 => Self::Withdrawn,
+            2 => Self::Received,
+            _ => Self::Ready,
+        }
+    }
+
+    /// How it is written there.
+    pub fn step(self) -> u16 {
+        match self {
+            Self::Ready => 0,
+            Self::Withdrawn => 1,
+            Self::Received => 2,
+        }
+    }
 }
 
 /// A collective's name in frames: an [`OpKey`] of fixed size.
@@ -92,6 +125,19 @@ pub struct OpName {
 }
 
 impl OpName {
+    /// The name of what `to` receives from `from` as number `seq` under `tag`. The receiver numbers; a sender
+    /// learns the number from the credit.
+    pub fn transfer(
+        group: Group,
+        epoch: GroupEpoch,
+        (from, to): (PeerId, PeerId),
+        tag: Tag,
+        seq: Seq,
+    ) -> Self {
+        let ends = from.as_bytes().iter().chain(to.as_bytes());
+        Self { group, epoch, scope: digest(std::iter::once(&TRANSFER).chain(ends)), tag, seq }
+    }
+
     /// Whether both are numbers under the same name.
     pub fn same_sequence(&self, other: &Self) -> bool {
         (self.group, self.epoch, self.scope, self.tag) == (other.group, other.epoch, other.scope, other.tag)
@@ -107,8 +153,11 @@ impl From<&OpKey> for OpName {
 
 fn scope_digest(scope: &Scope) -> u64 {
     let Scope::Members(members) = scope else { return 0 };
-    let bytes = members.iter().flat_map(PeerId::as_bytes);
-    // FNV-1a, as for fingerprints; never zero, which stands for the whole group.
+    digest(members.iter().flat_map(PeerId::as_bytes))
+}
+
+/// FNV-1a, as for fingerprints; never zero, which stands for the whole group.
+fn digest<'a>(bytes: impl Iterator<Item = &'a u8>) -> u64 {
     let digest = bytes.fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     });
@@ -264,6 +313,10 @@ mod tests {
         assert_eq!(whole.scope, 0);
         assert_ne!(two.scope, OpName::from(&key(peers(3))).scope);
         assert!(!whole.same_sequence(&two));
+        let (a, b) = (PeerId::from_bytes([0; 16]), PeerId::from_bytes([1; 16]));
+        let there = OpName::transfer(0, 1, (a, b), 2, 3);
+        assert_ne!(there.scope, two.scope, "a transfer is no collective of its ends");
+        assert_ne!(there.scope, OpName::transfer(0, 1, (b, a), 2, 3).scope);
     }
 
     proptest! {

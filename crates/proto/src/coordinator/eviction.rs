@@ -40,6 +40,9 @@ impl Run {
             (Knock::Lost, _) if record.lost_since.is_none() => {}
             (Knock::Lost, ConnectOutcome::Refused) => {
                 record.refused_at = Some(now);
+                // A firewall refuses for the living, too. Whoever lives must have the chance to say so before
+                // the refusal counts.
+                self.act(Action::Look(peer));
                 self.review_lost(now, peer);
             }
             // A process that is being killed closes one socket after another: its port may accept a moment

@@ -6,7 +6,7 @@
 //! that fewer can reach leaves, the younger one if equal (rule 16): a retry must differ from what failed.
 
 use super::ops::TagState;
-use super::peers::{Peer, Phase, Sign};
+use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
 use super::ring;
 use super::run::{Note, Run, Timer};
@@ -161,7 +161,10 @@ impl Run {
         let mut order: Vec<_> = state.ring.iter().copied().filter(|peer| members.contains(peer)).collect();
         order.extend(roster.iter().copied().filter(|peer| !placed.contains(peer)));
         state.roster = roster;
-        let Some(ring) = ring::plan(&order, &state.broken) else {
+        // A stream needs both directions of a path: the way back of a broken link is used only if it must be.
+        let shunned = state.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+        let ring = ring::plan(&order, &shunned).or_else(|| ring::plan(&order, &state.broken));
+        let Some(ring) = ring else {
             state.ring = order;
             state.untold.0.extend(joined);
             state.untold.1.extend(left);
@@ -220,8 +223,8 @@ impl Run {
         }
         // Of whom there are doubts already, because it is away or the health plane does not call it alive, is
         // reached by fewer still.
-        let doubtful = |peer: &Peer| peer.lost_since.is_some() || !matches!(peer.sign, Sign::Alive { .. });
-        let rank = |peer: &PeerId| self.peers.get(peer).map_or((true, 0), |peer| (doubtful(peer), peer.age));
+        let rank =
+            |peer: &PeerId| self.peers.get(peer).map_or((true, 0), |peer| (peer.is_doubtful(), peer.age));
         let victim = cut_from.iter().max_by_key(|(peer, cut)| {
             let (doubtful, age) = rank(peer);
             (doubtful, cut.len(), age)
@@ -265,6 +268,9 @@ impl Run {
             return self.kick(reporter, "reported a link that is not its own");
         }
         let both = self.is_member(from, group) && self.is_member(to, group);
+        // A stopped process takes no connections and a silent host answers none: that says nothing about the
+        // link. Whether such a peer stays is for its health to say (rule 20), and nobody is unreachable before.
+        let doubtful = [from, to].iter().any(|end| self.peers.get(end).is_some_and(Peer::is_doubtful));
         let until = now + self.config.link_settle;
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch && both) else {
             self.counters.stale += 1;
@@ -275,7 +281,11 @@ impl Run {
         if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.to_owned()).is_none() {
             // One break is reported by both ends and by every collective on it: that is one blame.
             let blames = state.blames.entry(link).or_default();
-            *blames += if dialling { BLAMES_MAX } else { 1 };
+            *blames += match (doubtful, dialling) {
+                (true, _) => 0,
+                (false, true) => BLAMES_MAX,
+                (false, false) => 1,
+            };
             if *blames >= BLAMES_MAX {
                 state.broken.insert(link);
             }

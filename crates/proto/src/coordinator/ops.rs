@@ -4,6 +4,7 @@
 //! commits it; anything that makes that impossible aborts it. A verdict is written once and kept until every
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
+use super::peers::Peer;
 use super::run::{Run, Timer};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq};
 use crate::id::PeerId;
@@ -341,8 +342,9 @@ impl Run {
         now: Instant,
         peers: impl Iterator<Item = &'a PeerId>,
     ) -> Vec<Waiting> {
-        let away = |peer: &PeerId| self.peers.get(peer).is_none_or(|peer| peer.lost_since.is_some());
-        let (mut first, then): (Vec<&PeerId>, Vec<&PeerId>) = peers.partition(|peer| away(peer));
+        // A ring waits for everybody once it waits for one: whoever is in doubt is named first.
+        let doubtful = |peer: &PeerId| self.peers.get(peer).is_none_or(Peer::is_doubtful);
+        let (mut first, then): (Vec<&PeerId>, Vec<&PeerId>) = peers.partition(|peer| doubtful(peer));
         first.extend(then);
         first.truncate(NAMED_MAX);
         first.into_iter().map(|peer| self.waiting(now, *peer)).collect()

@@ -5,7 +5,9 @@ use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, MEMBERS_MAX};
 use crate::time::Instant;
-use crate::wire::control::{KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer};
+use crate::wire::control::{
+    Encryption, KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer,
+};
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
 
@@ -111,6 +113,11 @@ impl Peer {
 
     pub(super) fn kernel_trusted(&self) -> bool {
         self.accepts == Some(true) && self.refuses == Some(true)
+    }
+
+    /// Whether it is away, or the health plane does not call it alive.
+    pub(super) fn is_doubtful(&self) -> bool {
+        self.lost_since.is_some() || !matches!(self.sign, Sign::Alive { .. })
     }
 
     pub(super) fn health_word(&self) -> &'static str {
@@ -226,6 +233,14 @@ impl Run {
             let text = format!("this run has {MEMBERS_MAX} peers, which is the limit");
             return self.turn_away(at, KickReason::Limit, &text);
         }
+        let wanted = registration.encryption;
+        if self.peers.is_empty() {
+            self.encryption = Some(wanted);
+        }
+        if let Some(agreed) = self.encryption.filter(|agreed| *agreed != wanted) {
+            let text = other_encryption(wanted, agreed);
+            return self.turn_away(at, KickReason::Encryption, &text);
+        }
         let mut peer = Peer::new(now, &registration, self.next_age);
         self.next_age += 1;
         peer.generation = generation;
@@ -238,6 +253,22 @@ impl Run {
         self.tell(from, ToPeer::Registered { term: self.term });
         self.try_kernel(from);
         self.count_topology = true;
+    }
+
+    /// What a member that resumes says of the run's data links. A newcomer that came before it, to a coordinator
+    /// that knew nothing, cannot have agreed on anything: it gives way. False if the run has agreed otherwise.
+    pub(super) fn agree_encryption(&mut self, wanted: Encryption) -> bool {
+        if self.encryption == Some(wanted) {
+            return true;
+        }
+        let agreed = |peer: &Peer| peer.phase == Phase::Accepted && peer.session != UNKNOWN_SESSION;
+        if self.peers.values().any(agreed) {
+            return false;
+        }
+        self.encryption = Some(wanted);
+        let deviating: Vec<_> = self.newcomers.ids().copied().collect();
+        self.dismiss(&deviating, KickReason::Encryption, &other_encryption(wanted.other(), wanted));
+        true
     }
 
     /// Binds a connection to a peer; an older one of the same peer is closed.
@@ -276,6 +307,7 @@ impl Run {
             state.away.insert(peer);
         }
         self.note(Note::Disconnected(peer));
+        self.act(Action::Look(peer));
         self.abort_ops_without(group, peer, LossReason::Disconnected);
         self.review_lost(now, peer);
     }
@@ -330,6 +362,13 @@ impl Run {
             self.count_topology = true;
         }
     }
+}
+
+fn other_encryption(wanted: Encryption, agreed: Encryption) -> String {
+    format!(
+        "the data links of this run have encryption {agreed} and this peer asks for encryption {wanted}: \
+         start every peer of a run with the same setting"
+    )
 }
 
 /// Stands for a session that nobody has told us yet.

@@ -16,7 +16,8 @@ use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, HELD_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
-    EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator, ToPeer,
+    Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator,
+    ToPeer,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -62,10 +63,18 @@ impl Run {
             return self.turn_away(at, KickReason::Superseded, text);
         }
         let rebuilding = self.groups.get(&group).is_some_and(|state| state.rebuild.is_some());
-        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.phase == Phase::Accepted) else {
+        let Some(peer) = self.peers.get(&from).filter(|peer| peer.phase == Phase::Accepted) else {
             return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
         };
-        if let Some(old) = peer.connection {
+        let connection = peer.connection;
+        if !self.agree_encryption(resume.registration.encryption) {
+            return self.turn_away(
+                at,
+                KickReason::Encryption,
+                "resumed with another encryption than the run's",
+            );
+        }
+        if let Some(old) = connection {
             // Its old connection is gone, though we have not noticed: what that means comes first (rule 4).
             self.connections.remove(&old);
             self.act(Action::Close(old));
@@ -141,6 +150,7 @@ impl Run {
         self.peers.clear();
         self.newcomers = Lobby::default();
         self.groups.clear();
+        self.encryption = None;
         self.knocks.clear();
         self.frozen_until = None;
     }
@@ -230,8 +240,13 @@ impl Run {
             if !expected {
                 // If it waits as a newcomer, it does not know that it was admitted; then it joins anew.
                 self.dismiss(&[info.id], KickReason::Superseded, "it was admitted already: connect again");
-                let registration =
-                    Registration { info: info.clone(), group, session: UNKNOWN_SESSION, min_world: 1 };
+                let registration = Registration {
+                    info: info.clone(),
+                    group,
+                    session: UNKNOWN_SESSION,
+                    min_world: 1,
+                    encryption: Encryption::default(),
+                };
                 self.peers.insert(info.id, Peer::absent(now, &registration, self.next_age));
                 self.next_age += 1;
             }
@@ -255,7 +270,7 @@ impl Run {
     }
 
     /// Removes peers whose group is not what they think.
-    fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
+    pub(super) fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
         for peer in peers {
             self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned(), term: self.term });
             self.newcomers.remove(*peer);

@@ -7,7 +7,7 @@ use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::time::{Duration, Instant};
-use crate::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
+use crate::wire::control::{Encryption, KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -35,6 +35,8 @@ pub enum Action {
     },
     /// Tell the health plane that this peer is out.
     Evict(PeerId),
+    /// Ask the health plane to probe this peer now: there is evidence that its answer could outweigh.
+    Look(PeerId),
     /// Tell whoever watches.
     Note(Note),
 }
@@ -105,6 +107,8 @@ pub struct Run {
     pub(super) frozen_until: Option<Instant>,
     /// Until then this may be an old run whose members are still on their way.
     pub(super) fresh_after: Option<Instant>,
+    /// Whether the data links are encrypted: whoever came first has said, and the others must want the same.
+    pub(super) encryption: Option<Encryption>,
     pub(super) counters: Counters,
     /// Who is to be lost before the call at hand returns. Losing is never done in the middle of something else:
     /// it aborts, opens epochs and counts votes, and those must find everything in order.
@@ -149,6 +153,7 @@ impl Run {
             next_token: 0,
             frozen_until: None,
             fresh_after: None,
+            encryption: None,
             counters: Counters::default(),
             doomed: VecDeque::new(),
             count_topology: false,

@@ -13,6 +13,8 @@ use serde::Serialize;
 pub struct Status {
     term: u64,
     run_epoch: u64,
+    /// Whether the data links are encrypted, "on" or "off" (rule 34); none while nobody is there.
+    encryption: Option<String>,
     /// How many peers there are; large runs list only the first.
     world_size: usize,
     peers: Vec<PeerStatus>,
@@ -160,6 +162,7 @@ impl Run {
         Status {
             term: self.term,
             run_epoch: self.run_epoch,
+            encryption: self.encryption.map(|encryption| encryption.to_string()),
             world_size: self.peers.len(),
             peers: self.peers.keys().take(STATUS_PEERS_MAX).map(|id| self.peer_status(now, *id)).collect(),
             groups,

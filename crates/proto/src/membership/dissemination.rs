@@ -36,7 +36,7 @@ impl Subject {
 #[derive(Clone, Debug)]
 struct Item {
     record: Record,
-    /// When it was queued; a vouch ages from here.
+    /// When it was queued; what somebody saw ages from here.
     queued: Instant,
     sent: u32,
     /// Later news has a higher number and goes first among equally often sent.
@@ -67,6 +67,11 @@ impl Dissemination {
         }
         self.serial += 1;
         self.insert(subject, Item { record, queued: now, sent: 0, serial: self.serial });
+    }
+
+    /// Whether a sign of life of that member is being spread.
+    pub(super) fn vouches_for(&self, member: PeerId) -> bool {
+        self.items.contains_key(&Subject::Vouch(member))
     }
 
     /// Drops testimony about a member whose case is closed.
@@ -131,15 +136,23 @@ impl Dissemination {
     }
 }
 
-/// The record as it is after waiting here for `waited`: a vouch grows older, everything else keeps.
+/// The record as it is after waiting here for `waited`: what somebody saw grows older, everything else keeps.
 fn aged(record: &Record, waited: Duration) -> Record {
+    let waited_ms = u32::try_from(waited.as_millis()).unwrap_or(u32::MAX);
     match record {
+        Record::Suspect { member, incarnation, accuser, kind, age_ms } => Record::Suspect {
+            member: *member,
+            incarnation: *incarnation,
+            accuser: *accuser,
+            kind: *kind,
+            age_ms: age_ms.saturating_add(waited_ms),
+        },
         Record::Vouch { member, incarnation, voucher, kind, age_ms, silent_ms } => Record::Vouch {
             member: *member,
             incarnation: *incarnation,
             voucher: *voucher,
             kind: *kind,
-            age_ms: age_ms.saturating_add(u32::try_from(waited.as_millis()).unwrap_or(u32::MAX)),
+            age_ms: age_ms.saturating_add(waited_ms),
             silent_ms: *silent_ms,
         },
         other => other.clone(),
@@ -165,6 +178,7 @@ mod tests {
             incarnation: 0,
             accuser: peer(accuser),
             kind: Silence::Silent,
+            age_ms: 0,
         }
     }
 

@@ -157,6 +157,15 @@ impl Membership {
         self.flush_push(now);
     }
 
+    /// Somebody has evidence against that member: it is probed now, so that its answer is heard in time.
+    pub fn handle_evidence(&mut self, now: Instant, member: PeerId) {
+        if !self.left {
+            self.guard(now);
+            self.look(now, member);
+            self.flush_push(now);
+        }
+    }
+
     /// Says goodbye. Afterwards the machine answers nothing and wants nothing.
     pub fn handle_leave(&mut self, _now: Instant) {
         if self.left {
@@ -352,6 +361,10 @@ impl Membership {
 
     // What the files beside this one share.
 
+    pub(super) fn unschedule(&mut self, at: Instant, timer: Timer) {
+        self.timers.remove(&(at, timer));
+    }
+
     pub(super) fn schedule(&mut self, at: Instant, timer: Timer) {
         self.timers.insert((at, timer));
     }
@@ -542,7 +555,14 @@ impl Membership {
 
     /// Ends everything that was doubtful about a member.
     pub(super) fn forget_doubts(&mut self, member: PeerId) {
-        self.cases.remove(&member);
+        if let Some(case) = self.cases.remove(&member) {
+            // A case that is opened and closed again and again must not leave a trail of looks behind.
+            let look = case.look_at.map(|at| (at, Timer::Look(member)));
+            let review = case.review_at.map(|at| (at, Timer::Review(member)));
+            for timer in look.into_iter().chain(review) {
+                self.timers.remove(&timer);
+            }
+        }
         self.dissemination.forget_doubts(member);
         self.probes.retain(|_, probe| probe.target != member);
     }

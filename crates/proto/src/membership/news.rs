@@ -7,6 +7,7 @@
 
 use super::case::{Case, Declared, testimony_life, vouch_life};
 use super::machine::{Failed, Membership, Timer};
+use super::probing::millis;
 use super::table::{Entry, KernelTrust};
 use super::{Event, Path, Source};
 use crate::id::PeerId;
@@ -89,9 +90,7 @@ impl Membership {
         }
         match record {
             Record::Alive { info, incarnation } => self.handle_alive(now, info, incarnation),
-            Record::Suspect { member, incarnation, accuser, kind } => {
-                self.handle_suspect(now, member, incarnation, accuser, kind);
-            }
+            Record::Suspect { .. } => self.handle_suspect(now, record),
             Record::Vouch { .. } => self.handle_vouch(now, record),
             Record::Dead { member, incarnation, reason, accusers } => {
                 self.handle_dead(now, member, incarnation, Declared { reason, accusers });
@@ -202,26 +201,41 @@ impl Membership {
         case
     }
 
-    fn handle_suspect(
-        &mut self,
-        now: Instant,
-        member: PeerId,
-        incarnation: u32,
-        accuser: PeerId,
-        kind: Silence,
-    ) {
+    /// Whether what is said against the member can only be the echo of a doubt that we have just settled. Were it
+    /// news again, it would go round for as long as it takes the refutation to overtake it, and everybody would
+    /// look each time.
+    fn just_settled(&self, now: Instant, member: PeerId) -> bool {
+        let acked = self.table.get(member).and_then(|entry| entry.acked(now));
+        let just_acked = acked.is_some_and(|acked| now.since(acked) < self.config.probe_interval);
+        just_acked && !self.cases.contains_key(&member)
+    }
+
+    /// The member answered us after somebody saw it silent. We may be the only one who can say so.
+    fn refute(&mut self, now: Instant, member: PeerId, incarnation: u32, acked: Instant) {
+        if !self.dissemination.vouches_for(member) {
+            let (voucher, kind) = (self.me.id, SignOfLife::Acked);
+            let age_ms = millis(now.since(acked));
+            let record = Record::Vouch { member, incarnation, voucher, kind, age_ms, silent_ms: 0 };
+            self.dissemination.push(now, record);
+            self.want_push();
+        }
+    }
+
+    fn handle_suspect(&mut self, now: Instant, record: Record) {
+        let Record::Suspect { member, incarnation, accuser, kind, age_ms } = record else { return };
         if accuser == self.me.id {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
+        let seen = now - Duration::from_millis(u64::from(age_ms));
         let acked = self.table.get(member).and_then(|entry| entry.acked(now));
-        let just_acked = acked.is_some_and(|acked| now.since(acked) < self.config.probe_interval);
-        if just_acked && !self.cases.contains_key(&member) {
-            // The echo of a doubt that we have just settled. Were it news again, an accusation would go round for
-            // as long as it takes the refutation to overtake it, and everybody would look each time.
+        let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
+        if let Some(acked) = acked.filter(|acked| *acked >= seen) {
+            return self.refute(now, member, incarnation, acked);
+        }
+        if self.just_settled(now, member) || now.since(seen) > life {
             return;
         }
-        let (repeat, life) = (self.config.suspicion_min / 2, testimony_life(&self.config));
         let case = self.case(now, member, incarnation, now);
         let stale =
             case.testimony.iter().any(|word| word.accuser == accuser && now.since(word.last) >= repeat);
@@ -229,7 +243,7 @@ impl Membership {
         let unseen = case.own.is_none();
         let lookers = if kind == Silence::Refused { REFUSAL_WITNESSES } else { CORROBORATORS };
         if news || stale {
-            self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind });
+            self.dissemination.push(now, Record::Suspect { member, incarnation, accuser, kind, age_ms });
             self.push_wanted |= news;
         }
         if news && unseen && self.rng.chance(lookers / self.size() as f64) {
@@ -306,6 +320,9 @@ impl Membership {
         if matches!(declared.reason, DeathReason::Exited | DeathReason::Evicted) {
             // Seen by the process's own parent, or decided by the coordinator: nothing to check.
             return self.bury(now, member, Some(declared.reason), declared.accusers);
+        }
+        if self.just_settled(now, member) {
+            return;
         }
         let case = self.case(now, member, incarnation, now);
         let news = case.declared.is_none();

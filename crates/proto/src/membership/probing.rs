@@ -108,8 +108,10 @@ impl Membership {
     /// Starts a probe of that member, unless one is under way.
     pub(super) fn look(&mut self, now: Instant, member: PeerId) {
         if let Some(case) = self.cases.get_mut(&member) {
-            case.look_at = None;
             case.looked_at = Some(now);
+            if let Some(at) = case.look_at.take() {
+                self.unschedule(at, Timer::Look(member));
+            }
         }
         let Some(entry) = self.table.get(member) else { return };
         let (address, path) = (entry.info.address, entry.path);
@@ -161,7 +163,13 @@ impl Membership {
         let case = self.cases.get(&target).filter(|case| case.shown != Shown::Alive)?;
         let (member, incarnation) = (target, case.incarnation);
         Some(match case.testimony.first() {
-            Some(word) => Record::Suspect { member, incarnation, accuser: word.accuser, kind: word.kind },
+            Some(word) => Record::Suspect {
+                member,
+                incarnation,
+                accuser: word.accuser,
+                kind: word.kind,
+                age_ms: millis(now.since(word.last)),
+            },
             None => Record::Vouch {
                 member,
                 incarnation,
@@ -336,8 +344,13 @@ impl Membership {
             Unanswered::Silent | Unanswered::Refused => {
                 (!again || due(case.accused_at, self.config.suspicion_min / 2)).then(|| {
                     case.accused_at = Some(now);
-                    let kind = if seen == Unanswered::Refused { Silence::Refused } else { Silence::Silent };
-                    Record::Suspect { member: target, incarnation, accuser: me, kind }
+                    // A refusal was seen just now. Of silence we only know that the ping was not answered: an
+                    // answer to anybody that is younger than the ping refutes it.
+                    let (kind, age_ms) = match seen {
+                        Unanswered::Refused => (Silence::Refused, 0),
+                        _ => (Silence::Silent, millis(now.since(sent))),
+                    };
+                    Record::Suspect { member: target, incarnation, accuser: me, kind, age_ms }
                 })
             }
         };

@@ -184,7 +184,13 @@ impl Stage {
     }
 
     fn accuse(&mut self, member: u8, accuser: u8, kind: Silence) {
-        let record = Record::Suspect { member: peer(member), incarnation: 0, accuser: peer(accuser), kind };
+        self.accuse_late(member, accuser, kind, 0);
+    }
+
+    /// An accusation that was `age_ms` on its way.
+    fn accuse_late(&mut self, member: u8, accuser: u8, kind: Silence, age_ms: u32) {
+        let (member, by) = (peer(member), peer(accuser));
+        let record = Record::Suspect { member, incarnation: 0, accuser: by, kind, age_ms };
         self.say(accuser, None, vec![record]);
     }
 }
@@ -441,13 +447,15 @@ fn a_socket_full_of_news_is_not_pushed_on_packet_by_packet() {
 }
 
 #[test]
-fn the_echo_of_a_settled_accusation_is_not_news_again() {
+fn the_echo_of_a_settled_doubt_is_not_news_again() {
     let mut stage = Stage::new(4);
     stage.run(ms(1_000));
     let mut looks = 0;
+    let (member, reason) = (peer(1), DeathReason::Deaf);
     for step in 0..50 {
         stage.sent.clear();
         stage.accuse(1, 2 + step % 3, Silence::Refused);
+        stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![] }]);
         stage.run(ms(10));
         let pings = stage.sent.iter().filter(|(_, to, _, packet)| {
             number_of(*to) == 1 && matches!(packet.body, Some(Body::Ping { .. }))
@@ -455,6 +463,49 @@ fn the_echo_of_a_settled_accusation_is_not_news_again() {
         looks += pings.count();
     }
     assert!(looks <= 6, "{looks} looks at a member that answers each time, in half a second");
+}
+
+#[test]
+fn a_case_opened_and_closed_again_and_again_leaves_no_trail_of_looks() {
+    let mut stage = Stage::new(40);
+    stage.run(ms(9_000));
+    let (voucher, kind) = (peer(40), SignOfLife::Acked);
+    let vouch = Record::Vouch { member: peer(1), incarnation: 0, voucher, kind, age_ms: 0, silent_ms: 0 };
+    for step in 0..38 {
+        stage.run(ms(5));
+        stage.accuse(1, 2 + step, Silence::Silent);
+        stage.run(ms(5));
+        // Somebody had an answer, which settles it.
+        stage.say(40, None, vec![vouch.clone()]);
+    }
+    stage.run(ms(20));
+    stage.sent.clear();
+    stage.run(ms(1_200));
+    let pings = stage
+        .sent
+        .iter()
+        .filter(|(_, to, _, packet)| number_of(*to) == 1 && matches!(packet.body, Some(Body::Ping { .. })));
+    assert!(pings.count() <= 1, "nobody doubts it any more, and its turn comes once in eight seconds");
+}
+
+#[test]
+fn an_accusation_older_than_the_last_answer_says_nothing() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(3_000));
+    stage.sent.clear();
+    for accuser in 2..=7 {
+        // Everybody was asked once in 1.4 s, so the last answer is younger than that.
+        stage.accuse_late(1, accuser, Silence::Silent, 1_500);
+    }
+    stage.run(ms(150));
+    assert!(stage.about(1).is_empty(), "{:?}", stage.about(1));
+    let vouches = |record: &Record| matches!(record, Record::Vouch { member, kind: SignOfLife::Acked, .. } if *member == peer(1));
+    let said = stage.sent.iter().filter(|(.., packet)| packet.records.iter().any(vouches)).count();
+    assert!(said > 0, "we may be the only one who can say that it lives");
+    stage.run(ms(1_000));
+    stage.script(1, CUT);
+    stage.accuse_late(1, 2, Silence::Silent, 0);
+    assert_eq!(stage.health(1), "suspect", "a fresh one counts");
 }
 
 #[test]
@@ -728,7 +779,7 @@ fn what_is_said_against_us_is_refuted_with_a_higher_incarnation() {
     let member = peer(0);
     let kernel = SignOfLife::Kernel;
     let words = [
-        Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent },
+        Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent, age_ms: 0 },
         Record::Vouch { member, incarnation: 0, voucher: peer(2), kind: kernel, age_ms: 0, silent_ms: 9 },
         Record::Dead { member, incarnation: 0, reason: DeathReason::Silent, accusers: vec![] },
         Record::Leave { member, incarnation: 0 },
@@ -745,7 +796,8 @@ fn what_is_said_against_us_is_refuted_with_a_higher_incarnation() {
 fn who_refuted_a_suspicion_too_late_still_learns_that_it_was_given_up() {
     let mut stage = Stage::new(3);
     let (member, reason) = (peer(0), DeathReason::StalledTooLong);
-    let suspect = Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent };
+    let suspect =
+        Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent, age_ms: 0 };
     let dead = Record::Dead { member, incarnation: 0, reason, accusers: vec![] };
     stage.say(1, None, vec![suspect]);
     stage.say(1, None, vec![dead.clone()]);

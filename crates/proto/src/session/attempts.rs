@@ -46,6 +46,8 @@ pub(super) struct Call {
     attempts: u32,
     /// When the program gave it up.
     pub(super) cancelled: Option<Instant>,
+    /// Why this process could not do its part in the present attempt, and whether it could in another.
+    failure: Option<(String, bool)>,
     /// The last attempt's members in the order of ranks, our rank and the group's size.
     contributors: Vec<PeerId>,
     rank: usize,
@@ -55,7 +57,16 @@ pub(super) struct Call {
 impl Call {
     pub(super) fn new(op: Op) -> Self {
         let stage = Stage::Waiting;
-        Self { op, stage, attempts: 0, cancelled: None, contributors: Vec::new(), rank: 0, world_size: 0 }
+        Self {
+            op,
+            stage,
+            attempts: 0,
+            cancelled: None,
+            failure: None,
+            contributors: Vec::new(),
+            rank: 0,
+            world_size: 0,
+        }
     }
 }
 
@@ -103,6 +114,7 @@ impl Session {
             return self.send(ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
         }
         call.attempts += 1;
+        call.failure = None;
         call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: None };
         let timeout_ms = millis(call.op.deadline.since(now)).max(1);
         let members = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
@@ -168,6 +180,12 @@ impl Session {
                 return;
             }
             (None, PerformResult::Stopped) => Refusal::Cancelled,
+            (None, PerformResult::Failed { why, again }) => {
+                if let Some(call) = self.calls.get_mut(&id) {
+                    call.failure = Some((why, again));
+                }
+                Refusal::Cancelled
+            }
             (None, PerformResult::LinkBroken { from, to, error }) => Refusal::Link { from, to, error },
             (None, PerformResult::Mismatch { peer }) => Refusal::Mismatch { peer },
         };
@@ -296,7 +314,9 @@ impl Session {
                 Some(CallError::Cancelled)
             }
             _ if call.cancelled.is_some() => Some(CallError::Cancelled),
+            _ if let Some((why, false)) = &call.failure => Some(CallError::Failed(why.clone())),
             _ if goes_on => None,
+            _ if let Some((why, true)) = &call.failure => Some(CallError::Failed(why.clone())),
             AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
             AbortReason::LinkBroken { from, to, error } => Some(CallError::LinkBroken { from, to, error }),
             AbortReason::Mismatch { deviating, theirs, .. } => {

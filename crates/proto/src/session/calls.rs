@@ -65,6 +65,13 @@ pub enum PerformResult {
         /// What the system said.
         error: String,
     },
+    /// It stopped although nobody asked it to, and the caller's data is as it was.
+    Failed {
+        /// Why.
+        why: String,
+        /// Whether another attempt may do better.
+        again: bool,
+    },
     /// A frame of that peer belongs to a different call, and the caller's data is as it was.
     Mismatch {
         /// Whose frame.
@@ -148,6 +155,9 @@ pub enum CallError {
     /// The program cancelled it.
     #[error("cancelled")]
     Cancelled,
+    /// This process could not do its part. The others' retries wait for it; do it again, or leave.
+    #[error("this process could not take part: {0}")]
+    Failed(String),
     /// The program uses too many different tags or scopes in one epoch. Fix the program.
     #[error("{tags} tags and scopes are in use, the limit is {TAGS_MAX}: use tags again")]
     TooManyTags {

@@ -15,6 +15,7 @@ use crate::wire::control::{
 use std::collections::{BTreeMap, VecDeque};
 
 /// What the driver is asked to do.
+#[expect(clippy::large_enum_variant, reason = "actions are drained one at a time and never kept in numbers")]
 #[derive(Clone, Debug, PartialEq)]
 pub enum Action {
     /// Dial the coordinator; answer with `handle_connected` or `handle_disconnected`.

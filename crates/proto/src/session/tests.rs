@@ -28,7 +28,13 @@ fn info(number: u8) -> MemberInfo {
 }
 
 fn registration() -> Registration {
-    Registration { info: info(1), group: 0, session: SessionId([7; 16]), min_world: 1 }
+    Registration {
+        info: info(1),
+        group: 0,
+        session: SessionId([7; 16]),
+        min_world: 1,
+        encryption: Encryption::On,
+    }
 }
 
 fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
@@ -566,6 +572,24 @@ fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_othe
     assert_eq!(bench.drain(), [fail(call, error)]);
     bench.session.handle_op_call(bench.now, gather(&[1, 2], bench.now));
     assert_eq!(bench.drain().len(), 2);
+}
+
+#[test]
+fn a_process_that_could_not_take_part_says_why_and_is_not_called_cancelled() {
+    // (retries, whether another attempt may do better, the error if it does not go on)
+    for (retry, again, fails) in
+        [(true, false, true), (false, false, true), (false, true, true), (true, true, false)]
+    {
+        let mut bench = Bench::of(&[1, 2]);
+        let call = bench.call(retry);
+        bench.drain();
+        let refused = bench.performed(call, PerformResult::Failed { why: "no memory".to_owned(), again });
+        assert!(matches!(refused[..], [Action::Send(ToCoordinator::Refuse { .. })]), "{refused:?}");
+        let actions = bench.abort(key(1, 0), AbortReason::Cancelled { by: id(1) });
+        let failed = actions.contains(&fail(call, CallError::Failed("no memory".to_owned())));
+        assert_eq!(failed, fails, "retry {retry}, again {again}: {actions:?}");
+        assert_eq!(actions.contains(&initiate(key(1, 1), retry, 10_000)), !fails, "{actions:?}");
+    }
 }
 
 #[test]

@@ -148,6 +148,42 @@ pub struct Registration {
     /// Members that its group must have before `connect` returns.
     #[n(3)]
     pub min_world: u32,
+    /// Whether its data links are encrypted; one run has one setting (rule 34).
+    #[n(4)]
+    pub encryption: Encryption,
+}
+
+/// Whether the data links of a run are encrypted once both ends have proved themselves (rule 34). Votes and
+/// verdicts always are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode, CborLen)]
+pub enum Encryption {
+    /// TLS to the last byte: the default.
+    #[default]
+    #[n(0)]
+    On,
+    /// Asked for: the ends prove themselves in a TLS handshake, then tensors travel in the clear.
+    #[n(1)]
+    Off,
+}
+
+impl Encryption {
+    /// The one that it is not.
+    #[must_use]
+    pub fn other(self) -> Self {
+        match self {
+            Self::On => Self::Off,
+            Self::Off => Self::On,
+        }
+    }
+}
+
+impl fmt::Display for Encryption {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::On => "on",
+            Self::Off => "off",
+        })
+    }
 }
 
 /// All that a coordinator needs to know of a peer to go on with it (rule 17).
@@ -538,6 +574,9 @@ pub enum KickReason {
     /// The run that it belongs to was resumed without it.
     #[n(4)]
     Superseded,
+    /// It wants its data links encrypted and the run does not, or the other way round (rule 34).
+    #[n(5)]
+    Encryption,
 }
 
 fn text(field: &'static str, text: &str) -> Result<(), InvalidMessage> {

@@ -114,6 +114,10 @@ pub enum Record {
         /// What it saw.
         #[n(3)]
         kind: Silence,
+        /// How long ago the accuser saw it, in milliseconds, kept up to date by whoever passes it on: an answer
+        /// that is younger refutes it.
+        #[n(4)]
+        age_ms: u32,
     },
     /// `voucher` got a sign of life from it, though others did not.
     #[n(2)]

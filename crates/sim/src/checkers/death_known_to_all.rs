@@ -5,13 +5,14 @@
 use super::{Checker, Phase};
 use crate::world::{HealthNode, HealthNotice, HostId, Identity, What, World};
 use outlast_proto::time::Instant;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// Deaths are known to all.
 #[derive(Default)]
 pub struct DeathKnownToAll {
-    /// Who had whom in its active list at some time.
-    met: BTreeSet<(Identity, Identity)>,
+    /// Who had whom in its active list, and since when: a process that is started again under its old name
+    /// remembers nobody.
+    met: BTreeMap<(Identity, Identity), Instant>,
     looked: bool,
 }
 
@@ -23,12 +24,12 @@ impl<N: HealthNode> Checker<N> for DeathKnownToAll {
     fn hear(
         &mut self,
         world: &World<N>,
-        _at: Instant,
+        at: Instant,
         observer: HostId,
         notice: HealthNotice,
     ) -> Result<(), String> {
         if notice.what == What::Joined {
-            self.met.insert((world.host(observer).identity(), notice.subject));
+            self.met.insert((world.host(observer).identity(), notice.subject), at);
         }
         Ok(())
     }
@@ -38,7 +39,8 @@ impl<N: HealthNode> Checker<N> for DeathKnownToAll {
         if !std::mem::replace(&mut self.looked, true) {
             for (_, host) in world.hosts() {
                 let Some(node) = host.node() else { continue };
-                self.met.extend(node.view().active.iter().map(|row| (host.identity(), row.member)));
+                let active = node.view().active;
+                self.met.extend(active.iter().map(|row| ((host.identity(), row.member), world.now())));
             }
         }
         Ok(())
@@ -74,9 +76,10 @@ impl DeathKnownToAll {
             ));
         }
         let me = world.host(host).identity();
-        let missing = dead.iter().filter(|(who, _)| self.met.contains(&(me, **who))).find(|(who, at)| {
-            let lived = world.chronicle().started(me).is_some_and(|start| start < **at);
-            lived && !view.failed.iter().any(|row| row.member == **who)
+        let started = world.chronicle().started(me).unwrap_or_default();
+        let missing = dead.iter().find(|(who, at)| {
+            let met = self.met.get(&(me, **who)).is_some_and(|met| started <= *met && *met < **at);
+            met && !view.failed.iter().any(|row| row.member == **who)
         });
         match missing {
             Some((who, at)) => Err(format!("{host} never learned that {who} ended at {at:?}")),

@@ -5,7 +5,7 @@ use outlast_proto::coordinator::{Action, Config, ConnectionId, Run};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::Preset;
 use outlast_proto::time::Instant;
-use outlast_proto::wire::control::{Registration, SessionId, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToCoordinator, ToPeer};
 use outlast_proto::wire::membership::MemberInfo;
 use std::time::Duration;
 
@@ -49,8 +49,13 @@ pub fn measure(peers: usize, rounds: u32, mut clock: impl FnMut() -> Duration) -
             name: format!("node-{index}"),
             meta: Vec::new(),
         };
-        let registration =
-            Registration { info, group: 0, session: SessionId([1; 16]), min_world: peers as u32 };
+        let registration = Registration {
+            info,
+            group: 0,
+            session: SessionId([1; 16]),
+            min_world: peers as u32,
+            encryption: Encryption::On,
+        };
         run.handle_message(now, at(index), id(index), ToCoordinator::Register(registration, 1, 0));
     }
     drain(&mut run, &mut epoch);

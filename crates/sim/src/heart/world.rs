@@ -14,7 +14,7 @@ use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset};
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{self, CallId, PerformResult};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{Registration, SessionId, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToCoordinator, ToPeer};
 use outlast_proto::wire::membership::{DeathReason, MemberInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -315,7 +315,7 @@ impl World {
                 }
                 Action::Close(ConnectionId(wire)) => self.coordinator_closes(wire),
                 Action::Connect { token, to, timeout } => self.knock(index, token, to, timeout),
-                Action::Evict(_) => {}
+                Action::Evict(_) | Action::Look(_) => {}
                 Action::Note(note) => {
                     self.line(|| format!("coordinator {index}: {note:?}"));
                     if let Note::Lost(peer, reason) = note {
@@ -432,7 +432,7 @@ impl World {
             name: format!("p{index}"),
             meta: Vec::new(),
         };
-        Registration { info, group, session: SessionId(session), min_world: 1 }
+        Registration { info, group, session: SessionId(session), min_world: 1, encryption: Encryption::On }
     }
 
     pub(super) fn spawn(&mut self, group: u32) -> usize {

@@ -18,6 +18,10 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
         number("evictions"),
         number("kicks"),
     );
+    if status["encryption"] == "off" {
+        // Rule 34: whoever looks at a run must see this.
+        text.push_str("the data links are NOT encrypted: its peers asked for that with encryption off\n\n");
+    }
     let mut peers: Vec<_> = list(&status["peers"]).iter().collect();
     peers.sort_by_key(|peer| (peer["group"].as_u64(), peer["rank"].as_u64().unwrap_or(u64::MAX)));
     if peers.is_empty() {
@@ -132,7 +136,14 @@ mod tests {
         assert!(lines[0].contains("epoch 7") && lines[0].contains("1 aborted"), "{text}");
         assert!(lines[3].starts_with("0      0     a ") && lines[3].ends_with("all_reduce  0.5 s"), "{text}");
         assert!(lines[4].contains("stalled") && lines[4].contains("Idle for 1.2 s"), "{text}");
+        assert!(!text.contains("NOT encrypted"), "{text}");
         assert!(text.contains("a -> b") && text.contains("waits since 0.5 s for b"), "{text}");
+    }
+
+    #[test]
+    fn plaintext_is_said_aloud() {
+        let status = serde_json::json!({"encryption": "off"});
+        assert!(render(&"default".parse().unwrap(), "127.0.0.1:1", &status).contains("NOT encrypted"));
     }
 
     #[test]

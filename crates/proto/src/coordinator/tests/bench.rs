@@ -20,6 +20,8 @@ pub(super) struct Bench {
     pub(super) closed: Vec<ConnectionId>,
     pub(super) notes: Vec<Note>,
     pub(super) knocks: Vec<(ConnectToken, std::net::SocketAddr)>,
+    /// Whom the health plane was asked to probe.
+    pub(super) looks: Vec<PeerId>,
 }
 
 pub(super) fn id(number: u8) -> PeerId {
@@ -41,7 +43,13 @@ pub(super) fn info(number: u8) -> MemberInfo {
 }
 
 pub(super) fn registration(number: u8, group: u32, min_world: u32) -> Registration {
-    Registration { info: info(number), group, session: SessionId([number; 16]), min_world }
+    Registration {
+        info: info(number),
+        group,
+        session: SessionId([number; 16]),
+        min_world,
+        encryption: Encryption::On,
+    }
 }
 
 pub(super) fn call(count: u64) -> Fingerprint {
@@ -75,6 +83,7 @@ impl Bench {
             closed: Vec::new(),
             notes: Vec::new(),
             knocks: Vec::new(),
+            looks: Vec::new(),
         }
     }
 
@@ -104,6 +113,7 @@ impl Bench {
                 }
                 Action::Connect { token, to, .. } => self.knocks.push((token, to)),
                 Action::Evict(_) => {}
+                Action::Look(peer) => self.looks.push(peer),
                 Action::Note(note) => self.notes.push(note),
             }
         }

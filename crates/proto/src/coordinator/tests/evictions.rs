@@ -29,6 +29,7 @@ fn a_closed_connection_and_a_refusal_evict_after_a_probe_timeout() {
     let mut bench = trusted(&[1, 2]);
     bench.close(2);
     bench.answer_knocks(ConnectOutcome::Refused);
+    assert_eq!(bench.looks, [id(2), id(2)], "it is asked itself, too: at the close and at the refusal");
     bench.wait(ms(49));
     assert_eq!(bench.lost(), []);
     bench.wait(ms(1));

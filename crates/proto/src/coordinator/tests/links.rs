@@ -123,10 +123,43 @@ fn a_report_of_an_old_epoch_has_no_effect() {
 #[test]
 fn of_two_ends_the_one_that_is_in_doubt_leaves() {
     let mut bench = Bench::of(&[1, 2]);
-    bench.health(1, Sign::Suspect);
     bench.say(2, broken(2, 1, 1, true));
+    bench.health(1, Sign::Suspect);
     bench.wait(ms(25));
     assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+}
+
+#[test]
+fn a_link_to_a_stopped_process_cannot_be_dialled_and_that_says_nothing_about_the_link() {
+    let mut bench = Bench::of(&[1, 2]);
+    for (seq, sign) in [(0, Sign::Stalled), (1, Sign::Suspect)] {
+        bench.health(1, sign);
+        bench.all_say(&[1, 2], &initiate(key(1, 0, seq)));
+        bench.say(2, broken(2, 1, 1, true));
+        bench.wait(ms(25));
+        assert_eq!(bench.lost(), [], "{sign:?}");
+        assert!(bench.told(2).contains(&ToPeer::Proceed { group: 0, epoch: 1 }), "it tries again");
+    }
+    bench.health(1, Sign::Alive { acked: None });
+    bench.say(2, broken(2, 1, 1, true));
+    bench.wait(ms(25));
+    assert_eq!(bench.lost().len(), 1, "no ring without that link");
+}
+
+#[test]
+fn the_way_back_of_a_broken_link_is_used_only_if_it_must_be() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    let record = bench.epoch(1).unwrap();
+    let ring: Vec<_> = record.ring.iter().map(|rank| record.roster[*rank as usize].id).collect();
+    let follows = |a, b| (0..4).any(|at| ring[at] == a && ring[(at + 1) % 4] == b);
+    assert!(!follows(id(1), id(2)) && !follows(id(2), id(1)), "{ring:?}");
+    // Three cannot avoid both.
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    assert_eq!((members(&bench.epoch(1).unwrap()).len(), bench.lost()), (3, vec![]));
 }
 
 #[test]

@@ -127,3 +127,41 @@ fn a_flapping_connection_leaves_nothing_behind() {
     assert!(bench.run.timers() <= 4, "{} timers", bench.run.timers());
     assert_eq!(bench.run.connections(), 2);
 }
+
+/// Registers peer 9 with plaintext data links.
+fn register_plain(bench: &mut Bench) {
+    let (at, now) = (bench.connection(), bench.now);
+    bench.at.insert(9, at);
+    let plain = Registration { encryption: Encryption::Off, ..registration(9, 0, 2) };
+    bench.run.handle_message(now, at, id(9), ToCoordinator::Register(plain, 1, 0));
+    bench.drain();
+}
+
+#[test]
+fn a_peer_that_asks_for_another_encryption_is_told_so_and_disturbs_nobody() {
+    let mut bench = Bench::of(&[1, 2]);
+    register_plain(&mut bench);
+    let (reason, text) = bench.kicked(9).unwrap();
+    assert_eq!(reason, KickReason::Encryption);
+    assert!(text.contains("encryption on") && text.contains("encryption off"), "{text}");
+    bench.assert_told(&[1, 2], &[]);
+    assert!(bench.run.status(bench.now).to_json().contains(r#""encryption":"on""#));
+}
+
+#[test]
+fn whoever_comes_first_says_whether_links_are_encrypted_and_a_run_that_comes_back_says_it_again() {
+    let mut bench = Bench::new();
+    register_plain(&mut bench);
+    assert!(bench.run.status(bench.now).to_json().contains(r#""encryption":"off""#));
+    bench.register(1, 0, 1);
+    assert_eq!(bench.kicked(1).unwrap().0, KickReason::Encryption);
+    // This coordinator was restarted: the members of before come back, and their word counts.
+    bench.resume(2, resume(2, record(3, &[2, 3])));
+    assert_eq!(bench.kicked(9).unwrap().0, KickReason::Encryption);
+    assert!(bench.run.status(bench.now).to_json().contains(r#""encryption":"on""#));
+    let mut deviating = resume(3, record(3, &[2, 3]));
+    deviating.registration.encryption = Encryption::Off;
+    bench.resume(3, deviating);
+    assert_eq!(bench.kicked(3).unwrap().0, KickReason::Encryption);
+    assert_eq!(bench.kicked(2), None);
+}

@@ -1,0 +1,195 @@
+//! `outlast bench`: what it costs, measured with real processes on this machine.
+//!
+//! A figure is worth something beside another one that was taken under the same conditions. So `all-reduce`
+//! measures the whole thing and the bare ring (the same bytes without votes) by turns, operation by operation,
+//! in the same processes: whatever else the machine does meanwhile hits both alike, and the difference is what
+//! votes cost. Every result is checked once per size before it is timed.
+//!
+//! The processes are this program again; they meet through a coordinator inside the first one.
+
+mod member;
+mod report;
+
+use crate::ExitCode;
+use anyhow::{Context as _, bail};
+use clap::{Subcommand, ValueEnum};
+use outlast::Coordinator;
+use outlast::communicator::Encryption;
+use outlast::membership::Preset;
+use std::io::{BufRead as _, BufReader};
+use std::net::Ipv4Addr;
+use std::process::{Child, Stdio};
+use std::time::{Duration, Instant};
+
+/// After the last line of the first member the others have this long to end.
+const END_TIMEOUT: Duration = Duration::from_secs(30);
+const GLANCE: Duration = Duration::from_millis(20);
+
+const EXAMPLES: &str = "\
+Example: what do votes and encryption cost here?
+  outlast bench all-reduce --world 4 --bytes 64KiB,1MiB,16MiB
+  outlast bench all-reduce --encryption off --json | jq .";
+
+/// Measure on this machine.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    what: What,
+}
+
+#[derive(Debug, Subcommand)]
+enum What {
+    AllReduce(AllReduce),
+    /// One of the processes of a measurement; started by the others.
+    #[command(hide = true)]
+    Member(member::Member),
+}
+
+/// Time all-reduce of f32 between processes over loopback, with votes and without.
+#[derive(Debug, clap::Args)]
+#[command(after_help = EXAMPLES)]
+struct AllReduce {
+    /// Processes
+    #[arg(long, default_value_t = 2, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=64))]
+    world: u32,
+    /// Sizes of the tensor, separated by commas (as in 4096, 64KiB, 16MiB)
+    #[arg(long, value_name = "SIZES", value_delimiter = ',', value_parser = size,
+          default_value = "4KiB,16KiB,64KiB,256KiB,1MiB,4MiB,16MiB,64MiB,256MiB")]
+    bytes: Vec<usize>,
+    /// Whether data links are encrypted
+    #[arg(long, value_enum, default_value = "on")]
+    encryption: OnOff,
+    /// Only the bare ring: no votes, no receipts, always in the clear
+    #[arg(long)]
+    no_votes: bool,
+    /// Only with votes: do not measure the bare ring by turns
+    #[arg(long, conflicts_with = "no_votes")]
+    no_ring: bool,
+    /// Time for each size, in seconds
+    #[arg(long, default_value_t = 1.5, value_name = "SECONDS")]
+    seconds: f64,
+    /// One JSON object per line
+    #[arg(long)]
+    json: bool,
+}
+
+#[derive(Debug, Clone, Copy, ValueEnum)]
+enum OnOff {
+    On,
+    Off,
+}
+
+/// What one measurement is told on its command line, and what the members measure.
+pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    match &args.what {
+        What::AllReduce(args) => all_reduce(args),
+        What::Member(args) => member::run(args),
+    }
+}
+
+fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
+    if !(args.seconds.is_finite() && args.seconds > 0.0) {
+        bail!("--seconds {}: it must be more than nothing", args.seconds);
+    }
+    let coordinator =
+        Coordinator::builder().listen((Ipv4Addr::LOCALHOST, 0).into()).preset(Preset::Local).start()?;
+    let encryption = match args.encryption {
+        OnOff::On => Encryption::On,
+        OnOff::Off => Encryption::Off,
+    };
+    let mut members = Members(Vec::new());
+    for number in 0..args.world {
+        let mut command = crate::itself().context("cannot find this program's own file")?;
+        command.args([
+            "bench",
+            "member",
+            "--number",
+            &number.to_string(),
+            "--world",
+            &args.world.to_string(),
+        ]);
+        command.args(["--encryption", &encryption.to_string(), "--seconds", &args.seconds.to_string()]);
+        command.args(["--coordinator", &coordinator.address().to_string()]);
+        let sizes: Vec<_> = args.bytes.iter().map(usize::to_string).collect();
+        command.args(["--bytes", &sizes.join(",")]);
+        if !args.no_votes {
+            command.arg("--votes");
+        }
+        if !args.no_ring {
+            command.arg("--ring");
+        }
+        // The environment, not the command line: other users can read that one.
+        command.env("OUTLAST_SECRET", coordinator.secret().to_text());
+        command.env_remove("OUTLAST_RUN_ID").env_remove("OUTLAST_GROUP");
+        command.stdin(Stdio::null()).stdout(Stdio::piped());
+        members.0.push(command.spawn().context("cannot start a member")?);
+    }
+    let output = members.0[0].stdout.take().context("its output is piped")?;
+    let mut report = report::Report::new(args.json);
+    for line in BufReader::new(output).lines() {
+        report.add(&line?)?;
+    }
+    members.end()?;
+    report.finish()?;
+    Ok(ExitCode::SUCCESS)
+}
+
+/// The processes of one measurement; none outlives it.
+struct Members(Vec<Child>);
+
+impl Members {
+    /// Waits for all; one that failed ends the others.
+    fn end(&mut self) -> anyhow::Result<()> {
+        let deadline = Instant::now() + END_TIMEOUT;
+        for (number, child) in self.0.iter_mut().enumerate() {
+            let status = loop {
+                if let Some(status) = child.try_wait()? {
+                    break status;
+                }
+                if Instant::now() > deadline {
+                    bail!("member {number} does not end");
+                }
+                std::thread::sleep(GLANCE);
+            };
+            if !status.success() {
+                bail!("member {number} failed: {status}; its message is above");
+            }
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        for child in &mut self.0 {
+            let _ = child.kill();
+            let _ = child.wait();
+        }
+    }
+}
+
+/// As in `4096`, `64KiB`, `16MiB`, `1GiB`.
+fn size(text: &str) -> Result<usize, String> {
+    let digits = text.trim_end_matches(|letter: char| letter.is_ascii_alphabetic());
+    let shift = match &text[digits.len()..] {
+        "" | "B" => 0,
+        "KiB" | "K" | "k" => 10,
+        "MiB" | "M" => 20,
+        "GiB" | "G" => 30,
+        unit => return Err(format!("{unit:?} is no unit: write KiB, MiB or GiB")),
+    };
+    let number: usize = digits.parse().map_err(|error| format!("{digits:?}: {error}"))?;
+    let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= 64 << 30);
+    bytes.ok_or_else(|| format!("{text} is more than 64 GiB"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn sizes_have_units() {
+        assert_eq!([size("12"), size("4KiB"), size("256MiB")], [Ok(12), Ok(4 << 10), Ok(256 << 20)]);
+        assert!(size("3 apples").is_err() && size("-1").is_err() && size("99999GiB").is_err());
+    }
+}

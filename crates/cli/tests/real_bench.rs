@@ -1,0 +1,47 @@
+//! `outlast bench all-reduce` as a person uses it: small, because what it measures is not judged here.
+
+use assert_cmd::cargo::CommandCargoExt as _;
+use serde_json::Value;
+use std::process::Command;
+
+fn bench(arguments: &[&str]) -> String {
+    let mut command = Command::cargo_bin("outlast").unwrap();
+    command.args(["bench", "all-reduce", "--seconds", "0.05"]).args(arguments);
+    let output = command.output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn it_measures_with_votes_and_without_in_both_encryptions() {
+    for encryption in ["on", "off"] {
+        let text = bench(&["--world", "3", "--bytes", "4,64KiB", "--encryption", encryption, "--json"]);
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let what: Vec<_> = lines
+            .iter()
+            .map(|line| (line["bytes"].as_u64().unwrap(), line["what"].as_str().unwrap()))
+            .collect();
+        assert_eq!(what, [(4, "votes"), (4, "ring"), (65_536, "votes"), (65_536, "ring")]);
+        for line in &lines {
+            let (best, median) = (line["best"].as_f64().unwrap(), line["median"].as_f64().unwrap());
+            assert!(0.0 < best && best <= median, "{line}");
+            assert_eq!(line["encryption"], encryption);
+        }
+    }
+}
+
+#[test]
+fn the_bare_ring_alone_makes_a_table() {
+    let text = bench(&["--no-votes", "--bytes", "1KiB"]);
+    let rows: Vec<Vec<_>> = text.lines().map(|line| line.split_whitespace().collect()).collect();
+    assert_eq!(rows.len(), 2, "{text}");
+    assert_eq!(rows[1][..5], ["1", "KiB", "-", "-", "-"], "{text}");
+}
+
+#[test]
+fn a_size_without_a_known_unit_is_refused() {
+    let mut command = Command::cargo_bin("outlast").unwrap();
+    let output = command.args(["bench", "all-reduce", "--bytes", "3furlongs"]).output().unwrap();
+    assert!(!output.status.success());
+    assert!(String::from_utf8(output.stderr).unwrap().contains("furlongs"));
+}

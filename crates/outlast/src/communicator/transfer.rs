@@ -1,0 +1,194 @@
+//! Send and receive: two members, no vote (rule 8).
+//!
+//! A transfer belongs to the epoch in which both ends are members; when that epoch ends under it, it ends with an
+//! error that says why, on its two ends and nowhere else. It is not retried: whether the other end got its part
+//! done is known to the other end alone.
+
+use super::{Call, CallBuffers, Communicator, Element, Error};
+use crate::executor::{Abort, Stopped, TransferSpec};
+use outlast_proto::collective::{Fingerprint, GroupEpoch, OpKind, Seq, Tag};
+use outlast_proto::id::PeerId;
+use outlast_proto::limits::TAGS_MAX;
+use outlast_proto::session::CallError;
+use outlast_proto::wire::control::{LossReason, Waiting};
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+/// Which transfers of one name this is about: the other end, the tag, and whether we receive.
+type Name = (PeerId, Tag, bool);
+
+/// What a communicator remembers of its transfers.
+#[derive(Debug, Default)]
+pub(super) struct Transfers(Mutex<Book>);
+
+#[derive(Debug, Default)]
+struct Book {
+    epoch: GroupEpoch,
+    /// The number of the next receive under each name in this epoch.
+    next: BTreeMap<(PeerId, Tag), Seq>,
+    open: BTreeSet<Name>,
+}
+
+/// A transfer under way; two under one name would take each other's bytes.
+struct Open<'a> {
+    transfers: &'a Transfers,
+    name: Name,
+}
+
+impl Transfers {
+    fn book(&self) -> MutexGuard<'_, Book> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Begins a transfer. A receive gets its number.
+    fn begin(&self, epoch: GroupEpoch, name: Name) -> Result<(Open<'_>, Seq), Error> {
+        let (peer, tag, receives) = name;
+        let mut book = self.book();
+        if book.epoch != epoch {
+            (book.epoch, book.next) = (epoch, BTreeMap::new());
+        }
+        if !book.open.insert(name) {
+            let words = if receives { "receive from" } else { "send to" };
+            let text = format!("a {words} {} under tag {tag} is in flight", peer.short());
+            return Err(Error::InvalidArgument(text));
+        }
+        let open = Open { transfers: self, name };
+        let tags = book.next.len();
+        let mut number = 0;
+        if receives {
+            if tags >= TAGS_MAX && !book.next.contains_key(&(peer, tag)) {
+                drop(book);
+                return Err(CallError::TooManyTags { tags }.into());
+            }
+            let next = book.next.entry((peer, tag)).or_default();
+            number = *next;
+            *next += 1;
+        }
+        drop(book);
+        Ok((open, number))
+    }
+}
+
+impl Drop for Open<'_> {
+    fn drop(&mut self) {
+        self.transfers.book().open.remove(&self.name);
+    }
+}
+
+impl Communicator {
+    /// Sends `data` to a member that receives as many elements. Returns when they are there. Of `call` only the
+    /// tag, the time limit and the interrupt count.
+    pub fn send<T: Element>(&self, data: &[T], to: PeerId, call: &Call) -> Result<(), Error> {
+        self.send_buffers(CallBuffers::out_of_place([data], []), to, call)
+    }
+
+    /// Fills `data` with what a member sends.
+    pub fn recv<T: Element>(&self, data: &mut [T], from: PeerId, call: &Call) -> Result<(), Error> {
+        self.recv_buffers(CallBuffers::out_of_place([], [data]), from, call)
+    }
+
+    /// As [`Self::send`], from memory of any type: one input.
+    pub fn send_buffers(&self, mut buffers: CallBuffers<'_>, to: PeerId, call: &Call) -> Result<(), Error> {
+        buffers.keep(true, false);
+        self.transfer(buffers, to, false, call)
+    }
+
+    /// As [`Self::recv`], into memory of any type: one output.
+    pub fn recv_buffers(&self, mut buffers: CallBuffers<'_>, from: PeerId, call: &Call) -> Result<(), Error> {
+        buffers.keep(false, true);
+        self.transfer(buffers, from, true, call)
+    }
+
+    fn transfer(
+        &self,
+        buffers: CallBuffers<'_>,
+        peer: PeerId,
+        receives: bool,
+        call: &Call,
+    ) -> Result<(), Error> {
+        self.creator.check()?;
+        let counts: Vec<_> = buffers.input_counts().chain(buffers.output_counts()).collect();
+        let [elements] = counts[..] else {
+            return Err(Error::InvalidArgument(format!(
+                "a transfer of {} tensors instead of one",
+                counts.len()
+            )));
+        };
+        let me = self.control.me();
+        let (group, epoch, members) = self.control.present()?;
+        if peer == me || !members.contains(&peer) {
+            let known = self.control.view().peers.iter().any(|known| known.id == peer);
+            if known && peer != me {
+                return Err(self.control.why_lost(peer).into());
+            }
+            let text = format!("{} is no other member of this group", peer.short());
+            return Err(Error::InvalidArgument(text));
+        }
+        let timeout = call.timeout.unwrap_or(self.timeout);
+        let (_open, number) = self.transfers.begin(epoch, (peer, call.tag, receives))?;
+        let spec = TransferSpec {
+            group,
+            epoch,
+            peer,
+            tag: call.tag,
+            receives: receives.then_some(number),
+            fingerprint: Fingerprint::new(OpKind::SendReceive, buffers.data_type(), [elements as u64]),
+            deadline: std::time::Instant::now() + timeout,
+        };
+        let abort = Abort::new();
+        let trigger = abort.clone();
+        let _attached = call.interrupt.as_ref().map(|interrupt| interrupt.attach(move || trigger.trigger()));
+        // SAFETY: this is the only attempt.
+        let outcome = self.data.transfer(&spec, unsafe { buffers.attempt() }, &abort);
+        let outcome = outcome.map(crate::executor::Performed::commit);
+        self.control.refresh();
+        outcome.map_err(|stopped| self.why_stopped(&spec, &abort, stopped))
+    }
+
+    /// What the program is told of a transfer that stopped.
+    fn why_stopped(&self, spec: &TransferSpec, abort: &Abort, stopped: Stopped) -> Error {
+        let (me, peer) = (self.control.me(), spec.peer);
+        let error = match stopped {
+            _ if abort.is_triggered() => CallError::Cancelled,
+            Stopped::Deadline => CallError::Timeout(vec![self.waiting_for(peer)]),
+            Stopped::LinkBroken { towards, error, .. } => {
+                let (from, to) = if towards { (me, peer) } else { (peer, me) };
+                CallError::LinkBroken { from, to, error }
+            }
+            Stopped::Mismatch { theirs, .. } => CallError::Mismatch {
+                ours: spec.fingerprint.to_string(),
+                others: format!("another type or count (fingerprint {theirs:016x})"),
+            },
+            Stopped::GivenUp(why) => CallError::GivenUp(why.to_owned()),
+            // The epoch ended under it, or the session.
+            Stopped::Aborted | Stopped::Stale | Stopped::Closed => match self.control.present() {
+                Err(error) => return error,
+                Ok((_, _, members)) if !members.contains(&peer) => self.control.why_lost(peer),
+                Ok((_, epoch, _)) => {
+                    CallError::GivenUp(format!("the group went on from epoch {} to {epoch}", spec.epoch))
+                }
+            },
+            Stopped::NoMemory(why) => return Error::Start(std::io::Error::other(why)),
+        };
+        error.into()
+    }
+
+    fn waiting_for(&self, peer: PeerId) -> Waiting {
+        let known = self.peers().into_iter().find(|known| known.id == peer);
+        Waiting {
+            peer,
+            name: known.as_ref().map_or_else(String::new, |known| known.name.clone()),
+            health: known.map_or("gone", |known| known.health).to_owned(),
+            last_call: "nothing that answers".to_owned(),
+            age_ms: 0,
+        }
+    }
+}
+
+impl super::control::Control {
+    /// Why a peer that was a member is none any more.
+    pub(super) fn why_lost(&self, peer: PeerId) -> CallError {
+        let reason = self.left().into_iter().find(|(gone, _)| *gone == peer);
+        CallError::PeersLost(vec![(peer, reason.map_or(LossReason::Left, |(_, reason)| reason))])
+    }
+}

@@ -1,0 +1,99 @@
+//! From one member to another: send and receive, outside of any transaction (rule 8).
+//!
+//! Nobody votes on a transfer, so its two ends must find each other and agree on the end by themselves. Each
+//! receive has a number; it tells the sender "ready for number 7", and takes that back if it gives up. A sender
+//! has no number of its own and serves whatever its receiver waits for. So a call that timed out on one side
+//! never leaves the two counting differently: the next send meets the next receive.
+//!
+//! ```text
+//! receiver                      sender
+//!    | -- ready, number 7 ------> |      a sender that comes later finds it waiting
+//!    | <------- blocks of 7 ----- |
+//!    | -- 7 received -----------> |      the sender returns with this, and not before
+//! ```
+//!
+//! The invariant: a send that returned well was received whole, by a receive that returned well or was given up
+//! in the moment between. A receive that did not return well leaves its memory as it was.
+
+use super::Stopped;
+use super::arithmetic::Arithmetic;
+use super::memory::Buffers;
+use super::operation::{End, Operation, Parts};
+use super::plane::{DataPlane, Performed};
+use super::seat::Seat;
+use super::undo::UndoLog;
+use super::wakeup::Abort;
+use outlast_proto::collective::frame::OpName;
+use outlast_proto::collective::plan::Plan;
+use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, Seq, Tag};
+use outlast_proto::id::PeerId;
+use std::sync::Arc;
+use std::time::Instant;
+
+/// One end of a transfer.
+#[derive(Clone, Debug)]
+pub struct TransferSpec {
+    /// The group.
+    pub group: Group,
+    /// The epoch in which both ends are members.
+    pub epoch: GroupEpoch,
+    /// The other end.
+    pub peer: PeerId,
+    /// Its name among the transfers from the one to the other.
+    pub tag: Tag,
+    /// The number of a receive: higher than that of the last under this name. None for a send.
+    pub receives: Option<Seq>,
+    /// What must be equal on both ends.
+    pub fingerprint: Fingerprint,
+    /// When to stop at the latest.
+    pub deadline: Instant,
+}
+
+impl DataPlane {
+    /// Sends or receives. Returns when the receiver has all of it and the sender knows, or when it stopped; then
+    /// memory is as it was. In both cases nobody else holds the memory any more.
+    ///
+    /// # Panics
+    /// If the buffers do not have the size that the fingerprint says.
+    pub fn transfer<'a>(
+        &self,
+        spec: &TransferSpec,
+        buffers: Buffers<'a>,
+        abort: &Abort,
+    ) -> Result<Performed<'a>, Stopped> {
+        let shared = &self.shared;
+        let started = Instant::now();
+        let sends = spec.receives.is_none();
+        let call = &spec.fingerprint;
+        let plan =
+            Plan::transfer(call, spec.peer, sends).map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        let region = buffers.into_region();
+        let bytes = call.elements() as usize * call.data_type.size();
+        let given = (region.input_bytes(), region.output_bytes());
+        assert_eq!(given, if sends { (bytes, 0) } else { (0, bytes) }, "buffers as the call says: {call}");
+        let undo = UndoLog::new(region, plan.block_bytes(), &shared.undo)
+            .map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        if abort.is_triggered() {
+            return Err(Stopped::Aborted);
+        }
+        let ends = if sends { (shared.me, spec.peer) } else { (spec.peer, shared.me) };
+        let number = spec.receives.unwrap_or(Seq::MAX);
+        let seat = Arc::new(Seat::default());
+        let parts = Parts {
+            name: OpName::transfer(spec.group, spec.epoch, ends, spec.tag, number),
+            fingerprint: call.digest(),
+            plan,
+            arithmetic: Arithmetic::new(call, 2),
+            deadline: spec.deadline,
+            abort: abort.clone(),
+            seat: Arc::clone(&seat),
+            window_bytes: shared.settings.window_bytes,
+            end: Some(if sends { End::Sends } else { End::Receives }),
+        };
+        let _listening = abort.listen(&shared.wakeup);
+        let operation = Box::new(Operation::new(parts, undo));
+        let (operation, ending) = shared.run(operation, &seat);
+        ending?;
+        Ok(Performed::of(*operation, started))
+    }
+}

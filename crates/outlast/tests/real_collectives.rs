@@ -1,0 +1,316 @@
+//! Every collective through real communicators and a coordinator, in one process: shapes, receipts, losses.
+
+use half::{bf16, f16};
+use outlast::communicator::{
+    Call, CallBuffers, DataType, Error, Interrupt, NextStep, OpKind, Quantisation, ReduceOp,
+};
+use outlast::membership::Preset;
+use outlast::{Communicator, Coordinator};
+use outlast_proto::session::CallError;
+use std::sync::{Arc, Barrier};
+use std::thread;
+use std::time::{Duration, Instant};
+
+fn coordinator() -> Coordinator {
+    let listen = "127.0.0.1:0".parse().expect("an address");
+    Coordinator::builder().listen(listen).preset(Preset::Local).start().expect("a coordinator")
+}
+
+fn peer(coordinator: &Coordinator, name: &str) -> Arc<Communicator> {
+    let comm = Communicator::builder()
+        .coordinator(coordinator.address().to_string())
+        .secret(coordinator.secret().clone())
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .preset(Preset::Local)
+        .timeout(Duration::from_secs(20))
+        .name(name)
+        .start()
+        .expect("a communicator");
+    Arc::new(comm)
+}
+
+/// Runs `program` as that many connected peers at once and gives back what each returned.
+fn together<T: Send + 'static>(
+    count: usize,
+    program: impl Fn(Arc<Communicator>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let (coordinator, program) = (coordinator(), Arc::new(program));
+    let threads: Vec<_> = (0..count)
+        .map(|number| {
+            let (comm, program) = (peer(&coordinator, &format!("p{number}")), Arc::clone(&program));
+            thread::spawn(move || {
+                comm.connect(count as u32).expect("admitted");
+                program(comm)
+            })
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().expect("a peer's program")).collect()
+}
+
+#[test]
+fn each_collective_has_the_shape_that_its_users_expect() {
+    let world = 3;
+    together(world, move |comm| {
+        let (rank, call) = (comm.rank(), Call::default());
+        let root = comm.peers()[1].id;
+        let mine: Vec<i32> = (0..4).map(|i| (10 * rank + i) as i32).collect();
+        let everybodys: Vec<i32> = (0..12).map(|i| 10 * (i / 4) + i % 4).collect();
+
+        let mut out = vec![-1; 12];
+        let receipt = comm.all_gather(&mut out, &mine, &call).expect("an all_gather");
+        assert_eq!((&out, receipt.algorithm, receipt.contributors.len()), (&everybodys, "ring", 3));
+
+        let mut part = vec![-1; 4];
+        comm.reduce_scatter(&mut part, &everybodys, &call).expect("a reduce_scatter");
+        assert_eq!(part, mine.iter().map(|x| 3 * x).collect::<Vec<_>>());
+
+        let mut data = mine.clone();
+        comm.broadcast(&mut data, root, &call).expect("a broadcast");
+        assert_eq!(data, [10, 11, 12, 13]);
+
+        let mut data = mine.clone();
+        comm.reduce(&mut data, root, &Call::new(ReduceOp::Max)).expect("a reduce");
+        assert_eq!(data, if rank == 1 { vec![20, 21, 22, 23] } else { mine.clone() });
+
+        let mut out = vec![-1; if rank == 1 { 12 } else { 0 }];
+        comm.gather(&mut out, &mine, root, &call).expect("a gather");
+        assert_eq!(out, if rank == 1 { everybodys.clone() } else { Vec::new() });
+
+        let mut part = vec![-1; 4];
+        let whole = if rank == 1 { everybodys.clone() } else { Vec::new() };
+        comm.scatter(&mut part, &whole, root, &call).expect("a scatter");
+        assert_eq!(part, mine);
+
+        let mut out = vec![-1; 12];
+        let sent: Vec<i32> = (0..12).map(|i| 100 * rank as i32 + i).collect();
+        let receipt = comm.all_to_all(&mut out, &sent, &call).expect("an all_to_all");
+        let expected: Vec<i32> = (0..12).map(|i| 100 * (i / 4) + 4 * rank as i32 + i % 4).collect();
+        assert_eq!((out, receipt.algorithm), (expected, "direct"));
+
+        // Larger than any eager limit, so that credit and many blocks are at work over TLS.
+        let large = vec![rank as f64; 300_000];
+        let mut out = vec![-1.0; 900_000];
+        comm.all_to_all(&mut out, &large.repeat(3), &call).expect("a large all_to_all");
+        assert!(out.iter().enumerate().all(|(at, value)| *value as usize == at / 300_000));
+    });
+}
+
+#[test]
+fn every_type_goes_through_the_same_core() {
+    together(2, |comm| {
+        let call = Call::default().hash(true);
+        let mut halves = vec![f16::from_f32(1.5); 1_000];
+        comm.all_reduce(&mut halves, &call).expect("a sum of f16");
+        assert!(halves.iter().all(|x| *x == f16::from_f32(3.0)));
+        let mut brains = vec![bf16::from_f32(1.5); 1_000];
+        let receipt = comm.all_reduce(&mut brains, &call).expect("a sum of bf16");
+        assert!(brains.iter().all(|x| *x == bf16::from_f32(3.0)) && receipt.hash.is_some());
+        let mut truths = vec![comm.rank() == 1, false];
+        comm.all_reduce(&mut truths, &call).expect("whether any is true");
+        assert_eq!(truths, [true, false]);
+        let mut bytes = vec![0b0110_u8; 3];
+        comm.all_reduce(&mut bytes, &Call::new(ReduceOp::BitXor)).expect("an xor");
+        assert_eq!(bytes, [0; 3]);
+        let (data, mut out) = (vec![2_u64; 10], vec![0_u64; 10]);
+        comm.all_reduce_into(&mut out, &data, &Call::new(ReduceOp::Prod)).expect("a product, elsewhere");
+        assert_eq!((data, out), (vec![2; 10], vec![4; 10]));
+        let mut values = vec![0.5_f32; 1_000];
+        let receipt = comm
+            .all_reduce(&mut values, &Call::avg().quantise(Quantisation::Int8))
+            .expect("a quantised mean");
+        assert_eq!(receipt.algorithm, "ring/int8");
+        assert!(values.iter().all(|x| (x - 0.5).abs() < 0.01));
+    });
+}
+
+#[test]
+fn hashes_are_of_the_result_and_equal() {
+    let hashes = together(3, |comm| {
+        let mut values = vec![comm.rank() as f32 * 0.1; 10_000];
+        let receipt = comm.all_reduce(&mut values, &Call::sum().hash(true)).expect("a sum");
+        let plain = comm.all_reduce(&mut values, &Call::sum()).expect("a sum");
+        assert_eq!(plain.hash, None);
+        receipt.hash
+    });
+    assert!(hashes[0].is_some() && hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+}
+
+#[test]
+fn a_part_of_the_group_works_by_itself() {
+    together(4, |comm| {
+        let ids: Vec<_> = comm.peers().iter().map(|peer| peer.id).collect();
+        let (rank, half) = (comm.rank(), comm.rank() / 2);
+        let call = Call::default().scope([ids[2 * half], ids[2 * half + 1]]);
+        let mut out = vec![0_i64; 2];
+        comm.all_gather(&mut out, &[rank as i64], &call).expect("an all_gather of two");
+        assert_eq!(out, [2 * half as i64, 2 * half as i64 + 1]);
+        let mut data = [rank as i64];
+        let receipt = comm.broadcast(&mut data, ids[2 * half + 1], &call).expect("a broadcast of two");
+        assert_eq!((data[0], receipt.contributors.len()), (2 * half as i64 + 1, 2));
+        let stranger = Call::default().scope([ids[(rank + 1) % 4], ids[(rank + 2) % 4]]);
+        assert!(matches!(comm.barrier(&stranger), Err(Error::InvalidArgument(_))));
+        comm.barrier(&Call::default()).expect("all are here");
+    });
+}
+
+#[test]
+fn what_makes_no_sense_is_refused_in_words() {
+    together(2, |comm| {
+        let call = Call::default();
+        let refused = |result: Result<_, Error>, word: &str| {
+            let Err(Error::InvalidArgument(text)) = result else { panic!("{word}") };
+            assert!(text.contains(word), "{text:?} says {word:?}");
+        };
+        let stranger = outlast_proto::id::PeerId::from_bytes([9; 16]);
+        refused(comm.all_gather(&mut [0_u8; 5], &[0; 2], &call), "4");
+        refused(comm.all_to_all(&mut [0_u8; 3], &[0; 3], &call), "3 elements");
+        refused(comm.broadcast(&mut [0_u8; 5], stranger, &call), "root");
+        refused(comm.all_reduce(&mut [0_f32; 5], &Call::new(ReduceOp::BitAnd)), "bitwise");
+        refused(comm.all_reduce(&mut [true; 5], &Call::avg()), "bool");
+        refused(comm.all_reduce(&mut [1_u8; 5], &Call::sum().quantise(Quantisation::Int4)), "int4");
+        refused(
+            comm.all_gather(&mut [0_f32; 4], &[0.0; 2], &Call::sum().quantise(Quantisation::Int4)),
+            "int4",
+        );
+        refused(comm.collective(OpKind::Reduce, None, CallBuffers::none(DataType::U8), &call), "root");
+        refused(comm.all_reduce_into(&mut [0_u8; 2], &[0; 3], &call), "outputs");
+        comm.barrier(&call).expect("nobody else was troubled");
+    });
+}
+
+/// Its links may be missed a moment before it is.
+fn is_loss(error: &Error) -> bool {
+    matches!(error, Error::Call(CallError::PeersLost(_) | CallError::LinkBroken { .. }))
+}
+
+#[test]
+fn a_lost_peer_is_an_error_for_what_depends_on_who_is_there() {
+    let left = Arc::new(Barrier::new(3));
+    together(3, move |comm| {
+        let call = Call::default();
+        let mut out = vec![0_i32; 3];
+        comm.all_gather(&mut out, &[1], &call).expect("three are here");
+        // All have returned, and so all still see three.
+        left.wait();
+        if comm.rank() == 2 {
+            comm.leave();
+            left.wait();
+            return;
+        }
+        left.wait();
+        // The program still believes in three; it is told once, and then knows better.
+        let deadline = Instant::now() + Duration::from_secs(10);
+        let mut out = vec![7_i32; 3];
+        let error = comm.all_gather(&mut out, &[1], &call).expect_err("one is gone");
+        assert!(is_loss(&error), "{error}");
+        assert_eq!((error.action(), out), (NextStep::Retry, vec![7; 3]));
+        while comm.world_size() == 3 {
+            // The call ended by the abort; the next one learns of the new epoch.
+            assert!(Instant::now() < deadline, "the new epoch comes");
+            let again = comm.all_gather(&mut [7_i32; 3], &[1], &call).expect_err("one is gone");
+            assert!(is_loss(&again), "{again}");
+        }
+        let mut out = vec![0_i32; 2];
+        comm.all_gather(&mut out, &[comm.rank() as i32], &call).expect("two are here");
+        assert_eq!(out, [0, 1]);
+    });
+}
+
+#[test]
+fn an_interrupt_gives_a_call_up_at_once() {
+    together(2, |comm| {
+        if comm.rank() == 0 {
+            let interrupt = Interrupt::new();
+            let trigger = interrupt.clone();
+            let thread = thread::spawn(move || {
+                thread::sleep(Duration::from_millis(100));
+                trigger.trigger();
+            });
+            let mut data = vec![1.0_f32; 1_000_000];
+            let started = Instant::now();
+            let call = Call::sum().tag(5).interrupt(&interrupt);
+            let error = comm.all_reduce(&mut data, &call).expect_err("given up");
+            assert!(matches!(error, Error::Call(CallError::Cancelled)), "{error}");
+            assert!(started.elapsed() < Duration::from_secs(10), "long before its deadline");
+            assert!(data.iter().all(|x| x.to_bits() == 1.0_f32.to_bits()));
+            thread.join().expect("the trigger");
+        }
+        comm.barrier(&Call::default()).expect("both are here");
+    });
+}
+
+#[test]
+fn two_members_send_and_receive_without_a_vote() {
+    together(3, |comm| {
+        let ids: Vec<_> = comm.peers().iter().map(|peer| peer.id).collect();
+        let (rank, call) = (comm.rank(), Call::default());
+        let (next, last) = (ids[(rank + 1) % 3], ids[(rank + 2) % 3]);
+        for count in [0, 1, 1_000, 500_000] {
+            let mut data = vec![-1_i32; count];
+            thread::scope(|scope| {
+                let comm = &comm;
+                scope.spawn(move || {
+                    comm.send(&vec![rank as i32; count], next, &Call::default()).expect("a send");
+                });
+                comm.recv(&mut data, last, &call).expect("a receive");
+            });
+            assert!(data.iter().all(|value| *value as usize == (rank + 2) % 3), "{count}");
+        }
+        assert!(
+            matches!(comm.send(&[1_u8], ids[rank], &call), Err(Error::InvalidArgument(_))),
+            "to ourselves"
+        );
+        // Times out with a name, and the next one pairs up.
+        if rank == 0 {
+            let soon = Call::default().timeout(Duration::from_millis(100));
+            let error = comm.recv(&mut [0_u8; 4], ids[1], &soon).expect_err("nobody sends");
+            let named = error.to_string();
+            assert!(error.action() == NextStep::Retry && named.contains(&comm.peers()[1].name), "{named}");
+            comm.barrier(&call).expect("go on");
+            let mut data = [0_u8; 4];
+            comm.recv(&mut data, ids[1], &call).expect("a receive");
+            assert_eq!(data, [7; 4]);
+        } else {
+            comm.barrier(&call).expect("go on");
+            if rank == 1 {
+                comm.send(&[7_u8; 4], ids[0], &call).expect("a send");
+            }
+        }
+        // Who leaves now ends the epoch, and with it the transfers of others.
+        comm.barrier(&call.tag(1)).expect("all are done");
+    });
+}
+
+#[test]
+fn a_receive_ends_when_the_other_end_leaves() {
+    together(3, |comm| {
+        let ids: Vec<_> = comm.peers().iter().map(|peer| peer.id).collect();
+        match comm.rank() {
+            0 => {
+                let started = Instant::now();
+                let mut data = [5_u8; 4];
+                let error = comm.recv(&mut data, ids[2], &Call::default()).expect_err("it leaves");
+                assert!(
+                    matches!(&error, Error::Call(CallError::PeersLost(lost)) if lost[0].0 == ids[2]),
+                    "{error}"
+                );
+                assert!(started.elapsed() < Duration::from_secs(15), "long before the deadline");
+                assert_eq!(data, [5; 4]);
+                comm.send(&[1_u8], ids[1], &Call::default()).expect("others are not disturbed");
+                comm.barrier(&Call::default()).expect("both are done");
+            }
+            1 => {
+                // The epoch may end under it: do it again, as the error says.
+                let deadline = Instant::now() + Duration::from_secs(20);
+                while let Err(error) = comm.recv(&mut [0_u8], ids[0], &Call::default()) {
+                    assert!(error.action() == NextStep::Retry && Instant::now() < deadline, "{error}");
+                }
+                comm.barrier(&Call::default()).expect("both are done");
+            }
+            _ => {
+                thread::sleep(Duration::from_millis(200));
+                comm.leave();
+            }
+        }
+    });
+}
