@@ -124,7 +124,7 @@ fn a_call_that_times_out_names_the_stopped_peer_its_health_and_its_last_call() {
         println!("{text}");
         let named = text.find("w1 ").map(|at| &text[at..]).unwrap_or_default();
         let words = named.split(')').next().unwrap_or_default();
-        assert!(words.contains("(stalled, last called AllReduce(F32["), "{text}");
+        assert!(words.contains("(stalled, last called all_reduce(f32["), "{text}");
         assert!(named.contains(" ms ago"), "{text}");
     }
 }
