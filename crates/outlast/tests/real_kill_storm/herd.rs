@@ -38,6 +38,8 @@ pub(crate) struct Commit {
     pub(crate) attempts: u32,
     pub(crate) contributors: Vec<String>,
     hash: String,
+    /// Elements of each tensor, rounded to a power of two, and how many were reduced at once.
+    pub(crate) shape: (u32, u64),
 }
 
 #[derive(Debug)]
@@ -160,6 +162,11 @@ impl Herd {
 
     pub(crate) fn alive(&self) -> Vec<usize> {
         (0..self.workers.len()).filter(|number| !self.workers[*number].killed).collect()
+    }
+
+    /// All workers that ever were.
+    pub(crate) fn everybody(&self) -> std::ops::Range<usize> {
+        0..self.workers.len()
     }
 
     pub(crate) fn commits(&self, number: usize) -> &[Commit] {
@@ -310,5 +317,6 @@ fn parse_commit(rest: &str) -> Option<Commit> {
         attempts: u32::try_from(number(5)?).ok()?,
         contributors: words.get(7)?.split(',').map(str::to_owned).collect(),
         hash: (*words.get(8)?).to_owned(),
+        shape: (number(9)?.max(1).ilog2(), number(10)?),
     })
 }
