@@ -6,6 +6,7 @@
 
 use super::{Call, CallBuffers, Communicator, Element, Error};
 use crate::executor::{Abort, Stopped, TransferSpec};
+use crate::watch;
 use outlast_proto::collective::{Fingerprint, GroupEpoch, OpKind, Seq, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::TAGS_MAX;
@@ -138,6 +139,8 @@ impl Communicator {
         let abort = Abort::new();
         let trigger = abort.clone();
         let _attached = call.interrupt.as_ref().map(|interrupt| interrupt.attach(move || trigger.trigger()));
+        let trigger = abort.clone();
+        let _cancels = watch::cancels(move || trigger.trigger());
         // SAFETY: this is the only attempt.
         let outcome = self.data.transfer(&spec, unsafe { buffers.attempt() }, &abort);
         let outcome = outcome.map(crate::executor::Performed::commit);
