@@ -49,6 +49,8 @@ class Communicator:
         stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
         site: Where this peer is, in a word. It is kept for people; nothing is planned by it yet.
         timeout: Seconds that calls may take which are not told otherwise.
+        encryption: `"on"`, or `"off"` to send tensors in the clear: faster, and readable for whoever sees the
+            network. All peers of a run must say the same. Votes are encrypted either way.
 
     A communicator is driven by one thread at a time for each tag; threads may share it. Its objects belong to
     the process that made them: in a forked child every call raises, and the child may make its own.
@@ -72,6 +74,8 @@ class Communicator:
         stall_budget: float | None = None,
         site: str | None = None,
         timeout: float = 60.0,
+        *,
+        encryption: str = "on",
         **options: Any,
     ) -> None:
         if options:
@@ -92,6 +96,7 @@ class Communicator:
             preset,
             stall_budget,
             timeout,
+            encryption,
         )
 
     # Taking part.
@@ -368,6 +373,18 @@ class Communicator:
         """Give part r of `x` to rank r, and collect the parts for this rank in `out`, in the order of ranks."""
         options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
         return self._core.collective("all_to_all", [x], [out], options)
+
+    def send(self, x: Any, to: Who, tag: int = 0, *, timeout: float | None = None) -> None:
+        """Send `x` to one other member, which must `recv` as many elements of the same type.
+
+        Returns when they have arrived. Nobody votes on it, and it fails only its two ends: `PeersLost` if the
+        other is lost, `OperationTimeout` if it does not receive in time.
+        """
+        self._core.transfer(x, to, False, tag, timeout)
+
+    def recv(self, x: Any, source: Who, tag: int = 0, *, timeout: float | None = None) -> None:
+        """Fill `x` with what one other member sends. After an error its contents are as they were."""
+        self._core.transfer(x, source, True, tag, timeout)
 
     def barrier(
         self,

@@ -8,8 +8,6 @@ from typing import Any, Self
 from outlast import _outlast
 from outlast.errors import InvalidArgument
 
-_COUNTS = ("term", "run_epoch", "world_size", "commits", "aborts", "evictions", "kicks")
-
 
 def _run_id(run_id: str | None) -> str:
     return run_id if run_id is not None else os.environ.get("OUTLAST_RUN_ID") or "default"
@@ -67,10 +65,7 @@ class Coordinator:
         Args:
             run_id: Which run; default: `OUTLAST_RUN_ID`, or `"default"`.
         """
-        answer = self._service.status(_run_id(run_id))
-        if answer is None:
-            return dict.fromkeys(_COUNTS, 0) | {"peers": [], "groups": [], "waiting": []}
-        status: dict[str, Any] = json.loads(answer)
+        status: dict[str, Any] = json.loads(self._service.status(_run_id(run_id)))
         return status
 
     def close(self) -> None:

@@ -273,3 +273,59 @@ def test_several_groups_in_one_run(coordinator, peer):
         thread.join(30)
     assert sums == [(1, 2), (1, 2), (5, 2), (5, 2)]
     assert coordinator.status()["world_size"] == 4
+
+
+def test_send_and_receive(together):
+    def work(number, comm):
+        rank, n = comm.rank, comm.world_size
+        onwards, back = (rank + 1) % n, (rank - 1) % n
+        x, y = np.full(1000, rank, np.float32), np.zeros(1000, np.float32)
+        for step in range(3):
+            if rank == 0:
+                comm.send(x, onwards, tag=step)
+                comm.recv(y, comm.peers()[back].name, tag=step)
+            else:
+                comm.recv(y, comm.peers()[back].id, tag=step)
+                comm.send(x, onwards, tag=step)
+            assert (y == back).all()
+        comm.barrier()
+        with pytest.raises(outlast.InvalidArgument):
+            comm.send(x, rank)
+        if rank == 0:
+            with pytest.raises(outlast.OperationTimeout) as caught:
+                comm.recv(y, 1, timeout=0.3, tag=9)
+            assert caught.value.waiting_for[0].peer == comm.peers()[1].id
+        comm.barrier()
+
+    together(3, work)
+
+
+def test_tensors_in_the_clear(together, coordinator, peer):
+    def work(number, comm):
+        x = np.full(100_000, number + 1, np.float32)
+        comm.all_reduce(x)
+        assert (x == 3).all()
+
+    together(2, work, encryption="off")
+    with pytest.raises(outlast.InvalidArgument, match="encryption"):
+        peer(encryption="rot13")
+
+
+def test_peers_must_agree_about_encryption(coordinator, peer):
+    comms = [peer(name="clear", encryption="off"), peer(name="secret")]
+    comms[0].connect()
+    errors = []
+
+    def join():
+        try:
+            comms[1].connect(timeout=10)
+        except outlast.OutlastError as error:
+            errors.append(error)
+
+    import threading
+
+    thread = threading.Thread(target=join)
+    thread.start()
+    thread.join(20)
+    assert isinstance(errors[0], outlast.FatalError), errors
+    assert "encryption" in str(errors[0])

@@ -29,6 +29,8 @@ CALLS = {
     "gather": "comm.gather(np.ones(2000, np.float32), np.ones(1000, np.float32), comm.rank)",
     "scatter": "comm.scatter(np.ones(1000, np.float32), None, 1 - comm.rank)",
     "all_to_all": "comm.all_to_all(np.ones(2000, np.float32), np.ones(2000, np.float32))",
+    "send": "comm.send(np.ones(1 << 18, np.float32), 1 - comm.rank)",
+    "recv": "comm.recv(np.ones(1 << 18, np.float32), 1 - comm.rank)",
     "barrier": "comm.barrier()",
     "update_topology": "comm.update_topology()",
     "wait for a handle": "comm.all_reduce_async(np.ones(1000, np.float32)).wait()",

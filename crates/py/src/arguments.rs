@@ -2,6 +2,7 @@
 //! would be right.
 
 use crate::errors::invalid;
+use outlast::communicator::Encryption;
 use outlast::membership::{PeerId, Preset, RunId};
 use outlast::security::RunSecret;
 use pyo3::prelude::*;
@@ -40,6 +41,15 @@ pub(crate) fn preset(word: &str) -> PyResult<Preset> {
         "lan" => Ok(Preset::Lan),
         "wan" => Ok(Preset::Wan),
         _ => Err(invalid(format!("preset={word:?}: write \"local\", \"lan\" or \"wan\""))),
+    }
+}
+
+/// Whether tensors are encrypted on their way.
+pub(crate) fn encryption(word: &str) -> PyResult<Encryption> {
+    match word {
+        "on" => Ok(Encryption::On),
+        "off" => Ok(Encryption::Off),
+        _ => Err(invalid(format!("encryption={word:?}: write \"on\" or \"off\""))),
     }
 }
 

@@ -120,6 +120,54 @@ impl Job {
     }
 }
 
+/// A transfer between this member and another, ready to run.
+pub(crate) struct Transfer {
+    tensor: [Tensor; 1],
+    other: PeerId,
+    receives: bool,
+    call: Call,
+}
+
+impl Transfer {
+    pub(crate) fn new(
+        x: &Bound<'_, PyAny>,
+        other: &Bound<'_, PyAny>,
+        receives: bool,
+        tag: i64,
+        timeout: Option<f64>,
+        seen: &View,
+    ) -> PyResult<Self> {
+        let other = resolve(seen, other)?;
+        let mut call = Call::sum().tag(arguments::tag(tag)?);
+        if let Some(timeout) = arguments::seconds("timeout", timeout)? {
+            call = call.timeout(timeout);
+        }
+        let tensor = Tensor::borrow("x", x)?;
+        let tensor = if receives { tensor.writable("x")? } else { tensor };
+        Ok(Self { tensor: [tensor], other, receives, call })
+    }
+
+    /// The memory that it uses.
+    pub(crate) fn tensors(&self) -> &[Tensor] {
+        &self.tensor
+    }
+
+    /// Runs it on this thread.
+    pub(crate) fn perform(&self, comm: &outlast::Communicator) -> Result<(), Error> {
+        let [tensor] = &self.tensor;
+        let span = Span::of(tensor);
+        let input = (!self.receives).then_some((span.start.cast_const(), span.elements));
+        let output = self.receives.then_some((span.start, span.elements));
+        // SAFETY: the loan lasts until the transfer is over, and no operation in flight uses the memory.
+        let buffers = unsafe { CallBuffers::from_raw(tensor.data_type(), input, output) };
+        if self.receives {
+            comm.recv_buffers(buffers, self.other, &self.call)
+        } else {
+            comm.send_buffers(buffers, self.other, &self.call)
+        }
+    }
+}
+
 fn kind_of(word: &str) -> PyResult<OpKind> {
     Ok(match word {
         "barrier" => OpKind::Barrier,

@@ -8,7 +8,7 @@
 //! operations end in the background. So what it sees is a snapshot, taken anew when one of its calls returns.
 
 use crate::arguments;
-use crate::collective::{Job, Options};
+use crate::collective::{Job, Options, Transfer};
 use crate::errors::{self, Purpose, invalid, not_yet};
 use crate::in_flight::{Busy, Ending, Flight, InFlight, Outcome};
 use crate::manners::{self, LOOK_EVERY, blocking, check_process};
@@ -199,6 +199,7 @@ impl Communicator {
         preset: &str,
         stall_budget: Option<f64>,
         timeout: Option<f64>,
+        encryption: &str,
     ) -> PyResult<Self> {
         let run = arguments::run_id(run_id)?;
         let mut builder = outlast::Communicator::builder()
@@ -206,7 +207,8 @@ impl Communicator {
             .run_id(run.clone())
             .group(group)
             .listen(arguments::address("listen", listen)?)
-            .preset(arguments::preset(preset)?);
+            .preset(arguments::preset(preset)?)
+            .encryption(arguments::encryption(encryption)?);
         if let Some(secret) = secret {
             builder = builder.secret(arguments::secret(secret)?);
         }
@@ -279,13 +281,33 @@ impl Communicator {
     ) -> PyResult<Py<PyAny>> {
         check_process(self.0.creator)?;
         let job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
-        self.0.in_flight.check(job.place(), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
         let ending = self.0.call(py, |comm| job.perform(comm).map_err(Arc::new))?;
         drop(job);
         self.0.give(py, &ending)
     }
 
-    /// The same in the background.
+    /// Sends to, or receives from, one other member.
+    fn transfer(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        other: &Bound<'_, PyAny>,
+        receives: bool,
+        tag: i64,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        check_process(self.0.creator)?;
+        let transfer = Transfer::new(x, other, receives, tag, timeout, &lock(&self.0.seen).clone())?;
+        self.0.in_flight.check(None, transfer.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        let outcome = self.0.call(py, |comm| transfer.perform(comm))?;
+        outcome.map_err(|error| {
+            self.0.note(&error);
+            errors::of_call(py, &error, Purpose::Collective)
+        })
+    }
+
+    /// The same as `collective` in the background.
     fn collective_async(
         &self,
         kind: &str,
@@ -296,7 +318,7 @@ impl Communicator {
         let comm = self.0.open()?;
         drop((self.0.in_flight.reap(), registry::reap()));
         let mut job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
-        self.0.in_flight.check(job.place(), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
         let outcome = Arc::new(Outcome::default());
         let tensors = job.take_tensors();
         let flight = Flight { place: job.place().clone(), outcome: Arc::clone(&outcome), tensors };

@@ -4,7 +4,9 @@ use crate::arguments;
 use crate::errors::{invalid, of_coordinator};
 use crate::manners::check_process;
 use outlast::fork::Creator;
+use outlast::membership::Preset;
 use outlast::security::RunSecret;
+use outlast_proto::coordinator::{Config, Run};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -65,14 +67,16 @@ impl Coordinator {
         Ok(&self.secret)
     }
 
-    /// How a run stands, as JSON; `None` if nobody has joined it.
-    fn status(&self, py: Python<'_>, run_id: &str) -> PyResult<Option<String>> {
+    /// How a run stands, as JSON. One that nobody has joined stands as a run does before its first peer.
+    fn status(&self, py: Python<'_>, run_id: &str) -> PyResult<String> {
         check_process(self.creator)?;
         let run = arguments::run_id(run_id)?;
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let service =
             service.ok_or_else(|| invalid("this coordinator is closed; make a new one".to_owned()))?;
-        py.detach(|| service.status(&run)).map_err(|error| of_coordinator(py, &error))
+        let status = py.detach(|| service.status(&run)).map_err(|error| of_coordinator(py, &error))?;
+        let empty = || Run::new(Config::preset(Preset::Local)).status(outlast::clock::now()).to_json();
+        Ok(status.unwrap_or_else(empty))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {

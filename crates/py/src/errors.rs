@@ -7,6 +7,7 @@ use outlast::communicator::Error;
 use outlast::coordinator::CoordinatorError;
 use outlast::membership::MembershipError;
 use outlast_proto::session::{CallError, OutReason};
+use outlast_proto::wire::control::KickReason;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyDict, PyList, PyModule, PyTuple};
@@ -98,6 +99,8 @@ fn of_call_error<'py>(py: Python<'py>, error: &CallError, purpose: Purpose) -> P
             ("Mismatch", Some(PyTuple::new(py, [ours, others])?.into_any()))
         }
         CallError::TooManyTags { .. } => ("InvalidArgument", None),
+        // Coming back with the same setting would not help.
+        CallError::Out(OutReason::Kicked(KickReason::Encryption, _)) => ("InvalidArgument", None),
         CallError::Out(OutReason::Kicked(..)) => ("Kicked", None),
         CallError::Out(OutReason::CoordinatorLost) => ("CoordinatorLost", None),
         CallError::Out(OutReason::Left | OutReason::NotConnected) => ("InvalidArgument", None),

@@ -89,10 +89,10 @@ impl InFlight {
     }
 
     /// Whether an operation with that place and memory may begin.
-    pub(crate) fn check(&self, place: &Place, tensors: &[Tensor]) -> Result<(), Busy> {
+    pub(crate) fn check(&self, place: Option<&Place>, tensors: &[Tensor]) -> Result<(), Busy> {
         for flight in self.flights().iter().filter(|flight| !flight.outcome.is_done()) {
-            if flight.place == *place {
-                return Err(Busy::Tag(place.1));
+            if place.is_some_and(|place| flight.place == *place) {
+                return Err(Busy::Tag(flight.place.1));
             }
             if tensors.iter().any(|tensor| flight.touches(&tensor.range())) {
                 return Err(Busy::Memory(flight.place.1));

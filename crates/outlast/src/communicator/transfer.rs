@@ -141,6 +141,8 @@ impl Communicator {
         let watched = abort.clone();
         let _cancels = watch::cancels(move || watched.trigger());
         let _attached = call.interrupt.as_ref().map(|interrupt| interrupt.attach(move || trigger.trigger()));
+        let trigger = abort.clone();
+        let _cancels = watch::cancels(move || trigger.trigger());
         // SAFETY: this is the only attempt.
         let outcome = self.data.transfer(&spec, unsafe { buffers.attempt() }, &abort);
         let outcome = outcome.map(crate::executor::Performed::commit);
