@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test verify fix bench sim soak
+.PHONY: help demo test verify fix bench sim soak docs
 
 # tools/setup builds into .tools; the user's cargo comes last because a shell that CI started may not know it.
 export PATH := $(CURDIR)/.tools/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -41,6 +41,10 @@ verify:
 fix:
 	cargo fmt --all
 	cargo clippy --workspace --all-targets --all-features --fix --allow-dirty --allow-staged
+
+## build the pages and the Python reference as a site, in target/site
+docs:
+	@tools/docs
 
 ## measure, and write the tables into bench/RESULTS.md
 bench:

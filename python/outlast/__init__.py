@@ -20,7 +20,7 @@ A call returns with its result and a `Receipt`, or raises an error that says wha
 import atexit as _atexit
 
 from outlast._outlast import __version__, at_exit, new_secret
-from outlast.arrays import empty
+from outlast.arrays import ErrorFeedback, empty
 from outlast.communicator import Communicator, Handle
 from outlast.coordinator import Coordinator
 from outlast.errors import (
@@ -59,6 +59,7 @@ __all__ = [
     "Coordinator",
     "CoordinatorLost",
     "Died",
+    "ErrorFeedback",
     "Event",
     "FatalError",
     "Handle",

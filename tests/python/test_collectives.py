@@ -329,3 +329,34 @@ def test_peers_must_agree_about_encryption(coordinator, peer):
     thread.join(20)
     assert isinstance(errors[0], outlast.FatalError), errors
     assert "encryption" in str(errors[0])
+
+
+def test_error_feedback_loses_nothing_for_good(together):
+    """A value below half a step of four bits is rounded away every time, unless what is lost comes back."""
+    gradient = np.full(256, 0.01, np.float32)
+    gradient[0] = 1.0
+
+    def work(number, comm):
+        plain, kept = np.zeros(256), np.zeros(256)
+        feedback = outlast.ErrorFeedback("int4")
+        for _ in range(50):
+            x = gradient.copy()
+            comm.all_reduce(x, "avg", quantize="int4")
+            plain += x
+            x = gradient.copy()
+            feedback(x)
+            comm.all_reduce(x, "avg", quantize="int4")
+            kept += x
+        # The neighbours of the large value, with which they share a scale.
+        assert (plain[1:128] == 0).all()
+        np.testing.assert_allclose(kept[1:128], 0.5, atol=0.15)
+        with pytest.raises(outlast.InvalidArgument, match="one ErrorFeedback per tensor"):
+            feedback(np.ones(3, np.float32))
+        feedback.reset()
+        feedback(np.ones(3, np.float32))
+        with pytest.raises(outlast.InvalidArgument, match="only floats"):
+            outlast.ErrorFeedback("int8")(np.ones(3, np.int32))
+        with pytest.raises(outlast.InvalidArgument, match="int3"):
+            outlast.ErrorFeedback("int3")
+
+    together(2, work)

@@ -214,6 +214,23 @@ impl Tensor {
         start..start + self.elements * self.data_type.size()
     }
 
+    /// The memory itself.
+    ///
+    /// # Safety
+    /// The tensor is writable, and nobody else uses its memory while the result lives.
+    #[expect(
+        clippy::mut_from_ref,
+        reason = "the memory is Python's; who may write to it is promised, not borrowed"
+    )]
+    pub(crate) unsafe fn bytes_mut(&self) -> &mut [u8] {
+        let length = self.range().len();
+        if length == 0 {
+            return &mut [];
+        }
+        // SAFETY: the loan covers these bytes; exclusiveness is the caller's promise.
+        unsafe { std::slice::from_raw_parts_mut(self.start, length) }
+    }
+
     /// Whether memory runs through the axes in their order.
     pub(crate) fn is_plain(&self) -> bool {
         self.axes.is_sorted_by_key(|(axis, _)| *axis)

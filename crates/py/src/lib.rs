@@ -25,6 +25,7 @@ mod collective;
 mod communicator;
 mod coordinator;
 mod errors;
+mod feedback;
 mod in_flight;
 mod manners;
 mod membership;
@@ -41,6 +42,8 @@ mod _outlast {
     use super::communicator::{Communicator, Handle};
     #[pymodule_export]
     use super::coordinator::{Coordinator, new_secret};
+    #[pymodule_export]
+    use super::feedback::ErrorFeedback;
     #[pymodule_export]
     use super::manners::at_exit;
     #[pymodule_export]
