@@ -24,10 +24,9 @@ help:
 	      /^[a-z]+:/ && text != "" { split($$0, part, ":"); printf "  make %-8s %s\n", part[1], text } { text = "" }' Makefile
 	@printf '\nStart with make demo. CONTRIBUTING.md says how to work on it.\n'
 
-## a membership group on this machine that loses, keeps and gains a member (under a minute after the build)
+## training on this machine that survives a kill, a stop, a newcomer and a lost coordinator (half a minute after the build)
 demo:
-	@cargo build --locked --quiet -p outlast-cli --bin outlast --example membership_demo
-	@cargo run --locked --quiet -p outlast-cli --example membership_demo
+	@cargo run --locked --quiet -p outlast-cli --example train
 
 ## set-up, verify and every test: exactly what CI runs
 test:

@@ -157,7 +157,7 @@ impl Screen {
             let left = deadline.saturating_duration_since(Instant::now());
             match self.0.recv_timeout(left) {
                 Ok(text) => self.1.push_str(&text),
-                Err(_) => panic!("{words:?} did not appear in {:?}", self.1),
+                Err(error) => panic!("{words:?} did not appear in {:?}: {error}", self.1),
             }
         }
     }

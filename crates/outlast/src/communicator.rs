@@ -168,7 +168,8 @@ impl Communicator {
         mut act: impl FnMut(Order) -> Option<PerformResult>,
     ) -> Result<Outcome, Error> {
         let patience = timeout + self.control.verdict_grace() + LAST_RESORT;
-        let give_up = std::time::Instant::now() + patience;
+        let mut give_up = std::time::Instant::now() + patience;
+        let mut nudged = false;
         let control = Arc::clone(&self.control);
         let _cancels = watch::cancels(move || control.cancel(id));
         loop {
@@ -185,6 +186,13 @@ impl Communicator {
                     }
                 }
                 Err(RecvTimeoutError::Timeout) if !left.is_zero() => watch::look(),
+                // This process may have stood still (stopped, or starved), and its session with it: the session
+                // must have the chance to say how the call ended.
+                Err(RecvTimeoutError::Timeout) if !nudged => {
+                    nudged = true;
+                    give_up = std::time::Instant::now() + LAST_RESORT;
+                    self.control.nudge();
+                }
                 Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
                     self.control.end(id);
                     return Err(Error::Bug("a call outlived its deadline and its grace"));

@@ -287,6 +287,28 @@ impl Communicator {
         self.0.give(py, &ending)
     }
 
+    /// Makes one collective that often without coming back to Python in between, and returns how long each took:
+    /// what the binding costs is the difference (`bench/python_cost.py`).
+    fn repeated(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        inputs: Vec<Bound<'_, PyAny>>,
+        options: Options<'_>,
+        times: usize,
+    ) -> PyResult<Vec<f64>> {
+        check_process(self.0.creator)?;
+        let job = Job::new(kind, &inputs, None, options, &lock(&self.0.seen).clone())?;
+        let taken = self.0.call(py, |comm| {
+            let timed = |_| {
+                let began = Instant::now();
+                job.perform(comm).map(|_| began.elapsed().as_secs_f64())
+            };
+            (0..times).map(timed).collect::<Result<Vec<_>, _>>()
+        })?;
+        taken.map_err(|error| errors::of_call(py, &error, Purpose::Collective))
+    }
+
     /// Sends to, or receives from, one other member.
     fn transfer(
         &self,

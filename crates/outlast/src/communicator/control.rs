@@ -272,6 +272,11 @@ impl Control {
         self.tell(|session, now| session.handle_cancel(now, id));
     }
 
+    /// Lets the session look at the clock now.
+    pub(super) fn nudge(&self) {
+        self.tell(Session::handle_timeout);
+    }
+
     /// Ends the session, and waits up to `timeout` until the goodbye is on its way: a process that exits right
     /// after it must not look like one that died.
     pub(super) fn leave(&self, timeout: Duration) {

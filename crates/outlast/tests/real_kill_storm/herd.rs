@@ -14,6 +14,9 @@ use std::time::{Duration, Instant};
 /// A worker that says nothing for this long hangs: more than a call's deadline and the verdict's grace.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
+/// One look at what the workers say.
+const TURN: Duration = Duration::from_millis(20);
+
 /// This program again, as `role`, with its end of the pipes.
 pub(crate) fn spawn_role(role: &str, settings: &[(&str, String)]) -> Child {
     spawn_by(Command::new(std::env::current_exe().expect("this program")), role, settings)
@@ -35,6 +38,8 @@ pub(crate) struct Commit {
     pub(crate) attempts: u32,
     pub(crate) contributors: Vec<String>,
     hash: String,
+    /// Elements of each tensor, rounded to a power of two, and how many were reduced at once.
+    pub(crate) shape: (u32, u64),
 }
 
 #[derive(Debug)]
@@ -67,13 +72,23 @@ pub(crate) struct Herd {
     ledger: BTreeMap<(u64, u64, u64), Entry>,
     /// Whatever must not happen and did.
     pub(crate) faults: Vec<String>,
+    /// How long a worker may say nothing.
+    pub(crate) patience: Duration,
 }
 
 impl Herd {
     pub(crate) fn new(address: String, secret: String, bytes_max: usize) -> Self {
         let (sender, lines) = channel();
         let settings = vec![(ADDRESS, address), (SECRET, secret), (BYTES_MAX, bytes_max.to_string())];
-        Self { settings, workers: Vec::new(), lines, sender, ledger: BTreeMap::new(), faults: Vec::new() }
+        Self {
+            settings,
+            workers: Vec::new(),
+            lines,
+            sender,
+            ledger: BTreeMap::new(),
+            faults: Vec::new(),
+            patience: PATIENCE,
+        }
     }
 
     /// A setting for all workers to come.
@@ -149,6 +164,11 @@ impl Herd {
         (0..self.workers.len()).filter(|number| !self.workers[*number].killed).collect()
     }
 
+    /// All workers that ever were.
+    pub(crate) fn everybody(&self) -> std::ops::Range<usize> {
+        0..self.workers.len()
+    }
+
     pub(crate) fn commits(&self, number: usize) -> &[Commit] {
         &self.workers[number].commits
     }
@@ -169,16 +189,18 @@ impl Herd {
         self.ledger.len()
     }
 
-    /// Listens until the condition holds. False if nothing of the kind happens within `patience`.
+    /// Listens until the condition holds. False if nothing of the kind happens within `patience`. Time in which
+    /// this process itself stood still is not counted: nobody else could move either.
     pub(crate) fn until(&mut self, patience: Duration, mut holds: impl FnMut(&Self) -> bool) -> bool {
-        let deadline = Instant::now() + patience;
+        let mut left = patience;
         while !holds(self) {
-            let left = deadline.saturating_duration_since(Instant::now());
-            match self.lines.recv_timeout(left.min(Duration::from_millis(20))) {
+            let began = Instant::now();
+            match self.lines.recv_timeout(left.min(TURN)) {
                 Ok((number, line)) => self.hear(number, &line),
-                Err(RecvTimeoutError::Timeout) if Instant::now() < deadline => {}
+                Err(RecvTimeoutError::Timeout) if !left.is_zero() => {}
                 Err(_) => return false,
             }
+            left = left.saturating_sub(began.elapsed().min(10 * TURN));
         }
         true
     }
@@ -236,7 +258,7 @@ impl Herd {
             let _ = self.workers[number].stdin.as_mut().map(|stdin| stdin.write_all(b"stop\n"));
         }
         let alive = self.alive();
-        if !self.until(PATIENCE, |herd| alive.iter().all(|number| herd.workers[*number].done)) {
+        if !self.until(self.patience, |herd| alive.iter().all(|number| herd.workers[*number].done)) {
             let hung: Vec<_> = alive.iter().filter(|number| !self.workers[**number].done).collect();
             self.faults.push(format!("never stopped: {hung:?}"));
         }
@@ -295,5 +317,6 @@ fn parse_commit(rest: &str) -> Option<Commit> {
         attempts: u32::try_from(number(5)?).ok()?,
         contributors: words.get(7)?.split(',').map(str::to_owned).collect(),
         hash: (*words.get(8)?).to_owned(),
+        shape: (number(9)?.max(1).ilog2(), number(10)?),
     })
 }

@@ -252,6 +252,7 @@ impl Round {
         let mut line = format!("op {} {began}", micros());
         let Receipt { epoch, tag, seq, attempts, pending, .. } = receipt;
         let _ = write!(line, " {epoch} {tag} {seq} {attempts} {pending} {} {hash:x}", ids.join(","));
+        let _ = write!(line, " {} {}", self.count, self.tags);
         say(&line);
     }
 }
@@ -323,7 +324,9 @@ mod trace {
         fn event(&self, event: &Event<'_>) {
             let mut text = Text::default();
             event.record(&mut text);
-            if event.metadata().target() == "outlast::communicator" && text.0.contains("an attempt stopped") {
+            if event.metadata().target().starts_with("outlast::communicator")
+                && text.0.contains("an attempt stopped")
+            {
                 say(&format!("abort {}", micros()));
             }
             if self.log {

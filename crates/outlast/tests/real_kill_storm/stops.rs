@@ -124,7 +124,30 @@ fn a_call_that_times_out_names_the_stopped_peer_its_health_and_its_last_call() {
         println!("{text}");
         let named = text.find("w1 ").map(|at| &text[at..]).unwrap_or_default();
         let words = named.split(')').next().unwrap_or_default();
-        assert!(words.contains("(stalled, last called AllReduce(F32["), "{text}");
+        assert!(words.contains("(stalled, last called all_reduce(f32["), "{text}");
         assert!(named.contains(" ms ago"), "{text}");
     }
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn a_process_that_stood_still_beyond_every_deadline_learns_how_its_call_ended() {
+    let coordinator = coordinator();
+    let mut herd = crate::herd(&coordinator, 1 << 18);
+    herd.set(TIMEOUT_MS, 1_000);
+    herd.spawn_all(PEERS);
+    let run = "default".parse().expect("a run id");
+    let status = || format!("{:?}", coordinator.status(&run));
+    all_commit(&mut herd, 0, PEERS as usize, status);
+    let pid = herd.pid(1);
+    signal(pid, libc::SIGSTOP);
+    // The call's time, the verdict's grace and the last resort together are 16 s.
+    herd.listen(Duration::from_secs(20));
+    signal(pid, libc::SIGCONT);
+    let ended = |herd: &Herd| {
+        !herd.outs(1).is_empty() || herd.faults.iter().any(|fault| fault.starts_with("w1: error"))
+    };
+    assert!(herd.until(PATIENCE, ended), "{:?}\n{}", herd.faults, status());
+    println!("{:?} {:?}", herd.outs(1), herd.faults);
+    assert!(!herd.faults.iter().any(|fault| fault.contains("a bug in Outlast")), "{:?}", herd.faults);
 }

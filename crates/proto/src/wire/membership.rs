@@ -115,8 +115,8 @@ pub enum Record {
         #[n(3)]
         kind: Silence,
         /// How long ago the accuser saw it, in milliseconds, kept up to date by whoever passes it on: an answer
-        /// that is younger refutes it.
-        #[n(4)]
+        /// that is younger refutes it. Who does not say so is taken for fresh.
+        #[cbor(n(4), default)]
         age_ms: u32,
     },
     /// `voucher` got a sign of life from it, though others did not.

@@ -1,0 +1,98 @@
+//! The engine's epochs: which rosters are open, and what becomes of what belongs to older ones (rule 15).
+
+use super::super::conn::Broken;
+use super::super::operation::{End, Operation};
+use super::super::{Direction, Stopped};
+use super::links::link_event;
+use super::{Engine, OpenEpoch, Output};
+use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::id::PeerId;
+use std::net::SocketAddr;
+
+impl Engine {
+    pub(super) fn open_epoch(&mut self, group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)>) {
+        if self.closed || self.epochs.get(&group).is_some_and(|open| open.epoch >= epoch) {
+            return;
+        }
+        let neighbour = |offset: usize| {
+            let place = ring.iter().position(|(peer, _)| *peer == self.me)?;
+            (ring.len() > 1).then(|| ring[(place + offset) % ring.len()].0)
+        };
+        let open = OpenEpoch {
+            epoch,
+            successor: neighbour(1),
+            predecessor: neighbour(ring.len().saturating_sub(1)),
+            addresses: ring.into_iter().collect(),
+        };
+        let (successor, predecessor) = (open.successor, open.predecessor);
+        // Links that closed while they rested are found before the epoch counts: it dials them again, and
+        // nobody takes them for links of this epoch that could not be made.
+        self.probe(successor.and_then(|peer| self.outgoing.get(&peer).copied()));
+        self.probe(predecessor.and_then(|peer| self.incoming.get(&peer).copied()));
+        let before = self.epochs.insert(group, open);
+        self.leave_epochs_before(group, epoch);
+        let gone = before.into_iter().flat_map(|before| before.addresses.into_keys());
+        self.drop_strangers(gone.collect());
+        if let Some(peer) = successor {
+            if self.outgoing.contains_key(&peer) {
+                self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::Towards, None)));
+            } else {
+                self.dial(peer);
+            }
+        }
+        if let Some(peer) = predecessor.filter(|peer| self.incoming.contains_key(peer)) {
+            self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::From, None)));
+        }
+    }
+
+    pub(super) fn close_epoch(&mut self, group: Group, epoch: GroupEpoch) {
+        if self.epochs.get(&group).is_none_or(|open| open.epoch != epoch) {
+            return;
+        }
+        let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
+        self.leave_epochs_before(group, epoch + 1);
+        self.drop_strangers(gone.unwrap_or_default());
+    }
+
+    /// The group begins anew, and its epochs may be numbered from the start. The links go too, so that no frame
+    /// of the old life can be taken for one of the new.
+    pub(super) fn forget_group(&mut self, group: Group) {
+        let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
+        self.leave_epochs_before(group, GroupEpoch::MAX);
+        self.desk.forget_group(group);
+        self.drop_strangers(gone.unwrap_or_default());
+    }
+
+    /// Nothing of a group's earlier epochs has an effect from here on (rule 15).
+    pub(super) fn leave_epochs_before(&mut self, group: Group, epoch: GroupEpoch) {
+        // A receiver may have confirmed a transfer right before it left.
+        let sends = |op: &&Operation| op.parts.name.group == group && op.parts.end == Some(End::Sends);
+        let senders = self.desk.iter().map(|(_, op)| op).filter(sends);
+        let links: Vec<_> = senders.map(|op| op.outgoing[0].conn).collect();
+        for conn in links {
+            self.probe(conn);
+        }
+        self.desk.open_epoch(group, epoch);
+        for id in self.desk.ids(|op| op.parts.name.group == group && op.parts.name.epoch < epoch) {
+            self.desk.stop(id, Stopped::Aborted);
+        }
+        for conn in self.conns.values_mut() {
+            conn.parking.forget_before(group, epoch);
+            conn.eager.forget_before(group, epoch);
+        }
+    }
+
+    /// Closes the links to those of `peers` that are in no roster any more.
+    pub(super) fn drop_strangers(&mut self, peers: Vec<PeerId>) {
+        for peer in peers {
+            if self.epochs.values().any(|open| open.addresses.contains_key(&peer)) {
+                continue;
+            }
+            self.dialling.remove(&peer);
+            let conns = [self.outgoing.remove(&peer), self.incoming.remove(&peer)];
+            for conn in conns.into_iter().flatten() {
+                self.lost(conn, &Broken::Misbehaved("the peer is in no roster any more".to_owned()));
+            }
+        }
+    }
+}

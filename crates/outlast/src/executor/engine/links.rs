@@ -1,0 +1,191 @@
+//! The engine's connections: made, bound to lanes, and lost.
+//!
+//! Links report and never condemn: a broken connection ends the attempts that had bytes on it and is told to
+//! the caller's listener, nothing more. An attempt that had none simply gets a new connection.
+
+use super::super::conn::{Broken, Conn, Role};
+use super::super::desk::OpId;
+use super::super::operation::Operation;
+use super::super::{ConnId, Direction, LinkEvent, Stopped};
+use super::{Engine, Output};
+use crate::link::Wire;
+use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::id::PeerId;
+use std::io;
+use std::time::Instant;
+
+impl Engine {
+    pub(super) fn add_conn(&mut self, peer: PeerId, role: Role, wire: Box<dyn Wire>) -> ConnId {
+        self.next_id += 1;
+        let id = ConnId(self.next_id);
+        self.conns.insert(id, Conn::new(id, peer, role, wire));
+        let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
+        if let Some(old) = links.insert(peer, id) {
+            self.lost(old, &Broken::Misbehaved("replaced by a newer connection".to_owned()));
+        }
+        self.report(peer, role, None);
+        id
+    }
+
+    pub(super) fn accepted(&mut self, peer: PeerId, wire: Box<dyn Wire>) {
+        if self.closed {
+            return;
+        }
+        let conn = self.add_conn(peer, Role::Incoming, wire);
+        let waits = |op: &Operation| {
+            op.ending.is_none() && op.lane_from(peer).is_some_and(|lane| op.incoming[lane].conn.is_none())
+        };
+        for id in self.desk.ids(waits) {
+            self.bind_incoming(conn, id);
+        }
+    }
+
+    pub(super) fn dial(&mut self, peer: PeerId) {
+        if self.dialling.contains_key(&peer) {
+            return;
+        }
+        let address = self.epochs.values().find_map(|open| open.addresses.get(&peer).copied());
+        let Some(address) = address else {
+            return self.unreachable(peer, "it has no address in any open epoch");
+        };
+        self.next_id += 1;
+        self.dialling.insert(peer, self.next_id);
+        self.outputs.push(Output::Dial { peer, address, serial: self.next_id });
+    }
+
+    pub(super) fn dialled(&mut self, peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>>) {
+        if self.dialling.get(&peer) != Some(&serial) || self.closed {
+            return;
+        }
+        self.dialling.remove(&peer);
+        match result {
+            Ok(wire) => {
+                let conn = self.add_conn(peer, Role::Outgoing, wire);
+                for id in self.waiting_for_link_to(peer) {
+                    self.bind_outgoing(conn, id);
+                }
+            }
+            Err(error) => {
+                let error = format!("cannot connect: {error}");
+                self.report(peer, Role::Outgoing, Some(&error));
+                self.unreachable(peer, &error);
+            }
+        }
+    }
+
+    pub(super) fn waiting_for_link_to(&self, peer: PeerId) -> Vec<OpId> {
+        self.desk.ids(|op| {
+            op.ending.is_none() && op.lane_to(peer).is_some_and(|lane| op.outgoing[lane].conn.is_none())
+        })
+    }
+
+    pub(super) fn unreachable(&mut self, peer: PeerId, error: &str) {
+        for id in self.waiting_for_link_to(peer) {
+            self.desk.stop(id, Stopped::LinkBroken { peer, towards: true, error: error.to_owned() });
+        }
+    }
+
+    /// A connection is gone: attempts with bytes on it end, others get another one.
+    pub(super) fn lost(&mut self, id: ConnId, broken: &Broken) {
+        let Some(mut conn) = self.conns.remove(&id) else { return };
+        let (peer, role, error) = (conn.peer, conn.role, broken.to_string());
+        tracing::debug!(?peer, ?role, error, "a data link broke");
+        let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
+        let replaced = links.get(&peer) != Some(&id);
+        if !replaced {
+            links.remove(&peer);
+            self.report(peer, role, Some(&error));
+        }
+        let towards = role == Role::Outgoing;
+        let uses = |op: &Operation| {
+            if towards {
+                op.lane_towards(id).is_some()
+            } else {
+                op.incoming.iter().any(|lane| lane.conn == Some(id))
+            }
+        };
+        for op in self.desk.ids(uses) {
+            let begun = conn.is_sending(op);
+            conn.detach(&mut self.desk, op);
+            let Some(operation) = self.desk.get_mut(op) else { continue };
+            let is_transfer = operation.parts.end.is_some();
+            let (moved, done, redials) = if towards {
+                let Some(lane) = operation.lane_to(peer) else { continue };
+                let done = operation.is_done_sending(lane);
+                let lane = &mut operation.outgoing[lane];
+                lane.conn = None;
+                // What was allowed on the old connection must be allowed anew.
+                if is_transfer {
+                    lane.granted = None;
+                }
+                (lane.frames_sent, done, &mut lane.redials_left)
+            } else {
+                let Some(lane) = operation.lane_from(peer) else { continue };
+                let lane = &mut operation.incoming[lane];
+                lane.conn = None;
+                (lane.frames_begun, lane.outstanding == 0, &mut lane.redials_left)
+            };
+            if done {
+                // All that it was for is done. If the other end is not content, its vote says so.
+                continue;
+            }
+            if begun || moved > 0 || *redials == 0 {
+                self.desk.stop(op, Stopped::LinkBroken { peer, towards, error: error.clone() });
+                continue;
+            }
+            *redials -= 1;
+            let present = if towards { &self.outgoing } else { &self.incoming }.get(&peer).copied();
+            match (present, towards) {
+                (Some(conn), true) => self.bind_outgoing(conn, op),
+                (Some(conn), false) => self.bind_incoming(conn, op),
+                (None, true) => self.dial(peer),
+                // The predecessor dials again when it notices; if it is there to notice.
+                // The sender of a transfer has perhaps not even called yet.
+                (None, false) if is_transfer => {}
+                (None, false) => {
+                    let by = Instant::now() + self.link_grace;
+                    if let Some(operation) = self.desk.get_mut(op)
+                        && let Some(lane) = operation.lane_from(peer)
+                    {
+                        operation.incoming[lane].wanted_by = Some(by);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Tells the listener about a link of every epoch whose ring it belongs to.
+    pub(super) fn report(&mut self, peer: PeerId, role: Role, error: Option<&str>) {
+        for (group, open) in &self.epochs {
+            let (neighbour, direction) = match role {
+                Role::Outgoing => (open.successor, Direction::Towards),
+                Role::Incoming => (open.predecessor, Direction::From),
+            };
+            if neighbour == Some(peer) {
+                self.outputs.push(Output::Event(link_event(*group, open.epoch, peer, direction, error)));
+            }
+        }
+    }
+
+    /// Finds out whether a connection that rested is still there.
+    pub(super) fn probe(&mut self, conn: Option<ConnId>) {
+        let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) else { return };
+        if let Err(broken) = conn.receive(&mut self.desk) {
+            let id = conn.id;
+            self.lost(id, &broken);
+        }
+    }
+}
+
+pub(super) fn link_event(
+    group: Group,
+    epoch: GroupEpoch,
+    peer: PeerId,
+    direction: Direction,
+    error: Option<&str>,
+) -> LinkEvent {
+    match error {
+        None => LinkEvent::Up { group, epoch, peer, direction },
+        Some(error) => LinkEvent::Down { group, epoch, peer, direction, error: error.to_owned() },
+    }
+}
