@@ -1,7 +1,8 @@
 """What the Python binding costs: the same all-reduce from Python and from Rust, by turns, in one run.
 
-Two processes on loopback, with votes, f32 sum. Both sides of a turn use the same communicator and memory; the Rust
-side repeats the call without coming back to the interpreter. Prints medians in microseconds and their difference.
+Two processes on loopback, with votes, f32 sum. All turns use the same communicator and memory; the Rust side repeats
+the call without coming back to the interpreter, once without a pause, which finds every thread still awake, and once
+with the pause that a loop in Python makes between two calls. Prints medians in microseconds.
 
 usage: python bench/python_cost.py [ROUNDS]     with the package installed, built in release
 """
@@ -16,6 +17,7 @@ import outlast
 
 SIZES = [4 << 10, 16 << 10, 64 << 10, 256 << 10, 1 << 20]
 CALLS = 200
+PAUSE = 10e-6
 OPTIONS = ("sum", 0, None, True, 1, None, None, False, None)
 
 
@@ -29,7 +31,11 @@ def from_python(comm, x):
 
 
 def from_rust(comm, x):
-    return comm._core.repeated("all_reduce", [x], OPTIONS, CALLS)
+    return comm._core.repeated("all_reduce", [x], OPTIONS, CALLS, 0.0)
+
+
+def from_rust_with_pauses(comm, x):
+    return comm._core.repeated("all_reduce", [x], OPTIONS, CALLS, PAUSE)
 
 
 def peer(address, secret, rounds, encryption, results):
@@ -40,7 +46,7 @@ def peer(address, secret, rounds, encryption, results):
         for size in SIZES:
             x = np.zeros(size // 4, np.float32)
             from_python(comm, x)
-            turns = {from_rust: [], from_python: []}
+            turns = {from_rust: [], from_rust_with_pauses: [], from_python: []}
             for _ in range(rounds):
                 for turn, taken in turns.items():
                     taken.append(statistics.median(turn(comm, x)))
@@ -64,9 +70,9 @@ def main():
             for process in peers:
                 process.join()
         print(f"encryption {encryption}, 2 peers, {rounds} turns of {CALLS} calls: median us")
-        print(f"{'bytes':>9} {'Rust':>9} {'Python':>9} {'binding':>9}")
-        for size, (rust, python) in table.items():
-            print(f"{size:>9} {rust:>9.1f} {python:>9.1f} {python - rust:>9.1f}")
+        print(f"{'bytes':>9} {'Rust':>9} {'paused':>9} {'Python':>9} {'binding':>9} {'- paused':>9}")
+        for size, (rust, paused, python) in table.items():
+            print(f"{size:>9} {rust:>9.1f} {paused:>9.1f} {python:>9.1f} {python - rust:>9.1f} {python - paused:>9.1f}")
 
 
 if __name__ == "__main__":
