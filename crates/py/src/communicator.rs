@@ -287,6 +287,34 @@ impl Communicator {
         self.0.give(py, &ending)
     }
 
+    /// Makes one collective that often without coming back to Python in between, and returns how long each took:
+    /// what the binding costs is the difference (`bench/python_cost.py`). Between two calls it is busy for `pause`
+    /// seconds, as a program is.
+    fn repeated(
+        &self,
+        py: Python<'_>,
+        kind: &str,
+        inputs: Vec<Bound<'_, PyAny>>,
+        options: Options<'_>,
+        times: usize,
+        pause: f64,
+    ) -> PyResult<Vec<f64>> {
+        check_process(self.0.creator)?;
+        let job = Job::new(kind, &inputs, None, options, &lock(&self.0.seen).clone())?;
+        let taken = self.0.call(py, |comm| {
+            let timed = |_| {
+                let until = Instant::now() + Duration::from_secs_f64(pause.clamp(0.0, 1.0));
+                while Instant::now() < until {
+                    std::hint::spin_loop();
+                }
+                let began = Instant::now();
+                job.perform(comm).map(|_| began.elapsed().as_secs_f64())
+            };
+            (0..times).map(timed).collect::<Result<Vec<_>, _>>()
+        })?;
+        taken.map_err(|error| errors::of_call(py, &error, Purpose::Collective))
+    }
+
     /// Sends to, or receives from, one other member.
     fn transfer(
         &self,

@@ -2,9 +2,10 @@
 
 use outlast::communicator::{Peer, Receipt, TopologyChange, View};
 use outlast::membership::PeerId;
+use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyModule, PyTuple};
+use pyo3::types::{PyDict, PyModule, PyString, PyTuple};
 
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static RECORDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -30,13 +31,31 @@ impl Contributors {
     }
 }
 
-/// A receipt.
+/// The class of receipts, its bare constructor, and the names of its fields in their order.
+struct ReceiptClass {
+    class: Py<PyAny>,
+    bare: Py<PyAny>,
+    fields: Vec<Py<PyString>>,
+}
+
+fn receipt_class(py: Python<'_>) -> PyResult<&'static ReceiptClass> {
+    static RECEIPT: PyOnceLock<ReceiptClass> = PyOnceLock::new();
+    RECEIPT.get_or_try_init(py, || {
+        let class = class(py, "Receipt")?;
+        let bare = py.import("builtins")?.getattr("object")?.getattr("__new__")?.unbind();
+        let fields = class.getattr("__slots__")?.extract::<Vec<String>>()?;
+        let fields = fields.iter().map(|name| PyString::intern(py, name).unbind()).collect();
+        Ok(ReceiptClass { class: class.unbind(), bare, fields })
+    })
+}
+
+/// A receipt. Made for every collective, so it is filled in directly: a frozen record's own constructor goes
+/// through Python for each field.
 pub(crate) fn receipt(py: Python<'_>, receipt: &Receipt, known: &mut Contributors) -> PyResult<Py<PyAny>> {
-    static RECEIPT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
-    let class = RECEIPT.get_or_try_init(py, || class(py, "Receipt").map(Bound::unbind))?;
+    let ReceiptClass { class, bare, fields } = receipt_class(py)?;
     let object = |value: Bound<'_, PyAny>| value.unbind();
     let number = |value: u64| value.into_pyobject(py).map(|value| value.into_any().unbind());
-    let fields = [
+    let values = [
         number(receipt.epoch)?,
         number(receipt.tag)?,
         number(receipt.seq)?,
@@ -52,7 +71,17 @@ pub(crate) fn receipt(py: Python<'_>, receipt: &Receipt, known: &mut Contributor
         object(receipt.predicted_seconds.into_pyobject(py)?.into_any()),
         object(receipt.hash.map(|hash| format!("{hash:032x}")).into_pyobject(py)?.into_any()),
     ];
-    class.call1(py, PyTuple::new(py, fields)?)
+    assert_eq!(fields.len(), values.len(), "outlast.records.Receipt has the fields that are filled in here");
+    let made = bare.call1(py, (class,))?;
+    for (name, value) in fields.iter().zip(&values) {
+        // SAFETY: all three are live objects, and the interpreter is at hand. The generic setter writes the slot;
+        // the class's own would refuse, because receipts are frozen.
+        let set = unsafe { ffi::PyObject_GenericSetAttr(made.as_ptr(), name.as_ptr(), value.as_ptr()) };
+        if set != 0 {
+            return Err(PyErr::fetch(py));
+        }
+    }
+    Ok(made)
 }
 
 /// What a vote for newcomers changed.
