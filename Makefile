@@ -26,7 +26,7 @@ help:
 
 ## training on this machine that survives a kill, a stop, a newcomer and a lost coordinator (half a minute after the build)
 demo:
-	@cargo run --locked --quiet -p outlast-cli --example train
+	@cargo run --locked --quiet --release -p outlast-cli --example train
 
 ## set-up, verify and every test: exactly what CI runs
 test:

@@ -12,8 +12,8 @@
 //! - No thread that the interpreter does not know ever touches it. Workers move bytes and store an outcome;
 //!   whatever must be given back to Python is given back by a thread that Python called us on.
 //! - Memory that a collective uses is held (its exporter cannot free or resize it) until the runtime has let
-//!   go of it, whatever becomes of the objects that people see ([`in_flight`]).
-//! - In a forked child every object refuses, before it takes any lock ([`manners`]).
+//!   go of it, whatever becomes of the objects that people see (`in_flight`).
+//! - In a forked child every object refuses, before it takes any lock (`manners`).
 //!
 //! # What it does not do
 //!

@@ -213,16 +213,20 @@ impl Crew {
         Ok(at)
     }
 
+    /// SIGSTOP; the moment is one at which the worker does nothing any more.
     pub(crate) fn stop(&mut self, number: usize) -> Result<u64> {
-        let at = self.signal(number, Signal::STOP)?;
+        self.signal(number, Signal::STOP)?;
+        let at = micros();
         let worker = &mut self.workers[number];
         worker.condition = Condition::Stopped;
         worker.stops.push((at, u64::MAX));
         Ok(at)
     }
 
+    /// SIGCONT; the moment is one at which the worker does nothing yet.
     pub(crate) fn go_on(&mut self, number: usize) -> Result<u64> {
-        let at = self.signal(number, Signal::CONT)?;
+        let at = micros();
+        self.signal(number, Signal::CONT)?;
         let worker = &mut self.workers[number];
         worker.condition = Condition::Training;
         if let Some(stop) = worker.stops.last_mut() {
@@ -231,12 +235,10 @@ impl Crew {
         Ok(at)
     }
 
-    fn signal(&self, number: usize, signal: Signal) -> Result<u64> {
+    fn signal(&self, number: usize, signal: Signal) -> Result<()> {
         let worker = &self.workers[number];
         let pid = Pid::from_child(&worker.process);
-        let at = micros();
-        kill_process(pid, signal).with_context(|| format!("a signal to {}", worker.name))?;
-        Ok(at)
+        kill_process(pid, signal).with_context(|| format!("a signal to {}", worker.name))
     }
 
     /// Tells everybody to stop after a step that they agree on.
@@ -329,6 +331,20 @@ impl Crew {
         let run = RUN.parse().context("the run's name")?;
         let text = outlast::coordinator::ask_status(&self.address, &self.secret, &run, STATUS_PATIENCE)?;
         Ok(serde_json::from_str(&text)?)
+    }
+
+    /// Everything that is known, for whoever must find out what went wrong.
+    pub(crate) fn describe(&self) -> String {
+        let word = |worker: &Worker| {
+            let step = worker.last.as_ref().map_or(0, |commit| commit.step);
+            format!("{} (pid {}) is {} at step {step}", worker.name, worker.pid(), worker.condition.word())
+        };
+        let words: Vec<_> = self.workers.iter().map(word).collect();
+        let status = match self.status() {
+            Ok(status) => status.to_string(),
+            Err(error) => format!("{error:#}"),
+        };
+        format!("{}. The coordinator: {status}", words.join(", "))
     }
 
     /// Waits until those who are done have ended, and well.

@@ -12,7 +12,7 @@ use crate::data::{CLASSES, Dice, Image, PIXELS};
 const WIDTHS: [usize; 4] = [PIXELS, 64, 32, CLASSES];
 /// Everybody begins with the same numbers.
 const SEED: u64 = 4;
-const LEARNING_RATE: f32 = 0.01;
+const LEARNING_RATE: f32 = 0.02;
 const MOMENTUM: f32 = 0.9;
 
 /// One replica.

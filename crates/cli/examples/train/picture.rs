@@ -11,7 +11,7 @@ use std::fmt::Write as _;
 use std::path::{Path, PathBuf};
 
 const WIDTH: f64 = 960.0;
-const LEFT: f64 = 70.0;
+const LEFT: f64 = 90.0;
 const RIGHT: f64 = 900.0;
 const TOP: f64 = 90.0;
 const BOTTOM: f64 = 360.0;

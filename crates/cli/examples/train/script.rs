@@ -22,6 +22,8 @@ const NEWCOMER: &str = "eve";
 const ACCURACY_MIN: f32 = 0.95;
 /// How long the stopped worker stays stopped: a fifth of its stall budget.
 const STOP_TIME: Duration = Duration::from_secs(2);
+/// The same on a machine so busy that the coordinator takes longer to notice; still within the budget.
+const STOP_TIME_MAX: Duration = Duration::from_secs(8);
 /// How long there is no coordinator.
 const AWAY_TIME: Duration = Duration::from_millis(500);
 /// Nothing that the demo waits for takes this long unless something is broken.
@@ -86,7 +88,7 @@ impl Stage {
         for name in FOUNDERS {
             self.crew.start_worker(name, FOUNDERS.len())?;
         }
-        let entry = self.until_some("the first step", |stage| stage.shared_after(0))?;
+        let entry = self.until_some("the first step", |stage| stage.shared_after(0).next().cloned())?;
         let took = since(began, entry.last_at());
         self.tell(
             Event::new(
@@ -111,12 +113,12 @@ impl Stage {
         );
         let without = |entry: &Entry| !entry.commit.contributors.contains(&id);
         let entry = self.until_some("a step without the killed worker", |stage| {
-            stage.shared_after(at).filter(|entry| without(entry))
+            stage.shared_after(at).find(|entry| without(entry)).cloned()
         })?;
         let took = since(at, entry.last_at());
-        let attempts = entry.commit.attempts;
+        let attempts = counted(entry.commit.attempts.into(), "attempt");
         let text = format!(
-            "The other three committed step {} without it {} after the kill, in {attempts} attempts. Nobody restarted.",
+            "The other three committed step {} without it {} after the kill, in {attempts}. Nobody restarted.",
             entry.commit.step,
             span(took),
         );
@@ -138,10 +140,11 @@ impl Stage {
         let stopped = self.crew.stop(target)?;
         let text = format!("SIGSTOP to {name} (pid {pid}, rank 1) for {}.", span(STOP_TIME));
         self.tell(Event::new("stopped", text).about(&name).at(stopped).mark());
+        let begun = Instant::now();
         let mut seen = None;
-        let deadline = Instant::now() + STOP_TIME;
-        while Instant::now() < deadline {
-            self.listen_until(deadline.min(Instant::now() + GLANCE))?;
+        while begun.elapsed() < STOP_TIME || seen.is_none() {
+            ensure!(begun.elapsed() < STOP_TIME_MAX, "the coordinator did not call {name} stalled");
+            self.listen_until(Instant::now() + GLANCE.min(STOP_TIME.saturating_sub(begun.elapsed())))?;
             if seen.is_none() {
                 seen = self.stalled(&name);
                 if let Some(sentence) = &seen {
@@ -150,9 +153,9 @@ impl Stage {
                 }
             }
         }
-        ensure!(seen.is_some(), "the coordinator did not call {name} stalled within {}", span(STOP_TIME));
         let continued = self.crew.go_on(target)?;
-        let entry = self.until_some("a step after the stop", |stage| stage.shared_after(continued))?;
+        let entry =
+            self.until_some("a step after the stop", |stage| stage.shared_after(continued).next().cloned())?;
         let meanwhile = self.ledger.after(stopped).take_while(|entry| entry.first_at() < continued).count();
         // The step whose votes were in may still commit; the next one needs the stopped worker.
         ensure!(meanwhile <= 1, "{meanwhile} steps were committed without waiting for {name}");
@@ -163,7 +166,7 @@ impl Stage {
             entry.commit.step,
             span(took)
         );
-        let what = format!("SIGSTOP to {name} for {}", span(STOP_TIME));
+        let what = format!("SIGSTOP to {name} for {}", span(since(stopped, continued)));
         self.recovered("continued", &what, took, "SIGCONT to a step by all three", text, &entry);
         Ok(())
     }
@@ -179,7 +182,7 @@ impl Stage {
                 .mark(),
         );
         let entry = self.until_some("a step with the newcomer", |stage| {
-            stage.shared_after(at).filter(|entry| entry.by.contains_key(NEWCOMER))
+            stage.shared_after(at).find(|entry| entry.by.contains_key(NEWCOMER)).cloned()
         })?;
         let caught_up =
             self.crew.workers[number].caught_up.clone().context("the newcomer never caught up")?;
@@ -218,8 +221,9 @@ impl Stage {
         self.crew.start_coordinator()?;
         self.until("the new coordinator to listen", PATIENCE, |stage| stage.crew.listening_since.is_some())?;
         let listening = self.crew.listening_since.context("a coordinator")?;
-        let entry =
-            self.until_some("a step under the new coordinator", |stage| stage.shared_after(listening))?;
+        let entry = self.until_some("a step under the new coordinator", |stage| {
+            stage.shared_after(listening).next().cloned()
+        })?;
         ensure!(entry.commit.contributors.len() == 4, "the new coordinator lost somebody");
         let took = since(listening, entry.last_at());
         let text = format!(
@@ -294,10 +298,10 @@ impl Stage {
         (worker.name.clone(), worker.id.clone(), worker.pid())
     }
 
-    /// The first step that everybody who lives had after that moment.
-    fn shared_after(&self, moment: u64) -> Option<Entry> {
-        let all = |entry: &&Entry| self.crew.living().all(|worker| entry.by.contains_key(&worker.name));
-        self.ledger.after(moment).find(all).cloned()
+    /// The steps after that moment which everybody who lives has committed.
+    fn shared_after(&self, moment: u64) -> impl Iterator<Item = &Entry> {
+        let by_all = |entry: &&Entry| self.crew.living().all(|worker| entry.by.contains_key(&worker.name));
+        self.ledger.after(moment).filter(by_all)
     }
 
     /// What the coordinator says about a worker, if it calls it stalled.
@@ -330,7 +334,7 @@ impl Stage {
         let deadline = Instant::now() + patience;
         while !met(self) {
             if Instant::now() >= deadline {
-                bail!("waited {} for {what}, in vain", span(patience));
+                bail!("waited {} for {what}, in vain. {}", span(patience), self.crew.describe());
             }
             self.listen_until(deadline.min(Instant::now() + GLANCE))?;
         }
@@ -357,6 +361,11 @@ impl Stage {
 
 fn since(from: u64, to: u64) -> Duration {
     Duration::from_micros(to.saturating_sub(from))
+}
+
+/// A number of things.
+pub(crate) fn counted(number: u64, thing: &str) -> String {
+    if number == 1 { format!("1 {thing}") } else { format!("{number} {thing}s") }
 }
 
 /// A time for people.

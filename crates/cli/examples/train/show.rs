@@ -8,7 +8,7 @@
 use crate::crew::{Condition, Crew};
 use crate::ledger::Ledger;
 use crate::said::micros;
-use crate::script::{Fault, span};
+use crate::script::{Fault, counted, span};
 use anyhow::Result;
 use serde_json::json;
 use std::fmt::Write as _;
@@ -20,6 +20,8 @@ use std::time::Duration;
 const LIVE_EVERY_US: u64 = 100_000;
 /// How often a line of progress is printed where there is no block.
 const LINE_EVERY_US: u64 = 1_000_000;
+/// Where the sentences of events begin, after the time.
+const INDENT: usize = 11;
 /// A worker without a step for this long waits for somebody.
 const WAITING_AFTER_US: u64 = 300_000;
 
@@ -115,7 +117,7 @@ impl Show {
                     (_, true) => "\x1b[32m",
                     _ => "",
                 };
-                let text = format!("{at:>7.2} s  {colour}{}\x1b[0m\n", event.text);
+                let text = format!("{at:>7.2} s  {colour}{}\x1b[0m\n", wrapped(&event.text, width()));
                 let erased = self.erase();
                 print_text(&format!("{erased}{text}"));
             }
@@ -210,7 +212,8 @@ impl Show {
         )?;
         writeln!(
             text,
-            "receipts    {receipts} compared; {retried} steps took more than one attempt; {}",
+            "receipts    {receipts} compared; {} took more than one attempt\n            {} contributors",
+            counted(retried as u64, "step"),
             over_time.join(", then ")
         )?;
         writeln!(text, "picture     {}", picture.display())?;
@@ -223,15 +226,18 @@ impl Show {
 
 const NEXT: &str = "
 What to try next
-  cargo run --release -p outlast-cli --example train -- --steps 5000 --pace 0     as fast as it goes
-  cargo run --release -p outlast-cli -- bench all-reduce --help                   how fast that is, measured
-  make sim SEED=7                                                                 the same decisions in a simulated world, replayed by a seed
+  cargo run --release -p outlast-cli --example train -- --steps 5000 --pace 0
+      the same as fast as it goes
+  cargo run --release -p outlast-cli -- bench all-reduce
+      how fast an all-reduce is on this machine
+  make sim SEED=7
+      the same decisions in a simulated world with worse weather, replayed by a seed
 The program that trains is crates/cli/examples/train/worker.rs; docs/guide/demo.md explains it.
 ";
 
 /// The block: one line for the run, one per worker.
 fn block(crew: &Crew, ledger: &Ledger, now: u64) -> Vec<String> {
-    let width = ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).max(20);
+    let width = width();
     let bar = accuracy_bar(ledger.accuracy().unwrap_or(0.0));
     let mut lines = vec![String::new(), format!("  step {:<5} accuracy {bar}", ledger.last_step())];
     let mut colours = vec!["", "\x1b[1m"];
@@ -261,6 +267,27 @@ fn block(crew: &Crew, ledger: &Ledger, now: u64) -> Vec<String> {
     // A line that the terminal wraps would be counted as one and take two.
     let fit = |line: String| line.chars().take(width - 1).collect::<String>();
     lines.into_iter().zip(colours).map(|(line, colour)| format!("{colour}{}\x1b[0m\n", fit(line))).collect()
+}
+
+/// The terminal's.
+fn width() -> usize {
+    ratatui::crossterm::terminal::size().map_or(80, |(columns, _)| usize::from(columns)).max(40)
+}
+
+/// A sentence broken between words, below the column where the sentences of events begin.
+fn wrapped(text: &str, width: usize) -> String {
+    let mut lines = String::new();
+    let mut column = INDENT;
+    for word in text.split(' ') {
+        let length = word.chars().count();
+        if column + length >= width && column > INDENT {
+            let _ = write!(lines, "\n{:INDENT$}", "");
+            column = INDENT;
+        }
+        let _ = write!(lines, "{word} ");
+        column += length + 1;
+    }
+    lines.trim_end().to_owned()
 }
 
 fn accuracy_bar(part: f32) -> String {

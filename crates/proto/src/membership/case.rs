@@ -291,7 +291,9 @@ impl Case {
             }
         }
         if vouched || own == Unanswered::Stalled {
-            return due(self.stalled_since() + config.stall_budget).then_some(DeathReason::StalledTooLong);
+            // What we saw while we heard almost nobody does not count against it.
+            let since = self.stalled_since().max(bench.doubted_at.unwrap_or_default());
+            return due(since + config.stall_budget).then_some(DeathReason::StalledTooLong);
         }
         if talks {
             // It cannot hear us, or a firewall keeps us out; but it lives, and was heard of late. Testimony has

@@ -161,6 +161,7 @@ impl Membership {
     /// What the target should know of the case against it.
     pub(super) fn doubt_about(&self, now: Instant, target: PeerId) -> Option<Record> {
         let case = self.cases.get(&target).filter(|case| case.shown != Shown::Alive)?;
+        let doubted_at = self.doubted_at.unwrap_or_default();
         let (member, incarnation) = (target, case.incarnation);
         Some(match case.testimony.first() {
             Some(word) => Record::Suspect {
@@ -176,7 +177,7 @@ impl Membership {
                 voucher: self.me.id,
                 kind: SignOfLife::Kernel,
                 age_ms: 0,
-                silent_ms: millis(now.since(case.stalled_since())),
+                silent_ms: millis(now.since(case.stalled_since().max(doubted_at))),
             },
         })
     }
@@ -318,6 +319,9 @@ impl Membership {
         let Some(incarnation) = self.table.get(target).map(|entry| entry.incarnation) else { return };
         let (me, group) = (self.me.id, self.size());
         let life = vouch_life(&self.config, group);
+        // While we heard almost nobody, nobody's silence was worth reporting: a stall that we date too early
+        // would be cut short for everybody.
+        let doubted_at = self.doubted_at.unwrap_or_default();
         if seen == Unanswered::Silent {
             self.note_sighting(now, target, false);
         }
@@ -337,7 +341,7 @@ impl Membership {
                         voucher: me,
                         kind: SignOfLife::Kernel,
                         age_ms: 0,
-                        silent_ms: millis(now.since(case.stalled_since())),
+                        silent_ms: millis(now.since(case.stalled_since().max(doubted_at))),
                     }
                 })
             }

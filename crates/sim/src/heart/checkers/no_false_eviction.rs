@@ -45,6 +45,8 @@ impl NoFalseEviction {
         let fair = match reason {
             LossReason::Left | LossReason::Disconnected => true,
             _ if world.coordinators[coordinator].deposed => true,
+            // It obeys a higher term: what a coordinator of the past says of it concerns nobody (rule 17).
+            _ if world.coordinators[coordinator].run.term() < process.obeyed => true,
             LossReason::Killed | LossReason::Dead(DeathReason::Refused | DeathReason::Exited) => gone,
             // Of the ends of a broken link one must go, and the trouble may be the other's (rule 16).
             LossReason::Unreachable => {
