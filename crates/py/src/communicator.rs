@@ -172,6 +172,7 @@ impl Drop for Shared {
         if self.creator.check().is_err() {
             return;
         }
+        self.workers.end();
         registry::adopt(ManuallyDrop::into_inner(flights));
         if let Some(comm) = ManuallyDrop::into_inner(comm) {
             registry::let_go(comm);
@@ -381,6 +382,7 @@ impl Communicator {
             if let Some(comm) = &comm {
                 comm.leave();
             }
+            self.0.workers.end();
             // What was in flight ends with the session; then nobody holds memory of the program's.
             self.0.in_flight.wait_until(Instant::now() + Duration::from_secs(2));
             drop(comm);

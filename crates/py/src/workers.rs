@@ -17,6 +17,8 @@ type Job = Box<dyn FnOnce() + Send>;
 struct Desk {
     jobs: VecDeque<Job>,
     idle: usize,
+    /// No more work will come: idle threads need not wait for it.
+    ended: bool,
 }
 
 /// Threads that grow with the work. Dropped, they end when their work is done.
@@ -54,11 +56,18 @@ impl Workers {
         spawned.map(drop)
     }
 
+    /// Sends idle threads home; work that is under way is finished.
+    pub(crate) fn end(&self) {
+        self.desk().ended = true;
+        self.called.notify_all();
+    }
+
     fn next(&self) -> Option<Job> {
         let mut desk = self.desk();
         if desk.jobs.is_empty() {
             desk.idle += 1;
-            let waited = self.called.wait_timeout_while(desk, IDLE, |desk| desk.jobs.is_empty());
+            let waited =
+                self.called.wait_timeout_while(desk, IDLE, |desk| desk.jobs.is_empty() && !desk.ended);
             desk = waited.unwrap_or_else(PoisonError::into_inner).0;
             desk.idle -= 1;
         }
