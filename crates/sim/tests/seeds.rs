@@ -48,6 +48,9 @@ fn storms_kill_nobody_wrongly_and_end_in_agreement() {
     pairs.extend((1..=150).map(|seed| ("gentle", seed)));
     pairs.extend((1..=200).map(|seed| ("mixed", seed)));
     pairs.extend((1..=6).map(|seed| ("mixed-64", seed)));
+    // Each of these found a fault once.
+    pairs.extend([161, 711].map(|seed| ("mixed", seed)));
+    pairs.extend([18, 96, 110, 237, 256, 20_030].map(|seed| ("mixed-64", seed)));
     let tally = play_all(&pairs);
     // Proxies and full buffers have scenarios of their own; everything else must have struck here.
     for effect in Tally::effects() {
