@@ -1,0 +1,275 @@
+//! Our own stalls, what kernels are worth, and coming, going and coming back.
+
+use super::*;
+
+#[test]
+fn after_a_stall_of_our_own_we_accuse_nobody() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(2_000));
+    stage.freeze(ms(5_000));
+    stage.run(ms(5_000));
+    assert!(stage.events.is_empty(), "{:?}", stage.events);
+    assert_eq!(stage.machine.stalls(), 1);
+}
+
+#[test]
+fn a_stall_of_our_own_restarts_the_waits_against_others() {
+    let mut stage = Stage::new(1);
+    stage.script(1, CUT);
+    stage.run(ms(8_000));
+    stage.freeze(ms(5_000));
+    stage.run(ms(5_000));
+    assert_eq!(stage.died(1), None, "we were away for most of dead_after");
+    stage.run(ms(8_000));
+    assert_eq!(stage.died(1), Some(DeathReason::SilentTooLong));
+}
+
+#[test]
+fn what_lay_in_the_socket_while_we_stood_still_is_not_judged_by_the_leapt_clock() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(9_000));
+    stage.freeze(ms(6_000));
+    // The driver hands in what arrived before it runs the late timers.
+    stage.accuse(1, 2, Silence::Silent);
+    assert_eq!(stage.died(1), None, "we were away for most of dead_after");
+}
+
+#[test]
+fn who_was_heard_before_a_stall_of_our_own_still_talks_after_it() {
+    // Behind a rejecting firewall: refused by everybody, and heard.
+    let mut stage = Stage::new(7);
+    stage.script(1, KILLED);
+    for _ in 0..20 {
+        stage.run(ms(200));
+        stage.say(1, None, vec![]);
+        stage.accuse(1, 2, Silence::Refused);
+        stage.accuse(1, 3, Silence::Refused);
+    }
+    stage.freeze(ms(6_000));
+    stage.run(ms(900));
+    assert_eq!(stage.died(1), None, "we have not listened long enough: {:?}", stage.events);
+}
+
+#[test]
+fn the_claim_of_an_old_stall_is_not_taken_over_by_who_would_have_seen_it() {
+    let mut stage = Stage::new(7);
+    stage.now += ms(20_000);
+    stage.script(1, STOPPED);
+    let (member, voucher, kind) = (peer(1), peer(2), SignOfLife::Kernel);
+    let record = Record::Vouch { member, incarnation: 0, voucher, kind, age_ms: 0, silent_ms: 9_000 };
+    stage.say(2, None, vec![record]);
+    stage.run(ms(12_000));
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+}
+
+#[test]
+fn that_somebody_is_deaf_is_not_believed_before_our_own_wait_is_over() {
+    let mut stage = Stage::new(7);
+    stage.script(1, CUT);
+    stage.run(ms(3_000));
+    let (member, reason) = (peer(1), DeathReason::Deaf);
+    for _ in 0..20 {
+        stage.say(1, None, vec![]);
+        stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(2)] }]);
+        stage.run(ms(200));
+    }
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+    for _ in 0..40 {
+        stage.say(1, None, vec![]);
+        stage.run(ms(200));
+    }
+    assert_eq!(stage.died(1), Some(DeathReason::Deaf));
+}
+
+#[test]
+fn a_stalled_member_does_not_die_of_deafness_that_somebody_remembers() {
+    let mut stage = Stage::new(7);
+    stage.script(1, STOPPED);
+    stage.run(ms(2_000));
+    let (member, reason) = (peer(1), DeathReason::Deaf);
+    stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(2)] }]);
+    stage.run(ms(11_000));
+    assert_eq!(stage.died(1), None, "{:?}", stage.events);
+}
+
+#[test]
+fn a_member_that_nobody_answers_goes_on_talking() {
+    let mut stage = Stage::new(3);
+    (1..=3).for_each(|number| stage.script(number, CUT));
+    stage.run(ms(3_000));
+    for _ in 0..12 {
+        stage.sent.clear();
+        stage.run(ms(410));
+        let pings =
+            stage.sent.iter().filter(|(_, _, _, packet)| matches!(packet.body, Some(Body::Ping { .. })));
+        assert!(pings.count() > 0, "silent for two intervals at {:?}", stage.now);
+    }
+}
+
+#[test]
+fn an_untried_kernel_proves_nothing() {
+    // A newcomer whose closed port accepts: something between us answers for others (rule 22).
+    let mut stage = Stage::new(3);
+    stage.script(9, Script { closed: ConnectOutcome::Accepted, ..LIVE });
+    stage.say(9, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    stage.run(ms(3_000));
+    let member = stage.machine.active(stage.now).into_iter().find(|m| m.info.id == peer(9)).unwrap();
+    assert_eq!(member.kernel_trusted, Some(false));
+    stage.script(9, STOPPED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(9), "suspect", "not stalled: the kernel's accept is worth nothing");
+}
+
+#[test]
+fn a_tried_kernel_is_believed() {
+    let mut stage = Stage::new(3);
+    stage.script(9, LIVE);
+    stage.say(9, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    stage.run(ms(3_000));
+    stage.script(9, STOPPED);
+    stage.run(ms(3_000));
+    assert_eq!(stage.health(9), "stalled");
+}
+
+#[test]
+fn who_was_stalled_before_we_came_does_not_die_of_an_old_list() {
+    // We know member 9 by hearsay only; a side that was cut off remembers it as dead, and it cannot object.
+    let mut stage = Stage::new(7);
+    stage.script(9, STOPPED);
+    stage.say(2, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    let (member, reason) = (peer(9), DeathReason::SilentTooLong);
+    stage.say(3, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![peer(3)] }]);
+    stage.run(ms(3_000));
+    assert_eq!(stage.died(9), None);
+    assert_eq!(stage.health(9), "stalled");
+}
+
+#[test]
+fn a_port_that_another_member_took_over_no_longer_speaks_for_the_first() {
+    let mut stage = Stage::new(3);
+    stage.script(1, STOPPED);
+    let successor = Arc::new(MemberInfo { id: peer(40), ..(*info(1)).clone() });
+    stage.say(2, None, vec![Record::Alive { info: successor, incarnation: 0 }]);
+    stage.run(ms(500));
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(200));
+    assert_eq!(stage.died(1), Some(DeathReason::Refused));
+}
+
+#[test]
+fn what_is_said_against_us_is_refuted_with_a_higher_incarnation() {
+    let member = peer(0);
+    let kernel = SignOfLife::Kernel;
+    let words = [
+        Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent, age_ms: 0 },
+        Record::Vouch { member, incarnation: 0, voucher: peer(2), kind: kernel, age_ms: 0, silent_ms: 9 },
+        Record::Dead { member, incarnation: 0, reason: DeathReason::Silent, accusers: vec![] },
+        Record::Leave { member, incarnation: 0 },
+    ];
+    for word in words {
+        let mut stage = Stage::new(3);
+        stage.say(1, None, vec![word.clone()]);
+        let alive = Record::Alive { info: info(0), incarnation: 1 };
+        assert!(stage.sent.iter().any(|(.., packet)| packet.records.contains(&alive)), "{word:?}");
+    }
+}
+
+#[test]
+fn who_refuted_a_suspicion_too_late_still_learns_that_it_was_given_up() {
+    let mut stage = Stage::new(3);
+    let (member, reason) = (peer(0), DeathReason::StalledTooLong);
+    let suspect =
+        Record::Suspect { member, incarnation: 0, accuser: peer(2), kind: Silence::Silent, age_ms: 0 };
+    let dead = Record::Dead { member, incarnation: 0, reason, accusers: vec![] };
+    stage.say(1, None, vec![suspect]);
+    stage.say(1, None, vec![dead.clone()]);
+    stage.say(2, None, vec![dead]);
+    let told: Vec<_> = stage.events.iter().map(|(_, event)| event.clone()).collect();
+    assert_eq!(told, [Event::Rejoined { incarnation: 1, reason }]);
+}
+
+#[test]
+fn the_dead_return_under_a_higher_incarnation_and_not_under_the_old_one() {
+    let mut stage = Stage::new(2);
+    stage.script(1, KILLED);
+    stage.run(ms(2_000));
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(300));
+    assert_eq!(stage.health(1), "dead");
+    stage.script(1, LIVE);
+    stage.say(2, None, vec![Record::Alive { info: info(1), incarnation: 0 }]);
+    assert_eq!(stage.health(1), "dead");
+    stage.say(1, None, vec![Record::Alive { info: info(1), incarnation: 1 }]);
+    assert_eq!(stage.health(1), "alive");
+    assert!(stage.machine.failed().is_empty());
+}
+
+#[test]
+fn a_goodbye_is_not_a_death() {
+    let mut stage = Stage::new(3);
+    stage.script(1, KILLED);
+    stage.say(2, None, vec![Record::Leave { member: peer(1), incarnation: 0 }]);
+    stage.run(ms(5_000));
+    assert_eq!(stage.about(1), [Event::Left(info(1))]);
+    assert_eq!(stage.health(1), "left");
+}
+
+#[test]
+fn the_failed_list_is_pinged_so_that_halves_find_each_other_again() {
+    let mut stage = Stage::new(3);
+    let (member, reason) = (peer(1), DeathReason::Exited);
+    let dead = Record::Dead { member, incarnation: 0, reason, accusers: vec![] };
+    stage.say(2, None, vec![dead.clone()]);
+    stage.sent.clear();
+    stage.run(ms(5_000));
+    let told = |(_, to, _, packet): &(Instant, SocketAddr, Path, Packet)| {
+        *to == info(1).address && packet.records.contains(&dead)
+    };
+    assert!(stage.sent.iter().any(told), "it must hear what is said of it");
+}
+
+#[test]
+fn a_newcomer_gets_the_whole_table() {
+    let mut stage = Stage::new(100);
+    stage.script(200, LIVE);
+    let records = vec![Record::Alive { info: info(200), incarnation: 0 }];
+    stage.say(200, Some(Body::Ping { probe: 1, wants_table: true }), records);
+    stage.run(ms(500));
+    let mut told: Vec<_> = stage
+        .sent
+        .iter()
+        .filter(|(_, to, ..)| *to == info(200).address)
+        .flat_map(|(.., packet)| packet.records.iter())
+        .filter(|record| matches!(record, Record::Alive { .. }))
+        .map(Record::member)
+        .collect();
+    told.sort();
+    told.dedup();
+    assert!(told.len() >= 101, "a hundred members and ourselves, got {}", told.len());
+}
+
+#[test]
+fn joining_tries_streams_too_until_somebody_answers() {
+    let now = Instant::ORIGIN;
+    let config = Config::preset(Preset::Lan);
+    let mut stage = Stage::new(0);
+    stage.machine = Membership::new(now, config, (*info(0)).clone(), Rng::from_seed(1));
+    stage.script(5, Script { answers: false, ..LIVE });
+    stage.machine.handle_join(stage.now, &[info(5).address]);
+    stage.run(ms(2_000));
+    let by = |path| stage.sent.iter().filter(|(_, to, by, _)| *to == info(5).address && *by == path).count();
+    assert!(by(Path::Datagram) >= 3 && by(Path::Stream) >= 1, "{} {}", by(Path::Datagram), by(Path::Stream));
+}
+
+#[test]
+fn after_leaving_the_machine_says_and_wants_nothing() {
+    let mut stage = Stage::new(3);
+    stage.machine.handle_leave(stage.now);
+    stage.carry_out();
+    let goodbye = Record::Leave { member: peer(0), incarnation: 0 };
+    assert_eq!(stage.sent.iter().filter(|(.., packet)| packet.records == [goodbye.clone()]).count(), 3);
+    stage.sent.clear();
+    stage.say(1, Some(Body::Ping { probe: 1, wants_table: false }), vec![]);
+    assert!(stage.sent.is_empty() && stage.machine.poll_timeout().is_none());
+}

@@ -1,0 +1,311 @@
+//! Parts of a group, calls that need certain members, and calls that are given up or fail.
+
+use super::*;
+
+#[test]
+fn a_part_of_the_group_that_lost_a_member_says_so() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let scope = Scope::Members(vec![id(1), id(3)]);
+    let op =
+        Op { scope, tag: 5, fingerprint: fingerprint(true), deadline: bench.now + ms(1_000), members: None };
+    let call = bench.session.handle_op_call(bench.now, op);
+    bench.drain();
+    bench.hear(ToPeer::Epoch(EpochRecord { left: vec![(id(3), LossReason::Killed)], ..record(2, &[1, 2]) }));
+    bench.drain();
+    let error = CallError::PeersLost(vec![(id(3), LossReason::Killed)]);
+    assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error)]);
+}
+
+#[test]
+fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let gather = |members: &[u8], now: Instant| Op {
+        scope: Scope::Whole,
+        tag: 5,
+        fingerprint: fingerprint(false),
+        deadline: now + ms(1_000),
+        members: Some(members.iter().map(|number| id(*number)).collect()),
+    };
+    let call = bench.session.handle_op_call(bench.now, gather(&[1, 2, 3], bench.now));
+    assert_eq!(bench.drain().len(), 2, "it runs among those it knows");
+    // The epoch ends it undecided, which is nobody's fault; but the next one has not the same members.
+    bench.hear(ToPeer::Epoch(EpochRecord { left: vec![(id(3), LossReason::Killed)], ..record(2, &[1, 2]) }));
+    bench.drain();
+    let error = CallError::PeersLost(vec![(id(3), LossReason::Killed)]);
+    assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error.clone())]);
+    // A program that has not looked since is told the same, and nobody else is troubled with it.
+    let call = bench.session.handle_op_call(bench.now, gather(&[1, 2, 3], bench.now));
+    assert_eq!(bench.drain(), [fail(call, error)]);
+    bench.session.handle_op_call(bench.now, gather(&[1, 2], bench.now));
+    assert_eq!(bench.drain().len(), 2);
+}
+
+#[test]
+fn a_process_that_could_not_take_part_says_why_and_is_not_called_cancelled() {
+    // (retries, whether another attempt may do better, the error if it does not go on)
+    for (retry, again, fails) in
+        [(true, false, true), (false, false, true), (false, true, true), (true, true, false)]
+    {
+        let mut bench = Bench::of(&[1, 2]);
+        let call = bench.call(retry);
+        bench.drain();
+        let refused = bench.performed(call, PerformResult::Failed { why: "no memory".to_owned(), again });
+        assert!(matches!(refused[..], [Action::Send(ToCoordinator::Refuse { .. })]), "{refused:?}");
+        let actions = bench.abort(key(1, 0), AbortReason::Cancelled { by: id(1) });
+        let failed = actions.contains(&fail(call, CallError::Failed("no memory".to_owned())));
+        assert_eq!(failed, fails, "retry {retry}, again {again}: {actions:?}");
+        assert_eq!(actions.contains(&initiate(key(1, 1), retry, 10_000)), !fails, "{actions:?}");
+    }
+}
+
+#[test]
+fn too_few_are_too_few() {
+    let mut bench = Bench::of(&[1, 2]);
+    let fingerprint = Fingerprint { min_world: 2, ..fingerprint(true) };
+    let op = Op { scope: Scope::Whole, tag: 0, fingerprint, deadline: bench.now + ms(1_000), members: None };
+    let call = bench.session.handle_op_call(bench.now, op);
+    bench.drain();
+    bench.abort(key(1, 0), lost(2));
+    bench.performed(call, PerformResult::Stopped);
+    bench.hear(ToPeer::Epoch(record(2, &[1])));
+    let actions = bench.drain();
+    assert_eq!(actions[1..], [fail(call, CallError::TooFewPeers { have: 1, want: 2 })]);
+}
+
+#[test]
+fn a_resume_carries_everything_and_goes_on_only_when_told() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.verdict(key(1, 0), Verdict::Commit { pending: 0 });
+    let call = bench.call(true);
+    bench.drain();
+    bench.performed(call, PerformResult::Done);
+    bench.wait(ms(100));
+    let vote = OpenVote { key: key(1, 1), fingerprint: fingerprint(true), timeout_ms: 9_880, complete: true };
+    let learned = vec![(key(1, 0), Verdict::Commit { pending: 0 })];
+    let expected = Resume {
+        registration: registration(),
+        generation: 2,
+        term: 1,
+        record: record(1, &[1, 2]),
+        tags: vec![TagReport { learned, open: Some(vote) }],
+        topology_vote: None,
+        rounds: Rounds { ended: 1, done: 1 },
+        remembers_from: 0,
+    };
+    assert_eq!(bench.reconnect(), [send(ToCoordinator::Resume(expected))]);
+    bench.hear(ToPeer::Resumed { term: 1 });
+    assert_eq!(
+        bench.drain(),
+        [
+            send(ToCoordinator::Connected { group: 0, epoch: 1 }),
+            send(ToCoordinator::Complete { key: key(1, 1) }),
+        ]
+    );
+    assert_eq!(bench.abort(key(1, 1), lost(1)), [tell(call, Command::Undo)]);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain()[0], initiate(key(1, 2), true, 9_880));
+}
+
+#[test]
+fn what_happens_while_a_resume_is_on_its_way_is_said_after_it() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.drain();
+    bench.reconnect();
+    // Done before the coordinator has answered; a vote for newcomers in the same moment; a link breaks.
+    assert_eq!(bench.performed(call, PerformResult::Done), []);
+    bench.session.handle_topology_call(bench.now, 1, bench.now + ms(1_000));
+    bench.session.handle_link_broken(1, id(1), id(2), false, "reset".to_owned());
+    assert_eq!(bench.drain(), []);
+    bench.hear(ToPeer::Resumed { term: 1 });
+    let (from, to, error) = (id(1), id(2), "reset".to_owned());
+    assert_eq!(
+        bench.drain()[1..],
+        [
+            send(ToCoordinator::LinkBroken { group: 0, epoch: 1, from, to, dialling: false, error }),
+            send(ToCoordinator::Complete { key: key(1, 0) }),
+            send(ToCoordinator::VoteTopology { min_world: 1, round: 2 }),
+        ]
+    );
+}
+
+#[test]
+fn a_refusal_that_was_lost_is_said_again() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    let broken = PerformResult::LinkBroken { from: id(1), to: id(2), error: "reset".to_owned() };
+    bench.performed(call, broken);
+    bench.reconnect();
+    bench.hear(ToPeer::Resumed { term: 1 });
+    let reason = Refusal::Link { from: id(1), to: id(2), error: "reset".to_owned() };
+    assert_eq!(bench.drain().last(), Some(&send(ToCoordinator::Refuse { key: key(1, 0), reason })));
+}
+
+#[test]
+fn a_lower_term_is_refused_and_nothing_it_says_counts() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.reconnect();
+    bench.hear(ToPeer::Resumed { term: 5 });
+    bench.drain();
+    let call = bench.call(true);
+    bench.hear(PROCEED);
+    bench.performed(call, PerformResult::Done);
+    bench.reconnect();
+    bench.hear(ToPeer::Resumed { term: 4 });
+    assert_eq!(bench.drain(), [Action::HangUp]);
+    assert_eq!(bench.verdict(key(1, 0), Verdict::Commit { pending: 0 }), []);
+    assert!(!bench.session.is_connected());
+    // Nor does it put anybody out.
+    bench.wait(ms(100));
+    bench.session.handle_connected(bench.now);
+    bench.drain();
+    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text: String::new(), term: 4 });
+    assert_eq!(bench.drain(), [Action::HangUp]);
+    assert_eq!(bench.session.out(), None);
+    // One that says nothing of its term has nothing to say either.
+    bench.wait(ms(1_000));
+    bench.session.handle_connected(bench.now);
+    bench.drain();
+    assert_eq!(bench.verdict(key(1, 0), Verdict::Commit { pending: 0 }), []);
+}
+
+#[test]
+fn a_term_that_grows_disturbs_nothing() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.abort(key(1, 0), lost(2));
+    bench.performed(call, PerformResult::Stopped);
+    bench.hear(ToPeer::Resumed { term: 3 });
+    assert_eq!(bench.drain(), [send(ToCoordinator::Promise { term: 3 })], "still on hold");
+}
+
+#[test]
+fn without_a_coordinator_for_too_long_the_session_is_over() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call_within(true, ms(60_000));
+    bench.drain();
+    bench.session.handle_disconnected(bench.now);
+    let mut actions = bench.wait(ms(9_999));
+    actions.retain(|action| *action != Action::Dial);
+    assert_eq!(actions, []);
+    let end = [
+        Action::HangUp,
+        tell(call, Command::Abort),
+        tell(call, Command::Undo),
+        fail(call, CallError::Out(OutReason::CoordinatorLost)),
+    ];
+    assert_eq!(bench.wait(ms(1)), end);
+}
+
+#[test]
+fn a_kick_ends_everything_and_restores_the_callers_data() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.drain();
+    let vote = bench.session.handle_topology_call(bench.now, 1, bench.now + ms(1_000));
+    bench.drain();
+    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text: "away".to_owned(), term: 1 });
+    let out = || CallError::Out(OutReason::Kicked(KickReason::Evicted, "away".to_owned()));
+    assert_eq!(
+        bench.drain(),
+        [
+            Action::HangUp,
+            tell(call, Command::Abort),
+            tell(call, Command::Undo),
+            fail(call, out()),
+            fail(vote, out()),
+        ]
+    );
+    assert_eq!(bench.performed(call, PerformResult::Done), []);
+}
+
+#[test]
+fn a_commit_that_cannot_be_ours_ends_the_session() {
+    let mut bench = Bench::of(&[1, 2]);
+    assert_eq!(bench.verdict(key(1, 0), Verdict::Commit { pending: 0 }).last(), Some(&Action::HangUp));
+    assert_eq!(bench.session.out(), Some(&OutReason::OutcomeUnknown));
+}
+
+#[test]
+fn the_deadline_of_a_vote_is_made_known_and_ends_with_the_news() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.session.handle_topology_call(bench.now, 3, bench.now + ms(500));
+    assert_eq!(bench.drain(), [send(ToCoordinator::VoteTopology { min_world: 3, round: 2 })]);
+    assert_eq!(bench.wait(ms(500)), [send(ToCoordinator::TopologyExpired { round: 2 })]);
+    // The vote may have ended well in the same moment: then it has.
+    bench.hear(ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 });
+    assert!(matches!(&bench.drain()[..], [Action::Call(done, Command::Finish(Ok(_)))] if *done == call));
+    let call = bench.session.handle_topology_call(bench.now, 3, bench.now + ms(500));
+    bench.wait(ms(500));
+    bench.hear(ToPeer::TopologyTimeout { round: 3, waiting: Vec::new() });
+    assert_eq!(bench.drain(), [fail(call, CallError::Timeout(Vec::new()))]);
+    // No news at all: it ends for us alone, in time.
+    let call = bench.session.handle_topology_call(bench.now, 3, bench.now + ms(500));
+    bench.drain();
+    assert_eq!(
+        bench.wait(ms(5_500)),
+        [
+            send(ToCoordinator::TopologyExpired { round: 4 }),
+            send(ToCoordinator::VoteTopology { min_world: 0, round: 4 }),
+            fail(call, CallError::Timeout(Vec::new())),
+        ]
+    );
+}
+
+#[test]
+fn news_of_an_earlier_vote_does_not_end_a_later_one() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.hear(ToPeer::TopologyTimeout { round: 2, waiting: Vec::new() });
+    bench.session.handle_topology_call(bench.now, 1, bench.now + ms(500));
+    assert_eq!(bench.drain(), [send(ToCoordinator::VoteTopology { min_world: 1, round: 3 })]);
+    bench.hear(ToPeer::TopologyTimeout { round: 2, waiting: Vec::new() });
+    assert_eq!(bench.drain(), []);
+}
+
+#[test]
+fn different_tags_are_bounded_and_old_ones_make_room() {
+    let mut bench = Bench::of(&[1]);
+    let op = |tag: u64, now: Instant| Op {
+        scope: Scope::Whole,
+        tag,
+        fingerprint: fingerprint(true),
+        deadline: now + ms(1_000),
+        members: None,
+    };
+    for tag in 0..TAGS_MAX as u64 {
+        let call = bench.session.handle_op_call(bench.now, op(tag, bench.now));
+        bench.performed(call, PerformResult::Done);
+        bench.verdict(OpKey { tag, ..key(1, 0) }, Verdict::Commit { pending: 0 });
+    }
+    let call = bench.session.handle_op_call(bench.now, op(5_000, bench.now));
+    assert_eq!(bench.drain(), [fail(call, CallError::TooManyTags { tags: TAGS_MAX })]);
+    bench.hear(ToPeer::Epoch(record(2, &[1])));
+    bench.drain();
+    bench.session.handle_op_call(bench.now, op(5_000, bench.now));
+    assert_eq!(bench.drain().len(), 2);
+    // It says that it has forgotten something.
+    let actions = bench.reconnect();
+    assert!(
+        matches!(&actions[..], [Action::Send(ToCoordinator::Resume(Resume { remembers_from: 2, .. }))]),
+        "{actions:?}"
+    );
+}
+
+#[test]
+fn the_last_commit_is_remembered_however_many_aborts_follow() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.verdict(key(1, 0), Verdict::Commit { pending: 0 });
+    for seq in 1..40 {
+        bench.abort(key(1, seq), AbortReason::Cancelled { by: id(2) });
+    }
+    let actions = bench.reconnect();
+    let [Action::Send(ToCoordinator::Resume(resume))] = &actions[..] else { panic!("{actions:?}") };
+    let learned = &resume.tags[0].learned;
+    assert_eq!(learned[0], (key(1, 0), Verdict::Commit { pending: 0 }));
+    assert_eq!(learned.last().unwrap().0, key(1, 39));
+    assert!(learned.len() <= crate::limits::LEARNED_MAX + 1);
+}
