@@ -1,6 +1,6 @@
 //! The session alone: a test plays coordinator, executor and program, and looks at every action.
 
-mod parts;
+mod recovery;
 
 use super::*;
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};

@@ -1,4 +1,4 @@
-//! Parts of a group, calls that need certain members, and calls that are given up or fail.
+//! Lost members, a lost coordinator, kicks: how calls end, and how a session goes on.
 
 use super::*;
 
