@@ -13,7 +13,7 @@ BEGIN, END = "<!-- bench/all_reduce: begin -->", "<!-- bench/all_reduce: end -->
 
 
 def ours(program: str, world: int) -> list[dict]:
-    """Lines of `votes` and of `ring`, measured operation by operation in turn."""
+    """Lines of `votes` and of `ring`, measured by turns of a few operations."""
     sizes = ",".join(map(str, SIZES))
     command = [program, "bench", "all-reduce", "--world", str(world), "--bytes", sizes, "--encryption", "off", "--json"]
     return lines(command)
@@ -46,7 +46,7 @@ def table(found: dict[tuple[int, int, str], list[dict]], rounds: int) -> str:
         "## No tax: all-reduce beside gloo\n",
         f"Made by `bench/all_reduce {rounds}` on {os.cpu_count()} cores: f32 sum in place between processes over plaintext TCP on",
         f"loopback (`outlast bench all-reduce --encryption off`, gloo of torch), {rounds} rounds of each by turns; *ring* is ours",
-        "without votes, measured operation by operation in turn with *votes*. Milliseconds: the median of the rounds'",
+        "without votes, measured by turns of four operations with *votes*. Milliseconds: the median of the rounds'",
         "medians, and the best single operation of all. *gloo / votes* above 1 means that ours is faster; *votes cost* is the",
         "median over the rounds of the difference between the two of ours.\n",
         "| N | bytes | votes | ring | gloo | gloo / votes | best votes | best gloo | best gloo / best votes | votes cost | |",

@@ -25,10 +25,12 @@ mod collective;
 mod control;
 mod error;
 mod interrupt;
+mod line;
 mod links;
 mod receipt;
 mod transfer;
 mod typed;
+mod wheel;
 
 pub use buffer::{CallBuffers, Element};
 pub use builder::{CommunicatorBuilder, Encryption};
@@ -49,7 +51,7 @@ use outlast_proto::id::PeerId;
 use outlast_proto::session::{CallError, CallId, Done, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use wheel::Desk;
 
 /// Beyond its deadline and the verdict's grace a call gives up on its own session: that is a bug in Outlast.
 const LAST_RESORT: Duration = Duration::from_secs(10);
@@ -140,7 +142,7 @@ impl Communicator {
     fn wait_topology(
         &self,
         id: CallId,
-        orders: &Receiver<Order>,
+        orders: &Arc<Desk>,
         timeout: Duration,
         interrupt: &Interrupt,
     ) -> Result<TopologyChange, Error> {
@@ -163,7 +165,7 @@ impl Communicator {
     fn attend(
         &self,
         id: CallId,
-        orders: &Receiver<Order>,
+        orders: &Arc<Desk>,
         timeout: Duration,
         mut act: impl FnMut(Order) -> Option<PerformResult>,
     ) -> Result<Outcome, Error> {
@@ -174,26 +176,26 @@ impl Communicator {
         let _cancels = watch::cancels(move || control.cancel(id));
         loop {
             let left = give_up.saturating_duration_since(std::time::Instant::now());
-            match orders.recv_timeout(watch::patience(left)) {
-                Ok(Order::Finish(outcome)) => {
+            match self.control.wait(orders, watch::patience(left)) {
+                Some(Order::Finish(outcome)) => {
                     act(Order::Undo);
                     self.control.end(id);
                     return Ok(outcome);
                 }
-                Ok(order) => {
+                Some(order) => {
                     if let Some(result) = act(order) {
                         self.control.performed(id, result);
                     }
                 }
-                Err(RecvTimeoutError::Timeout) if !left.is_zero() => watch::look(),
+                None if !left.is_zero() => watch::look(),
                 // This process may have stood still (stopped, or starved), and its session with it: the session
                 // must have the chance to say how the call ended.
-                Err(RecvTimeoutError::Timeout) if !nudged => {
+                None if !nudged => {
                     nudged = true;
                     give_up = std::time::Instant::now() + LAST_RESORT;
                     self.control.nudge();
                 }
-                Err(RecvTimeoutError::Timeout | RecvTimeoutError::Disconnected) => {
+                None => {
                     self.control.end(id);
                     return Err(Error::Bug("a call outlived its deadline and its grace"));
                 }

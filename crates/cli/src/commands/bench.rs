@@ -1,7 +1,7 @@
 //! `outlast bench`: what it costs, measured with real processes on this machine.
 //!
 //! A figure is worth something beside another one that was taken under the same conditions. So `all-reduce`
-//! measures the whole thing and the bare ring (the same bytes without votes) by turns, operation by operation,
+//! measures the whole thing and the bare ring (the same bytes without votes) by turns of a few operations,
 //! in the same processes: whatever else the machine does meanwhile hits both alike, and the difference is what
 //! votes cost. Every result is checked once per size before it is timed.
 //!

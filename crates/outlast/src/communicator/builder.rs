@@ -202,7 +202,7 @@ impl CommunicatorBuilder {
         let silent_after = links::silent_after(self.preset);
         let settings =
             Settings { coordinator, identity, registration, config, runtime: handle, silent_after };
-        let control = Control::start(settings, Arc::clone(&data), link_events);
+        let control = Control::start(settings, Arc::clone(&data), link_events)?;
         let creator = Creator::this_process();
         let transfers = super::transfer::Transfers::default();
         Ok(Communicator { control, data, membership, timeout: self.timeout, creator, transfers })

@@ -6,6 +6,7 @@
 //! that a group that changed meanwhile is an error and not another result (rule 8).
 
 use super::control::Order;
+use super::wheel::Desk;
 use super::{Call, CallBuffers, Communicator, Error, LAST_RESORT, Receipt};
 use crate::clock;
 use crate::executor::{Abort, OpSpec, Performed, Stopped};
@@ -14,7 +15,6 @@ use outlast_proto::id::PeerId;
 use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
-use std::sync::mpsc::Receiver;
 use twox_hash::XxHash3_128;
 
 impl Communicator {
@@ -176,7 +176,7 @@ impl Communicator {
     fn attend_op<'a>(
         &self,
         id: CallId,
-        orders: &Receiver<Order>,
+        orders: &Arc<Desk>,
         timeout: Duration,
         mut perform: impl FnMut(OpKey, Vec<PeerId>, Vec<PeerId>, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
     ) -> Result<Outcome, Error> {

@@ -1,14 +1,18 @@
 //! The control connection and the session behind it.
 //!
-//! The session is a machine behind a short lock; whoever has news for it (the connection's task, a calling
-//! thread, a link, a timer) hands them in and carries out what comes back. Nothing is waited for under the
-//! lock: messages go into a bounded queue, orders into the channel of their call.
+//! The session is a machine behind a short lock; whoever has news for it (a calling thread, the connection's
+//! task, a link, a timer) hands them in and carries out what comes back. Nothing is waited for under the lock:
+//! messages are put on the [`Line`], orders on the [`Desk`] of their call. Who looks at the line is the
+//! [`Wheel`]'s business: as a rule the thread of a call, so that a vote wakes nobody on its way out and its
+//! verdict only the thread that waits for it. While no call waits, the connection's task looks.
 
 use super::error::Error;
+use super::line::Line;
 use super::receipt::Peer;
+use super::wheel::{Desk, Wheel};
 use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
-use crate::executor::{Abort, DataPlane, Direction, LinkEvent};
+use crate::executor::{Abort, Companion, DataPlane, Direction, LinkEvent, Wakeup};
 use crate::security::TlsIdentity;
 use outlast_proto::collective::{Group, GroupEpoch, OpKey, Tag};
 use outlast_proto::id::PeerId;
@@ -17,19 +21,23 @@ use outlast_proto::session::{
 };
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator, ToPeer};
-use outlast_proto::wire::{decode, encode};
+use outlast_proto::wire::decode;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
-use std::sync::mpsc::{Receiver, Sender, channel};
+use std::io;
+use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
+use tokio::io::Interest;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 /// How long dialling and the hello may take.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long one write may take.
+/// How long the last messages may take.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// Messages that wait for the connection; more means that it does not move.
-const QUEUE_MAX: usize = 16_384;
+/// The connection's task looks at the line when no call has done so for this long: a program that makes one call
+/// after the other keeps the wheel between them.
+const TASK_PAUSE: Duration = Duration::from_millis(5);
 
 /// What a call's thread is told.
 #[derive(Debug)]
@@ -66,13 +74,13 @@ pub(super) struct Settings {
 
 #[derive(Debug)]
 struct CallSlot {
-    orders: Sender<Order>,
+    desk: Arc<Desk>,
     abort: Option<Abort>,
 }
 
 struct State {
     session: Session,
-    outbound: Option<mpsc::Sender<ToCoordinator>>,
+    line: Option<Arc<Line>>,
     calls: BTreeMap<CallId, CallSlot>,
     dials: u64,
     /// The epoch whose outgoing link was up once.
@@ -81,6 +89,8 @@ struct State {
     connecting: Option<CallId>,
     /// Why the last attempt to reach the coordinator failed.
     unreached: Option<Unreached>,
+    /// When the timekeeper looks next by itself.
+    timer: Instant,
 }
 
 /// The control side of a communicator.
@@ -99,6 +109,7 @@ pub(super) struct Control {
     talks: Mutex<usize>,
     hung_up: Condvar,
     timers: Notify,
+    wheel: Wheel,
     this: Weak<Control>,
 }
 
@@ -117,19 +128,21 @@ impl Control {
         settings: Settings,
         data: Arc<DataPlane>,
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
-    ) -> Arc<Self> {
+    ) -> io::Result<Arc<Self>> {
         let Settings { coordinator, identity, registration, config, runtime, silent_after } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State {
             session,
-            outbound: None,
+            line: None,
             calls: BTreeMap::new(),
             dials: 0,
             linked: 0,
             connecting: None,
             unreached: None,
+            timer: clock::now(),
         };
+        let wheel = Wheel::new()?;
         let control = Arc::new_cyclic(|this| Self {
             me,
             group,
@@ -144,6 +157,7 @@ impl Control {
             talks: Mutex::new(0),
             hung_up: Condvar::new(),
             timers: Notify::new(),
+            wheel,
             this: this.clone(),
         });
         let this = Arc::downgrade(&control);
@@ -155,7 +169,9 @@ impl Control {
         });
         let this = Arc::downgrade(&control);
         runtime.spawn(keep_time(this));
-        control
+        let companion: Weak<Self> = Arc::downgrade(&control);
+        control.data.accompany(companion);
+        Ok(control)
     }
 
     pub(super) fn me(&self) -> PeerId {
@@ -178,7 +194,7 @@ impl Control {
         &self,
         min_world: u32,
         deadline: Instant,
-    ) -> Result<(CallId, Receiver<Order>), Error> {
+    ) -> Result<(CallId, Arc<Desk>), Error> {
         let mut state = lock(&self.state);
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
@@ -199,7 +215,7 @@ impl Control {
         state.unreached.take()
     }
 
-    pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Receiver<Order>), Error> {
+    pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Arc<Desk>), Error> {
         let state = lock(&self.state);
         if state.session.is_open(&op.scope, op.tag) {
             return Err(Error::InvalidArgument(format!("a collective under tag {} is in flight", op.tag)));
@@ -207,10 +223,7 @@ impl Control {
         Ok(self.begin_locked(state, |session, now| session.handle_op_call(now, op)))
     }
 
-    pub(super) fn begin(
-        &self,
-        call: impl FnOnce(&mut Session, Instant) -> CallId,
-    ) -> (CallId, Receiver<Order>) {
+    pub(super) fn begin(&self, call: impl FnOnce(&mut Session, Instant) -> CallId) -> (CallId, Arc<Desk>) {
         self.begin_locked(lock(&self.state), call)
     }
 
@@ -218,12 +231,12 @@ impl Control {
         &self,
         mut state: MutexGuard<'_, State>,
         call: impl FnOnce(&mut Session, Instant) -> CallId,
-    ) -> (CallId, Receiver<Order>) {
-        let (orders, receiver) = channel();
+    ) -> (CallId, Arc<Desk>) {
+        let desk = Arc::new(Desk::default());
         let id = call(&mut state.session, clock::now());
-        state.calls.insert(id, CallSlot { orders, abort: None });
+        state.calls.insert(id, CallSlot { desk: Arc::clone(&desk), abort: None });
         self.carry_out(state);
-        (id, receiver)
+        (id, desk)
     }
 
     /// The executor is done with an attempt.
@@ -280,7 +293,7 @@ impl Control {
     /// Ends the session, and waits up to `timeout` until the goodbye is on its way: a process that exits right
     /// after it must not look like one that died.
     pub(super) fn leave(&self, timeout: Duration) {
-        let connected = lock(&self.state).outbound.is_some();
+        let connected = lock(&self.state).line.is_some();
         self.tell(Session::handle_leave);
         if connected {
             let talks = lock(&self.talks);
@@ -296,6 +309,7 @@ impl Control {
     }
 
     fn carry_out(&self, mut state: MutexGuard<'_, State>) {
+        let mut urgent = None;
         while let Some(action) = state.session.poll_action() {
             match action {
                 Action::Dial => {
@@ -306,24 +320,111 @@ impl Control {
                     }
                 }
                 Action::HangUp => {
-                    state.outbound = None;
+                    if let Some(line) = state.line.take() {
+                        line.hang_up();
+                    }
                     if state.session.out().is_some() {
                         // Transfers have no session to stop them.
                         self.data.leave_group(self.group);
                     }
                 }
                 Action::Send(message) => {
-                    let stuck = state.outbound.as_ref().is_some_and(|queue| queue.try_send(message).is_err());
-                    if stuck {
-                        state.outbound = None;
+                    let Some(line) = &state.line else { continue };
+                    let fits = line.put(&message);
+                    // That a call has begun is news which may go with the next message.
+                    if !matches!(message, ToCoordinator::Initiate { .. }) {
+                        urgent = Some(Arc::clone(line));
+                    }
+                    if !fits {
+                        line.hang_up();
+                        state.line = None;
                     }
                 }
                 Action::OpenEpoch(record) => self.open_epoch(&mut state, &record),
-                Action::Call(id, command) => order(&mut state, id, command),
+                Action::Call(id, command) => self.order(&mut state, id, command),
             }
         }
+        let sooner = state.session.poll_timeout().is_some_and(|at| at < state.timer);
         drop(state);
-        self.timers.notify_one();
+        if let Some(line) = urgent {
+            line.flush();
+        }
+        if sooner {
+            self.timers.notify_one();
+        }
+    }
+
+    fn order(&self, state: &mut State, id: CallId, command: Command) {
+        let Some(slot) = state.calls.get_mut(&id) else { return };
+        let order = match command {
+            Command::Perform { key, ring, members } => {
+                let abort = Abort::new();
+                slot.abort = Some(abort.clone());
+                Order::Perform { key, ring, members, abort }
+            }
+            Command::Abort => {
+                if let Some(abort) = &slot.abort {
+                    abort.trigger();
+                }
+                return;
+            }
+            Command::Commit => Order::Commit,
+            Command::Undo => Order::Undo,
+            Command::Finish(outcome) => Order::Finish(outcome),
+        };
+        self.wheel.order(&slot.desk, order);
+    }
+
+    /// The line, unless nothing comes from it any more.
+    fn line(&self) -> Option<Arc<Line>> {
+        lock(&self.state).line.clone().filter(|line| !line.is_over())
+    }
+
+    /// Hands the session what has come on the line.
+    fn take_in(&self, line: &Arc<Line>) {
+        line.receive(|frame| match decode::<ToPeer>(frame) {
+            Ok(message) => {
+                let mut state = lock(&self.state);
+                // What a line says that was hung up is no news.
+                if state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line)) {
+                    state.session.handle_message(clock::now(), message);
+                    self.carry_out(state);
+                }
+                true
+            }
+            Err(error) => {
+                tracing::warn!(%error, "the coordinator sent what is no message");
+                false
+            }
+        });
+    }
+
+    /// Waits for the next order to a call; `None` if none came within `patience`.
+    pub(super) fn wait(&self, desk: &Arc<Desk>, patience: Duration) -> Option<Order> {
+        if let Some(order) = desk.take() {
+            return Some(order);
+        }
+        // What was put off goes out before anybody waits for its answer.
+        if let Some(line) = self.line() {
+            line.flush();
+        }
+        let until = std::time::Instant::now() + patience;
+        let poll = |bell: &Wakeup, until: std::time::Instant| {
+            let line = self.line().map(|line| line.socket());
+            let left = until.saturating_duration_since(std::time::Instant::now());
+            let timeout =
+                Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+            let bell = PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN);
+            // An interrupted or failed poll is a short one.
+            let _ = match &line {
+                Some(line) => {
+                    let line = PollFd::from_borrowed_fd(line.as_fd(), PollFlags::IN);
+                    poll(&mut [bell, line], Some(&timeout))
+                }
+                None => poll(&mut [bell], Some(&timeout)),
+            };
+        };
+        self.wheel.wait(desk, until, poll, || self.turn())
     }
 
     fn open_epoch(&self, state: &mut State, record: &EpochRecord) {
@@ -360,10 +461,13 @@ impl Control {
 
     /// One connection to the coordinator, from dialling to its end.
     async fn converse(self: Arc<Self>, dial: u64) {
-        match self.open().await {
-            Ok(frames) => {
+        let line = self.open().await.and_then(|frames| {
+            Line::new(frames, self.silent_after).map_err(|error| Unreached::from(error.to_string()))
+        });
+        match line {
+            Ok(line) => {
                 *lock(&self.talks) += 1;
-                self.talk(dial, frames).await;
+                self.talk(dial, Arc::new(line)).await;
                 *lock(&self.talks) -= 1;
                 self.hung_up.notify_all();
             }
@@ -381,7 +485,7 @@ impl Control {
         }
         let mut state = lock(&self.state);
         if state.dials == dial {
-            state.outbound = None;
+            state.line = None;
             state.session.handle_disconnected(clock::now());
             self.carry_out(state);
         }
@@ -391,43 +495,77 @@ impl Control {
         coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT, self.silent_after).await
     }
 
-    async fn talk(&self, dial: u64, mut frames: ControlFrames) {
-        let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
+    /// Looks after a line until it is over: reads while nobody else looks, writes what the socket did not take.
+    async fn talk(&self, dial: u64, line: Arc<Line>) {
         {
             let mut state = lock(&self.state);
             if state.dials != dial {
                 return;
             }
-            state.outbound = Some(queue);
+            state.line = Some(Arc::clone(&line));
             (state.connecting, state.unreached) = (None, None);
             state.session.handle_connected(clock::now());
             self.carry_out(state);
         }
-        loop {
-            tokio::select! {
-                biased;
-                message = outbound.recv() => {
-                    let Some(first) = message else { break };
-                    if !write(&mut frames, first, &mut outbound).await { break }
+        self.wheel.ring();
+        while !line.is_over() && !line.is_hung_up() {
+            if self.wheel.is_held(TASK_PAUSE) && !line.is_blocked() {
+                tokio::select! {
+                    () = line.wanted() => {}
+                    () = tokio::time::sleep(TASK_PAUSE) => {}
                 }
-                frame = frames.next() => {
-                    let Ok(Some(bytes)) = frame else { break };
-                    match decode::<ToPeer>(&bytes) {
-                        Ok(message) => self.tell(|session, now| session.handle_message(now, message)),
-                        Err(error) => {
-                            tracing::warn!(%error, "the coordinator sent what is no message");
-                            break;
-                        }
-                    }
-                }
+                continue;
             }
-        }
-        while let Ok(message) = outbound.try_recv() {
-            if !write(&mut frames, message, &mut outbound).await {
+            if let Err(error) = self.watch_line(&line).await {
+                tracing::warn!(%error, "cannot wait for the coordinator");
                 break;
             }
         }
-        let _ = tokio::time::timeout(WRITE_TIMEOUT, frames.finish()).await;
+        if line.is_hung_up() {
+            let _ = tokio::time::timeout(WRITE_TIMEOUT, finish(&line)).await;
+        }
+        line.close();
+    }
+
+    /// Waits for the socket, until somebody else looks at the line or it is over.
+    async fn watch_line(&self, line: &Arc<Line>) -> io::Result<()> {
+        let socket = line.watch(Interest::READABLE | Interest::WRITABLE)?;
+        // What came, or was put off, before the socket was watched.
+        line.flush();
+        self.take_in(line);
+        while !line.is_over() && !line.is_hung_up() {
+            tokio::select! {
+                () = line.wanted() => {}
+                ready = socket.readable() => {
+                    ready?.clear_ready();
+                    line.flush_if_due();
+                    self.take_in(line);
+                }
+                ready = socket.writable(), if line.is_blocked() => {
+                    ready?.clear_ready();
+                    line.flush();
+                }
+            }
+            if self.wheel.is_held(Duration::ZERO) && !line.is_blocked() {
+                break;
+            }
+        }
+        Ok(())
+    }
+
+    /// Lets the session look at the clock if it asked for that, and says how soon to do so again: at least once a
+    /// second, so that a dropped communicator is noticed.
+    fn keep_time(&self) -> Duration {
+        let mut state = lock(&self.state);
+        let now = clock::now();
+        if state.session.poll_timeout().is_some_and(|at| at <= now) {
+            state.session.handle_timeout(now);
+        }
+        let wait = state.session.poll_timeout().map_or(Duration::MAX, |at| at.since(now));
+        let wait = wait.clamp(Duration::from_millis(1), Duration::from_secs(1));
+        state.timer = now + wait;
+        self.carry_out(state);
+        wait
     }
 
     /// Asks the coordinator how the run stands, over a connection of its own.
@@ -441,31 +579,24 @@ impl Control {
     }
 }
 
-async fn write(
-    frames: &mut ControlFrames,
-    first: ToCoordinator,
-    outbound: &mut mpsc::Receiver<ToCoordinator>,
-) -> bool {
-    let mut payloads = vec![encode(&first)];
-    while let Ok(next) = outbound.try_recv() {
-        payloads.push(encode(&next));
+/// Sends the last messages of a line.
+async fn finish(line: &Arc<Line>) -> io::Result<()> {
+    let socket = line.watch(Interest::WRITABLE)?;
+    loop {
+        line.flush();
+        if !line.is_blocked() || line.is_over() {
+            return Ok(());
+        }
+        socket.writable().await?.clear_ready();
     }
-    let writing = frames.send_all(payloads.iter().map(Vec::as_slice));
-    matches!(tokio::time::timeout(WRITE_TIMEOUT, writing).await, Ok(Ok(())))
 }
 
 /// Wakes the session when it asked for it.
 async fn keep_time(this: Weak<Control>) {
     loop {
         let Some(control) = this.upgrade() else { return };
-        let next = lock(&control.state).session.poll_timeout();
-        let wait = next.map_or(Duration::from_secs(1), |at| at.since(clock::now()));
-        if wait.is_zero() {
-            control.tell(Session::handle_timeout);
-        }
+        let wait = control.keep_time();
         let changed = control.timers.notified();
-        // Woken at least once a second, so that a dropped communicator is noticed.
-        let wait = wait.clamp(Duration::from_millis(1), Duration::from_secs(1));
         tokio::select! {
             () = changed => {}
             () = tokio::time::sleep(wait) => {}
@@ -473,26 +604,30 @@ async fn keep_time(this: Weak<Control>) {
     }
 }
 
-fn order(state: &mut State, id: CallId, command: Command) {
-    let Some(slot) = state.calls.get_mut(&id) else { return };
-    let order = match command {
-        Command::Perform { key, ring, members } => {
-            let abort = Abort::new();
-            slot.abort = Some(abort.clone());
-            Order::Perform { key, ring, members, abort }
+/// Whoever drives the data links looks after the line as well.
+impl Companion for Control {
+    fn join(&self) {
+        self.wheel.join();
+    }
+
+    fn leave(&self) {
+        self.wheel.leave();
+    }
+
+    fn socket(&self) -> Option<Arc<dyn AsFd + Send + Sync>> {
+        self.line().map(|line| line.socket())
+    }
+
+    fn due(&self) -> Option<Duration> {
+        self.line()?.put_off()
+    }
+
+    fn turn(&self) {
+        if let Some(line) = self.line() {
+            line.flush_if_due();
+            self.take_in(&line);
         }
-        Command::Abort => {
-            if let Some(abort) = &slot.abort {
-                abort.trigger();
-            }
-            return;
-        }
-        Command::Commit => Order::Commit,
-        Command::Undo => Order::Undo,
-        Command::Finish(outcome) => Order::Finish(outcome),
-    };
-    // A call that is gone needs no orders.
-    let _ = slot.orders.send(order);
+    }
 }
 
 fn view_of(record: &EpochRecord, me: PeerId, session: &Session) -> View {

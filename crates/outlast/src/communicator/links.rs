@@ -18,6 +18,7 @@
 //! What this does not do: protect frames against whoever can change packets on the way. That is what was given
 //! up; the frames' checksums find accidents only.
 
+use crate::coordinator::ControlFrames;
 use crate::fork::Guarded;
 use crate::link::{Dial, TcpSettings, TcpWire, TlsWire, Wire};
 use crate::membership::Preset;
@@ -25,6 +26,7 @@ use crate::port::{self, AuthenticatedStream, ConnectError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
 use outlast_proto::wire::control::Encryption;
+use outlast_proto::wire::frame::FrameBuffer;
 use rustls::Connection;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
@@ -140,7 +142,25 @@ impl Links {
 
 /// Takes a stream out of the runtime's hands.
 fn parts(stream: AuthenticatedStream) -> io::Result<(Guarded<TcpStream>, Connection)> {
-    let (socket, session): (_, Connection) = match stream.stream {
+    split(stream.stream)
+}
+
+/// Takes the control connection out of the runtime's hands, with what was read of it already. It breaks by itself
+/// once the other host has acknowledged nothing for `silent_after`.
+pub(super) fn control_wire(
+    frames: ControlFrames,
+    silent_after: Duration,
+) -> io::Result<(TlsWire, FrameBuffer)> {
+    let (stream, incoming) = frames.into_parts();
+    let (socket, session) = split(stream)?;
+    // The kernel counts keep-alive in whole seconds.
+    let keepalive = (silent_after / 2).max(Duration::from_secs(1));
+    let settings = TcpSettings { user_timeout: silent_after, keepalive };
+    Ok((TlsWire::new(socket, session, &settings)?, incoming))
+}
+
+fn split(stream: TlsStream<Guarded<tokio::net::TcpStream>>) -> io::Result<(Guarded<TcpStream>, Connection)> {
+    let (socket, session): (_, Connection) = match stream {
         TlsStream::Client(stream) => {
             let (socket, session) = stream.into_inner();
             (socket, session.into())

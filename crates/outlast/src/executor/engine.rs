@@ -9,6 +9,7 @@
 mod epochs;
 mod links;
 
+use super::companion::Accompanied;
 use super::conn::{Broken, Conn, Role};
 use super::desk::{Desk, OpId};
 use super::operation::{End, Operation};
@@ -24,6 +25,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -318,8 +320,9 @@ impl Engine {
         self.desk.iter().find(|(_, operation)| ended(operation)).map(|(id, _)| id)
     }
 
-    /// Waits until something can move, the bell rings, or the next deadline.
-    pub(super) fn wait(&mut self, wakeup: &Wakeup) {
+    /// Waits until something can move, the bell rings, the companion has something, or the next deadline. `true`
+    /// if it is the companion's turn.
+    pub(super) fn wait(&mut self, wakeup: &Wakeup, companion: &Accompanied) -> bool {
         let wanted = |operation: &Operation| {
             let links = operation.incoming.iter().filter_map(|lane| lane.wanted_by);
             links.fold(operation.parts.deadline, Instant::min)
@@ -328,17 +331,20 @@ impl Engine {
         let now = Instant::now();
         let left =
             deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
-        let left = watch::patience(left);
+        let (beside, due) = (companion.socket(), companion.due());
+        let left = watch::patience(left).min(due.unwrap_or(WAIT_MAX));
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        let mut polled = Vec::with_capacity(1 + self.conns.len());
+        let mut polled = Vec::with_capacity(2 + self.conns.len());
         let bell = wakeup.descriptor();
         polled.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
         for conn in self.conns.values() {
             let room = if conn.write_blocked { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(conn.descriptor(), PollFlags::IN | room));
         }
+        polled.extend(beside.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
         // An interrupted or failed wait is a short wait: the next turn finds out what is the matter.
-        let _ = poll(&mut polled, Some(&timeout));
+        let count = poll(&mut polled, Some(&timeout));
+        let beside = beside.is_some() && polled.last().is_some_and(|fd| !fd.revents().is_empty());
         let ready: Vec<PollFlags> = polled[1..].iter().map(PollFd::revents).collect();
         for (conn, ready) in self.conns.values_mut().zip(ready) {
             if ready.intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP) {
@@ -348,6 +354,7 @@ impl Engine {
                 conn.maybe_readable = true;
             }
         }
+        beside || (due.is_some() && count == Ok(0))
     }
 
     fn shut_down(&mut self) {

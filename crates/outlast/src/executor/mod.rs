@@ -16,6 +16,7 @@
 //! an abort.
 
 mod arithmetic;
+mod companion;
 mod conn;
 mod desk;
 mod engine;
@@ -32,10 +33,12 @@ mod transfer;
 mod undo;
 mod wakeup;
 
+pub(crate) use companion::Companion;
 pub use memory::Buffers;
 pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
 pub use transfer::TransferSpec;
 pub use wakeup::Abort;
+pub(crate) use wakeup::Wakeup;
 
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;

@@ -1,6 +1,7 @@
 //! What the communicator holds: performing calls, opening epochs, taking connections.
 
 use super::arithmetic::Arithmetic;
+use super::companion::{self, Accompanied, Companion};
 use super::engine::{Command, Engine, Output};
 use super::memory::Buffers;
 use super::operation::{Operation, Parts};
@@ -18,7 +19,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// What can be set about a data plane.
@@ -75,6 +76,7 @@ pub(super) struct Shared {
     pub(super) wakeup: Arc<Wakeup>,
     pub(super) undo: Arc<UndoPool>,
     home: Mutex<Home>,
+    companion: companion::Place,
 }
 
 /// Where the engine rests while nobody drives, and where commands wait while somebody does.
@@ -107,8 +109,14 @@ impl DataPlane {
             wakeup: Arc::new(Wakeup::new()?),
             undo: Arc::new(UndoPool::new(settings.undo_bytes_max)),
             home: Mutex::new(home),
+            companion: OnceLock::new(),
         };
         Ok(Self { shared: Arc::new(shared) })
+    }
+
+    /// From now on whoever drives looks after `companion` too. There is one at most: the first.
+    pub(crate) fn accompany(&self, companion: Weak<dyn Companion>) {
+        let _ = self.shared.companion.set(companion);
     }
 
     /// A new epoch of a group: its members in ring order with their data addresses. Dials the next member
@@ -306,6 +314,7 @@ impl Shared {
 
     fn drive(self: &Arc<Self>, engine: Box<Engine>, seat: &Seat) {
         let mut driving = Driving { shared: self, engine: Some(engine) };
+        let mut companion = Accompanied::by(&self.companion);
         // An abort may have come before anybody listened for it.
         driving.engine().check_aborts();
         while !seat.is_over() {
@@ -318,13 +327,16 @@ impl Shared {
                 driving.engine().check_aborts();
             }
             let engine = driving.engine();
-            let progress = engine.pump(Instant::now());
+            let now = Instant::now();
+            let progress = engine.pump(now);
             engine.settle();
             if engine.has_outputs() {
                 self.carry_out(engine.take_outputs());
             }
-            if !progress && !seat.is_over() {
-                driving.engine().wait(&self.wakeup);
+            if progress || seat.is_over() {
+                companion.turn_if_due(now);
+            } else if engine.wait(&self.wakeup, &companion) {
+                companion.turn();
             }
         }
         if let Some(engine) = driving.engine.take() {

@@ -8,19 +8,19 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 /// A bell that can be polled beside sockets. Ringing it while it rings already costs an atomic swap.
 #[derive(Debug)]
-pub(super) struct Wakeup {
+pub(crate) struct Wakeup {
     ringing: AtomicBool,
     event: OwnedFd,
 }
 
 impl Wakeup {
-    pub(super) fn new() -> std::io::Result<Self> {
+    pub(crate) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
         Ok(Self { ringing: AtomicBool::new(false), event })
     }
 
     /// Wakes the driver, now or at its next look.
-    pub(super) fn ring(&self) {
+    pub(crate) fn ring(&self) {
         if !self.ringing.swap(true, Ordering::SeqCst) {
             // The counter cannot overflow: one ring, one answer. So the only error would be a closed
             // descriptor, and ours is open as long as `self` lives.
@@ -29,7 +29,7 @@ impl Wakeup {
     }
 
     /// Whether it rang since the last answer. Whatever was done before the ring is visible after `true`.
-    pub(super) fn answer(&self) -> bool {
+    pub(crate) fn answer(&self) -> bool {
         if !self.ringing.load(Ordering::Relaxed) {
             return false;
         }
@@ -38,7 +38,7 @@ impl Wakeup {
         self.ringing.swap(false, Ordering::SeqCst)
     }
 
-    pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
+    pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {
         self.event.as_fd()
     }
 }

@@ -14,8 +14,7 @@
 use crate::fork::Guarded;
 use std::io;
 use std::net::{Shutdown, TcpStream};
-use std::os::fd::AsFd as _;
-use std::os::fd::{AsRawFd as _, BorrowedFd};
+use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
@@ -57,6 +56,12 @@ impl Line {
             return Err(io::Error::new(io::ErrorKind::TimedOut, text));
         }
         result
+    }
+}
+
+impl AsFd for Line {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
     }
 }
 

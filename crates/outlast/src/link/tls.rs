@@ -10,7 +10,7 @@ use crate::fork::Guarded;
 use rustls::Connection;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
 use std::net::TcpStream;
-use std::os::fd::BorrowedFd;
+use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -41,6 +41,18 @@ impl TlsWire {
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
     pub fn break_when_silent(&self, runtime: &Handle, limit: Duration) {
         pulse::watch(&self.line, runtime, limit);
+    }
+
+    /// The socket, to be polled while somebody else sends or receives.
+    pub(crate) fn socket(&self) -> Arc<dyn AsFd + Send + Sync> {
+        Arc::clone(&self.line) as _
+    }
+
+    /// Tells the other side that nothing more comes, if the socket takes it now.
+    pub(crate) fn say_goodbye(&mut self) {
+        self.session.send_close_notify();
+        // Whoever does not hear it learns it from the closed socket.
+        let _ = self.flush();
     }
 }
 

@@ -178,6 +178,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Frames<S> {
         Ok(self.stream.shutdown().await?)
     }
 
+    /// The stream, and what was read of it and not yet taken.
+    pub fn into_parts(self) -> (S, FrameBuffer) {
+        (self.stream, self.incoming)
+    }
+
     fn end(&self) -> Result<Option<Vec<u8>>, FrameError> {
         match self.incoming.pending() {
             0 => Ok(None),

@@ -16,6 +16,8 @@ use std::time::{Duration, Instant};
 const REPETITIONS_MIN: i64 = 7;
 const REPETITIONS_MAX: i64 = 1_000;
 const WARM_UP: usize = 3;
+/// Operations in a contender's turn that count.
+const TURN: u64 = 4;
 /// For one call. A measurement in which nothing moves for so long has failed.
 const TIMEOUT: Duration = Duration::from_mins(2);
 
@@ -116,7 +118,8 @@ struct Bench {
 }
 
 impl Bench {
-    /// Lets the contenders take turns, operation by operation.
+    /// Lets the contenders take turns of a few operations. The first of a turn is not counted: members end an
+    /// operation of the contender before at different moments, and whoever comes next would pay for it.
     fn measure(&self, contenders: &mut [Contender<'_>], tensor: &mut [f32]) -> anyhow::Result<Vec<Figure>> {
         let world = self.comm.world_size();
         for (what, reduce) in contenders.iter_mut() {
@@ -138,12 +141,15 @@ impl Bench {
         self.comm.all_reduce(&mut repetitions, &Call::sum())?;
         let mut times = vec![Vec::new(); contenders.len()];
         let mut processor = vec![0.0; contenders.len()];
-        for _ in 0..repetitions[0] {
+        for _ in 0..repetitions[0].max(1).cast_unsigned().div_ceil(TURN) {
             for (at, (_, reduce)) in contenders.iter_mut().enumerate() {
-                let (before, started) = (processor_seconds(), Instant::now());
                 reduce(tensor)?;
-                times[at].push(started.elapsed().as_secs_f64());
-                processor[at] += processor_seconds() - before;
+                for _ in 0..TURN {
+                    let (before, started) = (processor_seconds(), Instant::now());
+                    reduce(tensor)?;
+                    times[at].push(started.elapsed().as_secs_f64());
+                    processor[at] += processor_seconds() - before;
+                }
             }
         }
         let figure = |((what, _), (mut times, processor)): (&Contender<'_>, (Vec<f64>, f64))| {

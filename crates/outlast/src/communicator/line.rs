@@ -1,0 +1,229 @@
+//! The control connection: a line that is driven by whoever waits on it.
+//!
+//! # The problem
+//!
+//! A vote is one small message, its verdict another. If a thread of its own has the connection, both are handed
+//! from thread to thread on their way, and to wake a thread costs more than to carry the message.
+//!
+//! # The intuition
+//!
+//! The socket never blocks, so anybody may use it for a moment. The thread of a call writes its vote by itself,
+//! and reads what has come when the socket is ready; `wheel` says who looks at it. A first word that is only news
+//! ("this call has begun") waits a moment for the vote that follows it, and then both are one packet.
+//!
+//! # The invariant
+//!
+//! Messages are handed over in the order in which they came, because taking one off the line and handing it over
+//! happen under one lock; they leave in the order in which they were put. Nothing waits under a lock. What could
+//! not be written, or was put off, is written by the next who looks; the connection's task always does.
+
+use crate::coordinator::ControlFrames;
+use crate::link::{TlsWire, Wire as _};
+use outlast_proto::limits::FRAME_BYTES_MAX;
+use outlast_proto::wire::control::ToCoordinator;
+use outlast_proto::wire::encode;
+use outlast_proto::wire::frame::{self, FrameBuffer};
+use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
+use std::net::Shutdown;
+use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+use tokio::io::Interest;
+use tokio::io::unix::AsyncFd;
+use tokio::sync::Notify;
+
+/// How long a message that needs no answer may wait for the next one. Most small collectives are shorter.
+const LINGER: Duration = Duration::from_millis(1);
+/// Bytes that wait for the connection; more means that it does not move.
+const OUTGOING_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
+/// Read at once; the frames in it are cut out before the next read.
+const READ_BYTES: usize = 8_192;
+
+/// See the module's essay.
+pub(super) struct Line {
+    /// The same socket as the wire's, to be polled while somebody else reads or writes.
+    socket: Arc<dyn AsFd + Send + Sync>,
+    pipe: Mutex<Pipe>,
+    incoming: Mutex<FrameBuffer>,
+    /// The socket took less than it was given.
+    blocked: AtomicBool,
+    /// It broke, or the other side closed it.
+    over: AtomicBool,
+    /// We are done with it; what was put before is still sent.
+    hung_up: AtomicBool,
+    /// Rings when the connection's task is wanted.
+    task: Notify,
+}
+
+struct Pipe {
+    wire: TlsWire,
+    outgoing: Vec<u8>,
+    sent: usize,
+    /// Since when the oldest message waits.
+    waits_since: Option<Instant>,
+}
+
+impl Pipe {
+    fn flush(&mut self) -> io::Result<()> {
+        while self.sent < self.outgoing.len() {
+            self.sent += self.wire.send(&[IoSlice::new(&self.outgoing[self.sent..])])?;
+        }
+        self.wire.flush()?;
+        self.outgoing.clear();
+        (self.sent, self.waits_since) = (0, None);
+        Ok(())
+    }
+}
+
+impl std::fmt::Debug for Line {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Line")
+            .field("blocked", &self.blocked)
+            .field("over", &self.over)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Line {
+    /// Takes over a connection on which both sides said hello.
+    pub(super) fn new(frames: ControlFrames, silent_after: Duration) -> io::Result<Self> {
+        let (wire, incoming) = super::links::control_wire(frames, silent_after)?;
+        let pipe = Pipe { wire, outgoing: Vec::new(), sent: 0, waits_since: None };
+        Ok(Self {
+            socket: pipe.wire.socket(),
+            pipe: Mutex::new(pipe),
+            incoming: Mutex::new(incoming),
+            blocked: AtomicBool::new(false),
+            over: AtomicBool::new(false),
+            hung_up: AtomicBool::new(false),
+            task: Notify::new(),
+        })
+    }
+
+    fn pipe(&self) -> MutexGuard<'_, Pipe> {
+        self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Puts a message behind those that wait; [`Self::flush`] sends it. `false` if too much waits already.
+    pub(super) fn put(&self, message: &ToCoordinator) -> bool {
+        let mut pipe = self.pipe();
+        pipe.waits_since.get_or_insert_with(Instant::now);
+        frame::append(&encode(message), &mut pipe.outgoing);
+        pipe.outgoing.len() - pipe.sent <= OUTGOING_BYTES_MAX
+    }
+
+    /// Sends what waits, as far as the socket takes it. The connection's task sends the rest.
+    pub(super) fn flush(&self) {
+        let flushed = self.pipe().flush();
+        match flushed {
+            Ok(()) => self.blocked.store(false, Ordering::Release),
+            Err(error) if error.kind() == ErrorKind::WouldBlock => {
+                if !self.blocked.swap(true, Ordering::AcqRel) {
+                    self.task.notify_one();
+                }
+            }
+            Err(error) => self.end(&error),
+        }
+    }
+
+    /// Sends what has waited long enough.
+    pub(super) fn flush_if_due(&self) {
+        if self.put_off().is_some_and(|left| left.is_zero()) {
+            self.flush();
+        }
+    }
+
+    /// How long the oldest message may still wait; `None` if nothing does, or if it waits for the socket.
+    pub(super) fn put_off(&self) -> Option<Duration> {
+        let since = self.pipe().waits_since.filter(|_| !self.is_blocked() && !self.is_over())?;
+        Some(LINGER.saturating_sub(since.elapsed()))
+    }
+
+    /// Hands every message over that is there, each as the bytes of its frame. `hand_over` says whether it was
+    /// one; after one that was not, the line is over.
+    pub(super) fn receive(&self, mut hand_over: impl FnMut(&[u8]) -> bool) {
+        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut bytes = [0; READ_BYTES];
+        loop {
+            loop {
+                match incoming.take() {
+                    Ok(Some(frame)) if hand_over(&frame) => {}
+                    Ok(None) => break,
+                    Ok(Some(_)) => return self.end(&"it sent what is no message"),
+                    Err(error) => return self.end(&error),
+                }
+            }
+            if self.is_over() {
+                return;
+            }
+            let read = self.pipe().wire.receive(&mut [IoSliceMut::new(&mut bytes)]);
+            match read {
+                Ok(0) => return self.end(&"the coordinator closed it"),
+                Ok(count) => incoming.push(&bytes[..count]),
+                Err(error) if error.kind() == ErrorKind::WouldBlock => return,
+                Err(error) => return self.end(&error),
+            }
+        }
+    }
+
+    fn end(&self, why: &dyn std::fmt::Display) {
+        if !self.over.swap(true, Ordering::AcqRel) {
+            tracing::debug!(%why, "the control connection is over");
+            self.task.notify_one();
+        }
+    }
+
+    /// Whether nothing comes from it any more.
+    pub(super) fn is_over(&self) -> bool {
+        self.over.load(Ordering::Acquire)
+    }
+
+    pub(super) fn is_blocked(&self) -> bool {
+        self.blocked.load(Ordering::Acquire)
+    }
+
+    /// We are done with it: its task sends what waits and closes it.
+    pub(super) fn hang_up(&self) {
+        self.hung_up.store(true, Ordering::Release);
+        self.task.notify_one();
+    }
+
+    pub(super) fn is_hung_up(&self) -> bool {
+        self.hung_up.load(Ordering::Acquire)
+    }
+
+    /// Until the connection's task is wanted.
+    pub(super) async fn wanted(&self) {
+        self.task.notified().await;
+    }
+
+    /// Says goodbye and closes, after a last look: a socket that is closed with unread bytes in it takes back what
+    /// it has just sent.
+    pub(super) fn close(&self) {
+        self.receive(|_| true);
+        self.pipe().wire.say_goodbye();
+        // It fails only if the other side closed first.
+        let _ = socket2::SockRef::from(&self.socket).shutdown(Shutdown::Both);
+        self.over.store(true, Ordering::Release);
+    }
+
+    pub(super) fn socket(&self) -> Arc<dyn AsFd + Send + Sync> {
+        Arc::clone(&self.socket)
+    }
+
+    /// Lets the runtime poll it, for as long as the result lives.
+    pub(super) fn watch(self: &Arc<Self>, interest: Interest) -> io::Result<AsyncFd<Watched>> {
+        // SAFETY: the socket is the same and open for as long as the line lives, which the result keeps alive.
+        Ok(unsafe { AsyncFd::register_with_interest(Watched(Arc::clone(self)), interest) }?)
+    }
+}
+
+/// A line that the runtime polls.
+pub(super) struct Watched(Arc<Line>);
+
+impl AsRawFd for Watched {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.socket.as_fd().as_raw_fd()
+    }
+}

@@ -1,0 +1,168 @@
+//! Who looks at the control connection, and where a call waits for its orders.
+//!
+//! One thread at a time should look: the one that drives the data links if there is one, because it polls anyway;
+//! else one of those that wait for orders, which then *has the wheel*; else, when nobody waits, the connection's
+//! task. Whoever waits without the wheel sleeps, and is woken by its order or because the wheel became free.
+//!
+//! The invariant: while a call waits, somebody looks. Whoever stops looking and was the last wakes one that
+//! sleeps; whoever goes to sleep is on the list before it checks that somebody looks.
+
+use super::control::Order;
+use crate::executor::Wakeup;
+use std::collections::VecDeque;
+use std::io;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The orders of one call.
+#[derive(Debug, Default)]
+pub(super) struct Desk {
+    inner: Mutex<Inner>,
+    woken: Condvar,
+    /// Its thread has the wheel and is inside a poll, or about to: only the bell reaches it.
+    polls: AtomicBool,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    orders: VecDeque<Order>,
+    wheel_is_free: bool,
+}
+
+impl Desk {
+    pub(super) fn take(&self) -> Option<Order> {
+        lock(&self.inner).orders.pop_front()
+    }
+
+    fn put(&self, order: Order) {
+        lock(&self.inner).orders.push_back(order);
+        self.woken.notify_one();
+    }
+
+    fn offer_wheel(&self) {
+        lock(&self.inner).wheel_is_free = true;
+        self.woken.notify_one();
+    }
+
+    /// Sleeps until there is an order, or the wheel is free.
+    fn sleep(&self, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        let idle = |inner: &mut Inner| inner.orders.is_empty() && !inner.wheel_is_free;
+        let waited = self.woken.wait_timeout_while(lock(&self.inner), left, idle);
+        waited.unwrap_or_else(PoisonError::into_inner).0.wheel_is_free = false;
+    }
+}
+
+/// See the module's essay.
+pub(super) struct Wheel {
+    looking: AtomicUsize,
+    /// When the last one stopped looking, in milliseconds after `start`.
+    left_at: AtomicU64,
+    start: Instant,
+    sleeping: Mutex<Vec<Arc<Desk>>>,
+    bell: Wakeup,
+}
+
+impl Wheel {
+    pub(super) fn new() -> io::Result<Self> {
+        Ok(Self {
+            looking: AtomicUsize::new(0),
+            left_at: AtomicU64::new(0),
+            start: Instant::now(),
+            sleeping: Mutex::default(),
+            bell: Wakeup::new()?,
+        })
+    }
+
+    /// Whether somebody looks, or did so less than `pause` ago and may be back in a moment.
+    pub(super) fn is_held(&self, pause: Duration) -> bool {
+        let left_at = Duration::from_millis(self.left_at.load(Ordering::Relaxed));
+        self.looking.load(Ordering::SeqCst) > 0 || self.start.elapsed() < left_at + pause
+    }
+
+    /// Somebody begins to look who polls anyway.
+    pub(super) fn join(&self) {
+        self.looking.fetch_add(1, Ordering::SeqCst);
+    }
+
+    /// Somebody stops looking.
+    pub(super) fn leave(&self) {
+        let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
+        self.left_at.store(now, Ordering::Relaxed);
+        if self.looking.fetch_sub(1, Ordering::SeqCst) == 1
+            && let Some(desk) = lock(&self.sleeping).pop()
+        {
+            desk.offer_wheel();
+        }
+    }
+
+    /// Gives an order to a call, wherever its thread waits.
+    pub(super) fn order(&self, desk: &Desk, order: Order) {
+        desk.put(order);
+        if desk.polls.load(Ordering::SeqCst) {
+            self.bell.ring();
+        }
+    }
+
+    /// The line has changed: whoever has the wheel looks again.
+    pub(super) fn ring(&self) {
+        self.bell.ring();
+    }
+
+    /// Waits for the next order, `None` if none came by `until`. Who has the wheel meanwhile polls with `poll`,
+    /// which returns when the line may be readable, the bell rings or that moment has come, and takes in what came
+    /// with `take_in`.
+    pub(super) fn wait(
+        &self,
+        desk: &Arc<Desk>,
+        until: Instant,
+        mut poll: impl FnMut(&Wakeup, Instant),
+        mut take_in: impl FnMut(),
+    ) -> Option<Order> {
+        loop {
+            if let Some(order) = desk.take() {
+                return Some(order);
+            }
+            if Instant::now() >= until {
+                return None;
+            }
+            if self.looking.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
+                let _leave = Leave(self, desk);
+                loop {
+                    desk.polls.store(true, Ordering::SeqCst);
+                    // An order that comes from now on rings the bell; one that came before is seen here.
+                    if let Some(order) = desk.take() {
+                        return Some(order);
+                    }
+                    if Instant::now() >= until {
+                        return None;
+                    }
+                    poll(&self.bell, until);
+                    desk.polls.store(false, Ordering::SeqCst);
+                    self.bell.answer();
+                    take_in();
+                }
+            }
+            lock(&self.sleeping).push(Arc::clone(desk));
+            if self.looking.load(Ordering::SeqCst) > 0 {
+                desk.sleep(until);
+            }
+            lock(&self.sleeping).retain(|other| !Arc::ptr_eq(other, desk));
+        }
+    }
+}
+
+/// Gives the wheel up, also when looking panics.
+struct Leave<'a>(&'a Wheel, &'a Desk);
+
+impl Drop for Leave<'_> {
+    fn drop(&mut self) {
+        self.1.polls.store(false, Ordering::SeqCst);
+        self.0.leave();
+    }
+}
