@@ -12,7 +12,7 @@ use super::receipt::Peer;
 use super::wheel::{Desk, Wheel};
 use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
-use crate::executor::{Abort, Companion, DataPlane, Direction, LinkEvent, Wakeup};
+use crate::executor::{Abort, Beside, Companion, DataPlane, Direction, LinkEvent, Wakeup};
 use crate::security::TlsIdentity;
 use outlast_proto::collective::{Group, GroupEpoch, OpKey, Tag};
 use outlast_proto::id::PeerId;
@@ -25,7 +25,6 @@ use outlast_proto::wire::decode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
-use std::os::fd::AsFd;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::io::Interest;
 use tokio::runtime::Handle;
@@ -410,7 +409,7 @@ impl Control {
         }
         let until = std::time::Instant::now() + patience;
         let poll = |bell: &Wakeup, until: std::time::Instant| {
-            let line = self.line().map(|line| line.socket());
+            let line = self.line();
             let left = until.saturating_duration_since(std::time::Instant::now());
             let timeout =
                 Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
@@ -418,7 +417,7 @@ impl Control {
             // An interrupted or failed poll is a short one.
             let _ = match &line {
                 Some(line) => {
-                    let line = PollFd::from_borrowed_fd(line.as_fd(), PollFlags::IN);
+                    let line = PollFd::from_borrowed_fd(line.socket(), PollFlags::IN);
                     poll(&mut [bell, line], Some(&timeout))
                 }
                 None => poll(&mut [bell], Some(&timeout)),
@@ -507,7 +506,9 @@ impl Control {
             state.session.handle_connected(clock::now());
             self.carry_out(state);
         }
+        // Whoever waits without a line has one now.
         self.wheel.ring();
+        self.data.ring();
         while !line.is_over() && !line.is_hung_up() {
             if self.wheel.is_held(TASK_PAUSE) && !line.is_blocked() {
                 tokio::select! {
@@ -614,12 +615,8 @@ impl Companion for Control {
         self.wheel.leave();
     }
 
-    fn socket(&self) -> Option<Arc<dyn AsFd + Send + Sync>> {
-        self.line().map(|line| line.socket())
-    }
-
-    fn due(&self) -> Option<Duration> {
-        self.line()?.put_off()
+    fn beside(&self) -> Option<Arc<dyn Beside>> {
+        Some(self.line()?)
     }
 
     fn turn(&self) {

@@ -18,6 +18,7 @@
 //! not be written, or was put off, is written by the next who looks; the connection's task always does.
 
 use crate::coordinator::ControlFrames;
+use crate::executor::Beside;
 use crate::link::{TlsWire, Wire as _};
 use outlast_proto::limits::FRAME_BYTES_MAX;
 use outlast_proto::wire::control::ToCoordinator;
@@ -25,7 +26,7 @@ use outlast_proto::wire::encode;
 use outlast_proto::wire::frame::{self, FrameBuffer};
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::Shutdown;
-use std::os::fd::{AsFd, AsRawFd, RawFd};
+use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
@@ -46,6 +47,8 @@ pub(super) struct Line {
     socket: Arc<dyn AsFd + Send + Sync>,
     pipe: Mutex<Pipe>,
     incoming: Mutex<FrameBuffer>,
+    /// Something waits to be sent.
+    waits: AtomicBool,
     /// The socket took less than it was given.
     blocked: AtomicBool,
     /// It broke, or the other side closed it.
@@ -94,6 +97,7 @@ impl Line {
             socket: pipe.wire.socket(),
             pipe: Mutex::new(pipe),
             incoming: Mutex::new(incoming),
+            waits: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             over: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
@@ -109,13 +113,19 @@ impl Line {
     pub(super) fn put(&self, message: &ToCoordinator) -> bool {
         let mut pipe = self.pipe();
         pipe.waits_since.get_or_insert_with(Instant::now);
+        self.waits.store(true, Ordering::Release);
         frame::append(&encode(message), &mut pipe.outgoing);
         pipe.outgoing.len() - pipe.sent <= OUTGOING_BYTES_MAX
     }
 
     /// Sends what waits, as far as the socket takes it. The connection's task sends the rest.
     pub(super) fn flush(&self) {
-        let flushed = self.pipe().flush();
+        let mut pipe = self.pipe();
+        let flushed = pipe.flush();
+        if flushed.is_ok() {
+            self.waits.store(false, Ordering::Release);
+        }
+        drop(pipe);
         match flushed {
             Ok(()) => self.blocked.store(false, Ordering::Release),
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
@@ -129,15 +139,9 @@ impl Line {
 
     /// Sends what has waited long enough.
     pub(super) fn flush_if_due(&self) {
-        if self.put_off().is_some_and(|left| left.is_zero()) {
+        if self.due().is_some_and(|left| left.is_zero()) {
             self.flush();
         }
-    }
-
-    /// How long the oldest message may still wait; `None` if nothing does, or if it waits for the socket.
-    pub(super) fn put_off(&self) -> Option<Duration> {
-        let since = self.pipe().waits_since.filter(|_| !self.is_blocked() && !self.is_over())?;
-        Some(LINGER.saturating_sub(since.elapsed()))
     }
 
     /// Hands every message over that is there, each as the bytes of its frame. `hand_over` says whether it was
@@ -208,14 +212,24 @@ impl Line {
         self.over.store(true, Ordering::Release);
     }
 
-    pub(super) fn socket(&self) -> Arc<dyn AsFd + Send + Sync> {
-        Arc::clone(&self.socket)
-    }
-
     /// Lets the runtime poll it, for as long as the result lives.
     pub(super) fn watch(self: &Arc<Self>, interest: Interest) -> io::Result<AsyncFd<Watched>> {
         // SAFETY: the socket is the same and open for as long as the line lives, which the result keeps alive.
         Ok(unsafe { AsyncFd::register_with_interest(Watched(Arc::clone(self)), interest) }?)
+    }
+}
+
+impl Beside for Line {
+    fn socket(&self) -> BorrowedFd<'_> {
+        self.socket.as_fd()
+    }
+
+    /// How long the oldest message may still wait; `None` if nothing does, or if it waits for the socket.
+    fn due(&self) -> Option<Duration> {
+        if !self.waits.load(Ordering::Acquire) || self.is_blocked() || self.is_over() {
+            return None;
+        }
+        Some(LINGER.saturating_sub(self.pipe().waits_since?.elapsed()))
     }
 }
 

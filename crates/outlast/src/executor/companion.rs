@@ -3,7 +3,7 @@
 //! The driver of a call polls its links anyway. The control connection, on which an abort or a verdict may come
 //! meanwhile, is one more descriptor for it and would be one more thread to wake for everybody else.
 
-use std::os::fd::AsFd;
+use std::os::fd::BorrowedFd;
 use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 
@@ -13,12 +13,18 @@ pub(crate) trait Companion: Send + Sync {
     fn join(&self);
     /// Whoever drove does so no more.
     fn leave(&self);
-    /// What to poll for reading; `None` if there is nothing now.
-    fn socket(&self) -> Option<Arc<dyn AsFd + Send + Sync>>;
-    /// How soon [`Self::turn`] is due although nothing came.
-    fn due(&self) -> Option<Duration>;
+    /// What to poll now; `None` if there is nothing. Whoever changes it rings the data plane's bell.
+    fn beside(&self) -> Option<Arc<dyn Beside>>;
     /// Takes in what came, and sends what is due.
     fn turn(&self);
+}
+
+/// A companion's connection, as the driver polls it.
+pub(crate) trait Beside: Send + Sync {
+    /// What to poll for reading.
+    fn socket(&self) -> BorrowedFd<'_>;
+    /// How soon the companion's turn is due although nothing came.
+    fn due(&self) -> Option<Duration>;
 }
 
 /// A companion is looked at this often while bytes move without a pause.
@@ -30,6 +36,7 @@ pub(super) type Place = OnceLock<Weak<dyn Companion>>;
 /// The companion of one drive, from its beginning to its end.
 pub(super) struct Accompanied {
     companion: Option<Arc<dyn Companion>>,
+    beside: Option<Arc<dyn Beside>>,
     turned: Instant,
 }
 
@@ -39,7 +46,14 @@ impl Accompanied {
         if let Some(companion) = &companion {
             companion.join();
         }
-        Self { companion, turned: Instant::now() }
+        let mut accompanied = Self { companion, beside: None, turned: Instant::now() };
+        accompanied.look_again();
+        accompanied
+    }
+
+    /// The bell rang: there may be another connection than before.
+    pub(super) fn look_again(&mut self) {
+        self.beside = self.companion.as_ref().and_then(|companion| companion.beside());
     }
 
     /// Gives it its turn if that is due although the driver has not waited.
@@ -50,18 +64,16 @@ impl Accompanied {
         }
     }
 
-    pub(super) fn turn(&self) {
+    pub(super) fn turn(&mut self) {
         if let Some(companion) = &self.companion {
             companion.turn();
         }
+        // It may have ended with what it said.
+        self.look_again();
     }
 
-    pub(super) fn socket(&self) -> Option<Arc<dyn AsFd + Send + Sync>> {
-        self.companion.as_ref()?.socket()
-    }
-
-    pub(super) fn due(&self) -> Option<Duration> {
-        self.companion.as_ref()?.due()
+    pub(super) fn beside(&self) -> Option<&dyn Beside> {
+        self.beside.as_deref()
     }
 }
 

@@ -9,7 +9,7 @@
 mod epochs;
 mod links;
 
-use super::companion::Accompanied;
+use super::companion::{Accompanied, Beside};
 use super::conn::{Broken, Conn, Role};
 use super::desk::{Desk, OpId};
 use super::operation::{End, Operation};
@@ -25,7 +25,6 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
-use std::os::fd::AsFd as _;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -331,7 +330,8 @@ impl Engine {
         let now = Instant::now();
         let left =
             deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
-        let (beside, due) = (companion.socket(), companion.due());
+        let beside = companion.beside();
+        let due = beside.and_then(Beside::due);
         let left = watch::patience(left).min(due.unwrap_or(WAIT_MAX));
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
         let mut polled = Vec::with_capacity(2 + self.conns.len());
@@ -341,7 +341,7 @@ impl Engine {
             let room = if conn.write_blocked { PollFlags::OUT } else { PollFlags::empty() };
             polled.push(PollFd::from_borrowed_fd(conn.descriptor(), PollFlags::IN | room));
         }
-        polled.extend(beside.iter().map(|fd| PollFd::from_borrowed_fd(fd.as_fd(), PollFlags::IN)));
+        polled.extend(beside.iter().map(|beside| PollFd::from_borrowed_fd(beside.socket(), PollFlags::IN)));
         // An interrupted or failed wait is a short wait: the next turn finds out what is the matter.
         let count = poll(&mut polled, Some(&timeout));
         let beside = beside.is_some() && polled.last().is_some_and(|fd| !fd.revents().is_empty());

@@ -33,7 +33,7 @@ mod transfer;
 mod undo;
 mod wakeup;
 
-pub(crate) use companion::Companion;
+pub(crate) use companion::{Beside, Companion};
 pub use memory::Buffers;
 pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
 pub use transfer::TransferSpec;

@@ -119,6 +119,11 @@ impl DataPlane {
         let _ = self.shared.companion.set(companion);
     }
 
+    /// The companion has another connection.
+    pub(crate) fn ring(&self) {
+        self.shared.wakeup.ring();
+    }
+
     /// A new epoch of a group: its members in ring order with their data addresses. Dials the next member
     /// unless there is a link, and reports both links of the ring as they come up. Does not wait. What is
     /// under way in earlier epochs of the group is aborted.
@@ -325,6 +330,7 @@ impl Shared {
                     driving.engine().apply(command);
                 }
                 driving.engine().check_aborts();
+                companion.look_again();
             }
             let engine = driving.engine();
             let now = Instant::now();
