@@ -4,7 +4,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -euo pipefail -c
 .DEFAULT_GOAL := help
 MAKEFLAGS += --no-print-directory
-.PHONY: help demo test verify fix bench sim soak docs
+.PHONY: help demo test verify fix wheel torch bench sim soak docs
 
 # tools/setup builds into .tools; the user's cargo comes last because a shell that CI started may not know it.
 export PATH := $(CURDIR)/.tools/bin:$(PATH):$(or $(CARGO_HOME),$(HOME)/.cargo)/bin
@@ -45,6 +45,14 @@ fix:
 ## build the pages and the Python reference as a site, in target/site
 docs:
 	@tools/docs
+
+## build the Python wheel that is handed on (manylinux_2_28), check and test it; it is in target/python/wheels
+wheel:
+	@tools/python-tests
+
+## the same with torch installed, for the tests that need it
+torch:
+	@tools/python-tests --torch
 
 ## measure, and write the tables into bench/RESULTS.md
 bench:

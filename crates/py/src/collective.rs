@@ -13,14 +13,15 @@ use outlast::communicator::{
 };
 use outlast::membership::PeerId;
 use pyo3::prelude::*;
+use pyo3::pybacked::PyBackedStr;
 use std::ops::Range;
 
 /// What every collective may be told beside its tensors, by position.
 #[derive(FromPyObject)]
 pub(crate) struct Options<'py>(
-    String,                         // op
+    PyBackedStr,                    // op
     i64,                            // tag
-    Option<String>,                 // quantize
+    Option<PyBackedStr>,            // quantize
     bool,                           // retry
     i64,                            // min_world
     Option<f64>,                    // timeout

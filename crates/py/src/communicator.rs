@@ -112,12 +112,22 @@ impl Shared {
         work: impl FnOnce(&outlast::Communicator) -> R + Send,
     ) -> PyResult<R> {
         let comm = self.open()?;
+        self.call_open(py, &comm, || work(&comm))
+    }
+
+    /// The same on a communicator that is known to be open.
+    fn call_open<R: Send>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        comm: &outlast::Communicator,
+        work: impl FnOnce() -> R + Send,
+    ) -> PyResult<R> {
         self.check_driver()?;
         drop((self.in_flight.reap(), registry::reap()));
         self.blocked.fetch_add(1, Ordering::SeqCst);
-        let result = blocking(py, || work(&comm));
+        let result = blocking(py, work);
         self.blocked.fetch_sub(1, Ordering::SeqCst);
-        self.look(&comm);
+        self.look(comm);
         result
     }
 
@@ -280,17 +290,16 @@ impl Communicator {
         outputs: Option<Vec<Bound<'_, PyAny>>>,
         options: Options<'_>,
     ) -> PyResult<Py<PyAny>> {
-        check_process(self.0.creator)?;
+        let comm = self.0.open()?;
         let job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
-        let ending = self.0.call(py, |comm| job.perform(comm).map_err(Arc::new))?;
+        let ending = self.0.call_open(py, &comm, || job.perform(&comm).map_err(Arc::new))?;
         drop(job);
         self.0.give(py, &ending)
     }
 
     /// Makes one collective that often without coming back to Python in between, and returns how long each took:
-    /// what the binding costs is the difference (`bench/python_cost.py`). Between two calls it is busy for `pause`
-    /// seconds, as a program is.
+    /// what the binding costs is the difference (`bench/python_cost.py`).
     fn repeated(
         &self,
         py: Python<'_>,
@@ -298,16 +307,11 @@ impl Communicator {
         inputs: Vec<Bound<'_, PyAny>>,
         options: Options<'_>,
         times: usize,
-        pause: f64,
     ) -> PyResult<Vec<f64>> {
         check_process(self.0.creator)?;
         let job = Job::new(kind, &inputs, None, options, &lock(&self.0.seen).clone())?;
         let taken = self.0.call(py, |comm| {
             let timed = |_| {
-                let until = Instant::now() + Duration::from_secs_f64(pause.clamp(0.0, 1.0));
-                while Instant::now() < until {
-                    std::hint::spin_loop();
-                }
                 let began = Instant::now();
                 job.perform(comm).map(|_| began.elapsed().as_secs_f64())
             };

@@ -29,6 +29,11 @@ struct Registry {
 
 static REGISTRY: AtomicPtr<Registry> = AtomicPtr::new(ptr::null_mut());
 
+/// How long the two lists are, for those who would find them short: every call asks. A forked child inherits its
+/// parent's numbers and may look in vain, which costs it a moment and nothing else.
+static LIVE: AtomicUsize = AtomicUsize::new(0);
+static ORPHANS: AtomicUsize = AtomicUsize::new(0);
+
 fn registry() -> &'static Registry {
     loop {
         let current = REGISTRY.load(Ordering::Acquire);
@@ -54,27 +59,35 @@ pub(crate) fn add(shared: &Arc<Shared>) {
     let mut lists = lists();
     lists.live.retain(|other| other.strong_count() > 0);
     lists.live.push(Arc::downgrade(shared));
+    LIVE.store(lists.live.len(), Ordering::SeqCst);
 }
 
 /// The other communicators of this process.
 pub(crate) fn others(than: &Arc<Shared>) -> Vec<Arc<Shared>> {
-    let lists = lists();
-    if lists.live.len() < 2 {
+    if LIVE.load(Ordering::SeqCst) < 2 {
         return Vec::new();
     }
-    lists.live.iter().filter_map(Weak::upgrade).filter(|other| !Arc::ptr_eq(other, than)).collect()
+    lists().live.iter().filter_map(Weak::upgrade).filter(|other| !Arc::ptr_eq(other, than)).collect()
 }
 
 /// Keeps the loans of operations whose objects are gone.
 pub(crate) fn adopt(flights: Vec<Flight>) {
     if !flights.is_empty() {
-        lists().orphans.extend(flights);
+        let mut lists = lists();
+        lists.orphans.extend(flights);
+        ORPHANS.store(lists.orphans.len(), Ordering::SeqCst);
     }
 }
 
 /// Loans of adopted operations that are over. To be dropped with the interpreter at hand.
 pub(crate) fn reap() -> Vec<Flight> {
-    lists().orphans.extract_if(.., |flight| flight.outcome.is_done()).collect()
+    if ORPHANS.load(Ordering::SeqCst) == 0 {
+        return Vec::new();
+    }
+    let mut lists = lists();
+    let over = lists.orphans.extract_if(.., |flight| flight.outcome.is_done()).collect();
+    ORPHANS.store(lists.orphans.len(), Ordering::SeqCst);
+    over
 }
 
 /// Lets a communicator go on a thread of its own: a goodbye may take a moment.
