@@ -178,9 +178,8 @@ fn what_makes_no_sense_is_refused_in_words() {
     });
 }
 
-/// Its links may be missed a moment before it is.
 fn is_loss(error: &Error) -> bool {
-    matches!(error, Error::Call(CallError::PeersLost(_) | CallError::LinkBroken { .. }))
+    matches!(error, Error::Call(CallError::PeersLost(_)))
 }
 
 #[test]

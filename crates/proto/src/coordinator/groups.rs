@@ -13,7 +13,7 @@ use super::run::{Note, Run, Timer};
 use crate::collective::{Group, GroupEpoch, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::NAMED_MAX;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Rounds, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -298,14 +298,18 @@ impl Run {
     }
 
     /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the
-    /// same ring once, with another one if the link is broken for good.
+    /// same ring once, with another one if the link is broken for good. As long as the health plane doubts an end,
+    /// an attempt would only fail again, and nobody could say yet whether a link or a peer was lost (rule 8): the
+    /// doubt is waited for, and no longer than it can last.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
-        if let Some(until) =
-            state.settling.as_ref().map(|settling| settling.until).filter(|until| now < *until)
-        {
-            // The alarm that rang may have been an earlier break's.
-            return self.schedule(until, Timer::LinkSettle(group));
+        if let Some(settling) = &state.settling {
+            let doubtful = |end: &PeerId| self.peers.get(end).is_some_and(Peer::is_doubtful);
+            let in_doubt = settling.links.keys().any(|(a, b)| doubtful(a) || doubtful(b));
+            let until = settling.until + if in_doubt { self.config.dead_after } else { Duration::ZERO };
+            if now < until {
+                return self.schedule(until, Timer::LinkSettle(group));
+            }
         }
         state.settling = None;
         if !state.away.is_empty() {
@@ -319,6 +323,11 @@ impl Run {
             let (epoch, roster) = (state.epoch, state.roster.clone());
             self.tell_all(&roster, ToPeer::Proceed { group, epoch });
         }
+    }
+
+    /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
+    pub(super) fn is_settling(&self, group: Group) -> bool {
+        self.groups.get(&group).is_some_and(|state| state.settling.is_some())
     }
 
     /// A member that came back has been told what it missed: it goes on, now or with the others.

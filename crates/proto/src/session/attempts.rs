@@ -7,7 +7,7 @@
 
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
-use super::tags::Learned;
+use super::tags::{Learned, name_lost};
 use crate::collective::{OpKey, Scope};
 use crate::id::PeerId;
 use crate::time::Instant;
@@ -28,12 +28,15 @@ pub(super) enum Stage {
     Complete { key: OpKey },
     /// We gave up before Complete, and wait for the verdict to say what that means for all.
     Refused { key: OpKey, reason: Refusal },
+    /// A broken link ended the call. A link is often missed before its end is known to be dead: what the program
+    /// is told waits until the coordinator says that all are here, or who is not (rule 8).
+    Settling { error: CallError },
 }
 
 impl Stage {
     pub(super) fn key(&self) -> Option<&OpKey> {
         match self {
-            Self::Waiting => None,
+            Self::Waiting | Self::Settling { .. } => None,
             Self::Performing { key, .. } | Self::Complete { key } | Self::Refused { key, .. } => Some(key),
         }
     }
@@ -207,6 +210,7 @@ impl Session {
                 self.abandon(id, if cancelled { CallError::Cancelled } else { timeout() });
             }
             Stage::Waiting => self.attempt(now, id),
+            Stage::Settling { error } => self.fail(id, error.clone()),
             Stage::Performing { aborted: None, refused: None, .. } => self.refuse(now, id, Refusal::Deadline),
             Stage::Complete { .. } if late => self.end(OutReason::OutcomeUnknown),
             Stage::Performing { .. } | Stage::Refused { .. } | Stage::Complete { .. } => {}
@@ -254,7 +258,7 @@ impl Session {
                 self.aborted(now, id, reason);
             }
             Stage::Refused { .. } => self.aborted(now, id, reason),
-            Stage::Waiting => {}
+            Stage::Waiting | Stage::Settling { .. } => {}
         }
     }
 
@@ -318,7 +322,13 @@ impl Session {
             _ if goes_on => None,
             _ if let Some((why, true)) = &call.failure => Some(CallError::Failed(why.clone())),
             AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
-            AbortReason::LinkBroken { from, to, error } => Some(CallError::LinkBroken { from, to, error }),
+            AbortReason::LinkBroken { from, to, error } => {
+                let error = CallError::LinkBroken { from, to, error };
+                if self.hold {
+                    return self.set_stage(id, Stage::Settling { error });
+                }
+                Some(error)
+            }
             AbortReason::Mismatch { deviating, theirs, .. } => {
                 let who: Vec<_> = deviating.iter().map(PeerId::short).collect();
                 given_up(format!("{} called {theirs}", who.join(", ")))
@@ -357,8 +367,32 @@ impl Session {
                         self.command(id, Command::Abort);
                     }
                 }
-                Some(Stage::Performing { .. } | Stage::Waiting) | None => {}
+                Some(Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. }) | None => {}
             }
+        }
+    }
+
+    /// What stood in the way is settled. Calls that a broken link has ended are told who was lost with it, if
+    /// anybody was; also those whose executor has not let go yet, and those that the program has yet to make.
+    pub(super) fn settled(&mut self, lost: &[(PeerId, LossReason)]) {
+        let lost_in = |scope: &Scope| -> Vec<_> {
+            lost.iter().copied().filter(|(peer, _)| scope.involves(*peer)).collect()
+        };
+        for ((scope, _), memory) in &mut self.tags {
+            memory.name_lost(&lost_in(scope));
+        }
+        let mut over = Vec::new();
+        for (id, call) in &mut self.calls {
+            let lost = lost_in(&call.op.scope);
+            match &mut call.stage {
+                Stage::Settling { error } if lost.is_empty() => over.push((*id, error.clone())),
+                Stage::Settling { .. } => over.push((*id, CallError::PeersLost(lost))),
+                Stage::Performing { aborted: Some(reason), .. } => name_lost(reason, &lost),
+                _ => {}
+            }
+        }
+        for (id, error) in over {
+            self.fail(id, error);
         }
     }
 
@@ -370,7 +404,7 @@ impl Session {
             Stage::Performing { key, aborted: None, refused: Some(reason) } => {
                 Some(ToCoordinator::Refuse { key, reason })
             }
-            Stage::Performing { .. } | Stage::Waiting => None,
+            Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. } => None,
         };
         self.calls.values().filter_map(vote).collect()
     }
@@ -406,7 +440,7 @@ impl Session {
         }
     }
 
-    fn fail(&mut self, id: CallId, error: CallError) {
+    pub(super) fn fail(&mut self, id: CallId, error: CallError) {
         self.calls.remove(&id);
         self.finish(id, Err(error));
     }

@@ -12,7 +12,7 @@ use crate::wire::control::{
     EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
     ToPeer,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the driver is asked to do.
 #[expect(clippy::large_enum_variant, reason = "actions are drained one at a time and never kept in numbers")]
@@ -201,6 +201,7 @@ impl Session {
         call.cancelled.get_or_insert(now);
         match call.stage.clone() {
             Stage::Waiting => self.abandon(id, CallError::Cancelled),
+            Stage::Settling { .. } => self.fail(id, CallError::Cancelled),
             Stage::Performing { .. } => self.refuse(now, id, Refusal::Cancelled),
             // Too late to give up alone: the verdict decides (rule 5). While there is none, the coordinator
             // can be asked for an abort.
@@ -284,6 +285,7 @@ impl Session {
             ToPeer::Proceed { group, epoch } => {
                 if self.record.as_ref().is_some_and(|record| (record.group, record.epoch) == (group, epoch)) {
                     self.hold = false;
+                    self.settled(&[]);
                     self.attempt_all(now);
                 }
             }
@@ -378,6 +380,7 @@ impl Session {
             // The executor was told to stop and is about to report.
             Stage::Performing { .. } => None,
             Stage::Waiting if can_expire => Some(call.op.deadline),
+            Stage::Settling { .. } => Some(call.op.deadline),
             Stage::Waiting | Stage::Complete { .. } | Stage::Refused { .. } => Some(given_up_at(call)),
         });
         redial.into_iter().chain(self.lost_at()).chain(topology).chain(calls).min()
@@ -464,14 +467,16 @@ impl Session {
         self.rounds = self.rounds.max(record.rounds);
         let before: Vec<_> = self.record.iter().flat_map(|known| &known.roster).map(|info| info.id).collect();
         let told: BTreeMap<_, _> = record.left.iter().copied().collect();
+        let here: BTreeSet<_> = record.roster.iter().map(|info| info.id).collect();
+        let reason = |peer: &PeerId| told.get(peer).copied().unwrap_or(LossReason::NotResumed);
+        let lost = before.iter().filter(|peer| !here.contains(peer)).map(|peer| (*peer, reason(peer)));
+        let lost: Vec<_> = lost.collect();
         if let Some(call) = &mut self.topology {
-            let here = |peer: &PeerId| record.rank_of(*peer).is_some();
-            let reason = |peer: &PeerId| told.get(peer).copied().unwrap_or(LossReason::NotResumed);
-            call.left.extend(before.iter().filter(|peer| !here(peer)).map(|peer| (*peer, reason(peer))));
+            call.left.extend(&lost);
             let came =
                 record.roster.iter().map(|info| info.id).filter(|peer| !before.contains(peer) && *peer != me);
             call.joined.extend(came);
-            call.joined.retain(|peer| here(peer));
+            call.joined.retain(|peer| here.contains(peer));
             call.round.get_or_insert(record.rounds.ended + 1);
         }
         self.global_world_size = record.global_world_size;
@@ -479,6 +484,7 @@ impl Session {
         self.unreported.clear();
         self.record = Some(record.clone());
         self.act(Action::OpenEpoch(record));
+        self.settled(&lost);
         self.void_attempts(now);
         self.attempt_all(now);
     }

@@ -16,6 +16,63 @@ fn a_part_of_the_group_that_lost_a_member_says_so() {
     assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error)]);
 }
 
+fn broken_link() -> (AbortReason, CallError) {
+    let (from, to, error) = (id(2), id(3), "reset".to_owned());
+    (AbortReason::LinkBroken { from, to, error: error.clone() }, CallError::LinkBroken { from, to, error })
+}
+
+fn without_3() -> ToPeer {
+    ToPeer::Epoch(EpochRecord { left: vec![(id(3), LossReason::Killed)], ..record(2, &[1, 2]) })
+}
+
+#[test]
+fn a_call_that_a_broken_link_ends_names_the_dead_if_somebody_died() {
+    let (reason, error) = broken_link();
+    let died = CallError::PeersLost(vec![(id(3), LossReason::Killed)]);
+    let other_ring = || ToPeer::Epoch(record(2, &[1, 2, 3]));
+    for (news, expected) in [(PROCEED, &error), (without_3(), &died), (other_ring(), &error)] {
+        let mut bench = Bench::of(&[1, 2, 3]);
+        let call = bench.call(false);
+        bench.drain();
+        assert_eq!(bench.abort(key(1, 0), reason.clone()), [tell(call, Command::Abort)]);
+        assert_eq!(bench.performed(call, PerformResult::Stopped), [], "it is not known yet why");
+        bench.hear(news.clone());
+        assert_eq!(bench.drain().last(), Some(&fail(call, expected.clone())));
+        // The same if the news came before the executor let go, or before the program made its call.
+        let mut bench = Bench::of(&[1, 2, 3]);
+        let call = bench.call(false);
+        bench.abort(key(1, 0), reason.clone());
+        bench.hear(news.clone());
+        bench.drain();
+        assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, expected.clone())]);
+        let mut bench = Bench::of(&[1, 2, 3]);
+        bench.abort(key(1, 0), reason.clone());
+        bench.hear(news);
+        bench.drain();
+        let call = bench.call(false);
+        assert_eq!(bench.drain(), [fail(call, expected.clone())]);
+    }
+}
+
+#[test]
+fn whom_a_broken_link_concerns_is_not_waited_for_beyond_the_deadline_nor_after_a_cancel() {
+    let (reason, error) = broken_link();
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let call = bench.call_within(false, ms(1_000));
+    bench.abort(key(1, 0), reason.clone());
+    bench.performed(call, PerformResult::Stopped);
+    assert_eq!(bench.wait(ms(999)), []);
+    assert_eq!(bench.wait(ms(1)), [fail(call, error)]);
+    // What the coordinator concludes later is not the next call's affair.
+    let call = bench.call(false);
+    bench.hear(PROCEED);
+    assert!(matches!(bench.drain()[..], [Action::Send(_), Action::Call(next, _)] if next == call));
+    bench.abort(key(1, 1), reason);
+    bench.performed(call, PerformResult::Stopped);
+    bench.session.handle_cancel(bench.now, call);
+    assert_eq!(bench.drain(), [fail(call, CallError::Cancelled)]);
+}
+
 #[test]
 fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
     let mut bench = Bench::of(&[1, 2, 3]);

@@ -1,0 +1,125 @@
+//! What does not retry says who was lost (rule 8): real processes, one of which is killed in the middle of a gather.
+//!
+//! The kernel closes all of a killed process's connections at once, and whose news comes first is chance: often a
+//! neighbour misses its data link before the coordinator misses the peer. The program is told of the peer in either
+//! case, because only that tells it what to do about its buffers.
+
+use outlast::communicator::{Call, Error};
+use outlast::membership::Preset;
+use outlast::{Communicator, Coordinator};
+use outlast_proto::session::CallError;
+use std::io::{BufRead as _, BufReader, Lines, Write as _};
+use std::process::{Child, ChildStdout, Command, Stdio};
+use std::time::{Duration, Instant};
+
+const ROLE: &str = "OUTLAST_LOSS_ROLE";
+const ADDRESS: &str = "OUTLAST_LOSS_ADDRESS";
+const SECRET: &str = "OUTLAST_LOSS_SECRET";
+const PEERS: usize = 3;
+const ELEMENTS: usize = 1 << 18;
+const ROUNDS: u64 = 12;
+const PATIENCE: Duration = Duration::from_secs(20);
+
+fn say(line: &str) {
+    let mut out = std::io::stdout().lock();
+    let _ = write!(out, "\n@{line}\n");
+    let _ = out.flush();
+}
+
+/// Not a test by itself: what the other processes do, when the environment says so.
+#[test]
+fn role() {
+    if std::env::var_os(ROLE).is_none() {
+        return;
+    }
+    let setting = |name| std::env::var(name).expect("a setting");
+    let comm = Communicator::builder()
+        .coordinator(setting(ADDRESS))
+        .secret(setting(SECRET).parse().expect("a secret"))
+        .listen("127.0.0.1:0".parse().expect("an address"))
+        .preset(Preset::Local)
+        .timeout(PATIENCE)
+        .start()
+        .expect("a communicator");
+    comm.connect(PEERS as u32).expect("admitted");
+    say(&format!("id {}", comm.peer_id()));
+    let gather = |world: usize| {
+        let mut out = vec![0_u32; world * ELEMENTS];
+        comm.all_gather(&mut out, &vec![comm.rank() as u32; ELEMENTS], &Call::default())
+    };
+    let lost = loop {
+        match gather(PEERS) {
+            Ok(_) => {}
+            Err(Error::Call(CallError::PeersLost(lost))) => break lost,
+            Err(error) => return say(&format!("other {error}")),
+        }
+    };
+    let names: Vec<_> = lost.iter().map(|(peer, reason)| format!("{peer} {reason:?}")).collect();
+    // What says that its connection closed comes before the epoch that does without it.
+    let deadline = Instant::now() + PATIENCE;
+    while comm.world_size() == PEERS {
+        assert!(Instant::now() < deadline, "the next epoch comes");
+        let _ = gather(PEERS);
+    }
+    match gather(PEERS - 1) {
+        Ok(receipt) => say(&format!("lost {} and {} go on", names.join(" "), receipt.world_size)),
+        Err(error) => say(&format!("other {error}, after the loss of {names:?}")),
+    }
+}
+
+struct Worker {
+    process: Child,
+    lines: Lines<BufReader<ChildStdout>>,
+}
+
+impl Worker {
+    fn start(coordinator: &Coordinator) -> Self {
+        let program = std::env::current_exe().expect("this program");
+        let mut process = Command::new(program)
+            .args(["role", "--exact", "--nocapture"])
+            .env(ROLE, "worker")
+            .env(ADDRESS, coordinator.address().to_string())
+            .env(SECRET, coordinator.secret().to_text())
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let lines = BufReader::new(process.stdout.take().expect("its output")).lines();
+        Self { process, lines }
+    }
+
+    /// What it says next. It ends by itself, whatever happens, so this does too.
+    fn hear(&mut self) -> String {
+        let said = self.lines.by_ref().map_while(Result::ok);
+        said.filter_map(|line| line.strip_prefix('@').map(str::to_owned)).next().unwrap_or_default()
+    }
+}
+
+impl Drop for Worker {
+    fn drop(&mut self) {
+        let _ = self.process.kill();
+        let _ = self.process.wait();
+    }
+}
+
+#[test]
+fn a_gather_under_which_a_peer_is_killed_names_it_on_every_survivor() {
+    for round in 0..ROUNDS {
+        let listen = "127.0.0.1:0".parse().expect("an address");
+        let coordinator = Coordinator::builder().listen(listen).preset(Preset::Local);
+        let coordinator = coordinator.start().expect("a coordinator");
+        let mut workers: Vec<_> = (0..PEERS).map(|_| Worker::start(&coordinator)).collect();
+        let ids: Vec<_> = workers.iter_mut().map(Worker::hear).collect();
+        // At another moment of a gather every time.
+        std::thread::sleep(Duration::from_micros(20_000 + 3_217 * round));
+        let mut victim = workers.swap_remove(round as usize % PEERS);
+        victim.process.kill().expect("a kill");
+        let id = ids[round as usize % PEERS].strip_prefix("id ").expect("an id");
+        for survivor in &mut workers {
+            let said = survivor.hear();
+            assert!(
+                said.starts_with(&format!("lost {id} ")) && said.ends_with(" and 2 go on"),
+                "round {round}: {said:?} instead of the loss of {id}"
+            );
+        }
+    }
+}
