@@ -89,8 +89,8 @@ impl Worker {
 
     /// What it says next. It ends by itself, whatever happens, so this does too.
     fn hear(&mut self) -> String {
-        let said = self.lines.by_ref().map_while(Result::ok);
-        said.filter_map(|line| line.strip_prefix('@').map(str::to_owned)).next().unwrap_or_default()
+        let mut said = self.lines.by_ref().map_while(Result::ok);
+        said.find_map(|line| line.strip_prefix('@').map(str::to_owned)).unwrap_or_default()
     }
 }
 
