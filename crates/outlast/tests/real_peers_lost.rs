@@ -1,4 +1,5 @@
-//! What does not retry says who was lost (rule 8): real processes, one of which is killed in the middle of a gather.
+//! What does not retry says who was lost (rule 8): real processes, one of which is killed in the middle of a gather or
+//! a transfer.
 //!
 //! The kernel closes all of a killed process's connections at once, and whose news comes first is chance: often a
 //! neighbour misses its data link before the coordinator misses the peer. The program is told of the peer in either
@@ -29,9 +30,7 @@ fn say(line: &str) {
 /// Not a test by itself: what the other processes do, when the environment says so.
 #[test]
 fn role() {
-    if std::env::var_os(ROLE).is_none() {
-        return;
-    }
+    let Ok(role) = std::env::var(ROLE) else { return };
     let setting = |name| std::env::var(name).expect("a setting");
     let comm = Communicator::builder()
         .coordinator(setting(ADDRESS))
@@ -43,6 +42,39 @@ fn role() {
         .expect("a communicator");
     comm.connect(PEERS as u32).expect("admitted");
     say(&format!("id {}", comm.peer_id()));
+    match role.as_str() {
+        "gather" => gather_until_lost(&comm),
+        _ => transfer_until_lost(&comm),
+    }
+}
+
+/// Sends round and round, for ever; tells whatever goes wrong and waits to be ended.
+fn transfer_until_lost(comm: &Communicator) {
+    let ids: Vec<_> = comm.peers().iter().map(|peer| peer.id).collect();
+    let (next, last) = (ids[(comm.rank() + 1) % PEERS], ids[(comm.rank() + PEERS - 1) % PEERS]);
+    let tell = |error: Error| match error {
+        Error::Call(CallError::PeersLost(lost)) => say(&format!("lost {} {:?}", lost[0].0, lost[0].1)),
+        error => say(&format!("other {error}")),
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| {
+            let data = vec![1_u32; 16 * ELEMENTS];
+            loop {
+                if let Err(error) = comm.send(&data, next, &Call::default()) {
+                    return tell(error);
+                }
+            }
+        });
+        let mut data = vec![0_u32; 16 * ELEMENTS];
+        loop {
+            if let Err(error) = comm.recv(&mut data, last, &Call::default()) {
+                return tell(error);
+            }
+        }
+    });
+}
+
+fn gather_until_lost(comm: &Communicator) {
     let gather = |world: usize| {
         let mut out = vec![0_u32; world * ELEMENTS];
         comm.all_gather(&mut out, &vec![comm.rank() as u32; ELEMENTS], &Call::default())
@@ -73,11 +105,11 @@ struct Worker {
 }
 
 impl Worker {
-    fn start(coordinator: &Coordinator) -> Self {
+    fn start(coordinator: &Coordinator, role: &str) -> Self {
         let program = std::env::current_exe().expect("this program");
         let mut process = Command::new(program)
             .args(["role", "--exact", "--nocapture"])
-            .env(ROLE, "worker")
+            .env(ROLE, role)
             .env(ADDRESS, coordinator.address().to_string())
             .env(SECRET, coordinator.secret().to_text())
             .stdout(Stdio::piped())
@@ -103,11 +135,20 @@ impl Drop for Worker {
 
 #[test]
 fn a_gather_under_which_a_peer_is_killed_names_it_on_every_survivor() {
+    kill_one("gather", " and 2 go on");
+}
+
+#[test]
+fn a_transfer_under_which_a_peer_is_killed_names_it_on_its_other_end() {
+    kill_one("transfer", "");
+}
+
+fn kill_one(role: &str, last_words: &str) {
     for round in 0..ROUNDS {
         let listen = "127.0.0.1:0".parse().expect("an address");
         let coordinator = Coordinator::builder().listen(listen).preset(Preset::Local);
         let coordinator = coordinator.start().expect("a coordinator");
-        let mut workers: Vec<_> = (0..PEERS).map(|_| Worker::start(&coordinator)).collect();
+        let mut workers: Vec<_> = (0..PEERS).map(|_| Worker::start(&coordinator, role)).collect();
         let ids: Vec<_> = workers.iter_mut().map(Worker::hear).collect();
         // At another moment of a gather every time.
         std::thread::sleep(Duration::from_micros(20_000 + 3_217 * round));
@@ -117,7 +158,7 @@ fn a_gather_under_which_a_peer_is_killed_names_it_on_every_survivor() {
         for survivor in &mut workers {
             let said = survivor.hear();
             assert!(
-                said.starts_with(&format!("lost {id} ")) && said.ends_with(" and 2 go on"),
+                said.starts_with(&format!("lost {id} ")) && said.ends_with(last_words),
                 "round {round}: {said:?} instead of the loss of {id}"
             );
         }

@@ -130,7 +130,7 @@ impl Session {
     /// Who takes part in the next attempt; an error if it cannot be made in this epoch.
     fn enlist(&mut self, record: &EpochRecord, id: CallId) -> Result<(), CallError> {
         let me = self.registration.info.id;
-        let Some(call) = self.calls.get_mut(&id) else { return Ok(()) };
+        let Some(call) = self.calls.get(&id) else { return Ok(()) };
         let scope = &call.op.scope;
         let members: Vec<_> =
             record.roster.iter().map(|info| info.id).filter(|peer| scope.involves(*peer)).collect();
@@ -141,10 +141,8 @@ impl Session {
             (None, Scope::Whole) => None,
         };
         if let Some(needed) = needed {
-            let reason = |peer: &PeerId| record.left.iter().find(|(gone, _)| gone == peer);
             let lost = needed.iter().filter(|peer| !members.contains(peer));
-            let lost = lost.map(|peer| (*peer, reason(peer).map_or(LossReason::Left, |(_, reason)| *reason)));
-            let lost: Vec<_> = lost.collect();
+            let lost: Vec<_> = lost.map(|peer| (*peer, self.loss_of(*peer))).collect();
             if lost.is_empty() {
                 let text = format!("{} members take part, {} were expected", members.len(), needed.len());
                 return Err(CallError::GivenUp(text));
@@ -155,6 +153,7 @@ impl Session {
         if members.len() < want as usize {
             return Err(CallError::TooFewPeers { have: members.len(), want });
         }
+        let Some(call) = self.calls.get_mut(&id) else { return Ok(()) };
         call.contributors = members;
         call.rank = record.rank_of(me).unwrap_or(0);
         call.world_size = record.roster.len();

@@ -87,6 +87,8 @@ pub struct Session {
     pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
     /// What was learned in epochs before this one may be forgotten.
     remembers_from: u64,
+    /// Who went lately, and why; the latest last.
+    departed: VecDeque<(PeerId, LossReason)>,
     /// Broken links of this epoch that could not be reported yet.
     unreported: Vec<ToCoordinator>,
     global_world_size: u32,
@@ -115,6 +117,7 @@ impl Session {
             rounds: Rounds::default(),
             tags: BTreeMap::new(),
             remembers_from: 0,
+            departed: VecDeque::new(),
             unreported: Vec::new(),
             global_world_size: 0,
             out: Some(OutReason::NotConnected),
@@ -391,6 +394,13 @@ impl Session {
         self.record.as_ref()
     }
 
+    /// Why a peer that was a member is none any more. Of one that went too long ago to be remembered, or that was
+    /// never heard of, only this is known: it did not come back.
+    pub fn loss_of(&self, peer: PeerId) -> LossReason {
+        let known = self.departed.iter().rev().find(|(gone, _)| *gone == peer);
+        known.map_or(LossReason::NotResumed, |(_, reason)| *reason)
+    }
+
     /// Members of all groups together, as last told.
     pub fn global_world_size(&self) -> u32 {
         self.global_world_size
@@ -479,6 +489,8 @@ impl Session {
             call.joined.retain(|peer| here.contains(peer));
             call.round.get_or_insert(record.rounds.ended + 1);
         }
+        self.departed.extend(&lost);
+        self.departed.drain(..self.departed.len().saturating_sub(NAMED_MAX));
         self.global_world_size = record.global_world_size;
         self.hold = false;
         self.unreported.clear();
@@ -580,6 +592,7 @@ impl Session {
         self.linked = None;
         self.tags.clear();
         self.remembers_from = 0;
+        self.departed.clear();
         self.unreported.clear();
         self.rounds = Rounds::default();
         self.hold = false;
