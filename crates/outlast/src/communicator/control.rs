@@ -42,7 +42,7 @@ const TASK_PAUSE: Duration = Duration::from_millis(5);
 /// What a call's thread is told.
 #[derive(Debug)]
 pub(super) enum Order {
-    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, abort: Abort },
+    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, goes_around: bool, abort: Abort },
     Commit,
     Undo,
     Finish(Outcome),
@@ -278,6 +278,13 @@ impl Control {
         Ok((record.group, record.roster.iter().map(|info| info.id).collect()))
     }
 
+    /// Whether all know that no link can be made between the two, in one direction at least.
+    pub(super) fn is_broken(&self, one: PeerId, other: PeerId) -> bool {
+        let state = lock(&self.state);
+        let is_theirs = |link: (PeerId, PeerId)| link == (one, other) || link == (other, one);
+        state.session.record().is_some_and(|record| record.broken_links().any(is_theirs))
+    }
+
     /// Why a peer is no member any more.
     pub(super) fn loss_of(&self, peer: PeerId) -> LossReason {
         lock(&self.state).session.loss_of(peer)
@@ -373,10 +380,10 @@ impl Control {
     fn order(&self, state: &mut State, id: CallId, command: Command) {
         let Some(slot) = state.calls.get_mut(&id) else { return };
         let order = match command {
-            Command::Perform { key, ring, members } => {
+            Command::Perform { key, ring, members, goes_around } => {
                 let abort = Abort::new();
                 slot.abort = Some(abort.clone());
-                Order::Perform { key, ring, members, abort }
+                Order::Perform { key, ring, members, goes_around, abort }
             }
             Command::Abort => {
                 if let Some(abort) = &slot.abort {

@@ -109,6 +109,10 @@ impl Communicator {
             let text = format!("{} is no other member of this group", peer.short());
             return Err(Error::InvalidArgument(text));
         }
+        let (from, to) = if receives { (peer, me) } else { (me, peer) };
+        if self.control.is_broken(me, peer) {
+            return Err(CallError::NoPath { from, to }.into());
+        }
         let timeout = call.timeout.unwrap_or(self.timeout);
         let (_open, number) = self.transfers.begin((peer, call.tag, receives))?;
         let spec = TransferSpec {
@@ -145,7 +149,12 @@ impl Communicator {
             }
             Stopped::LinkBroken { towards, error, .. } => {
                 let (from, to) = if towards { (me, peer) } else { (peer, me) };
-                CallError::LinkBroken { from, to, error }
+                let known =
+                    self.control.view().peers.iter().find(|known| known.id == to).map(|to| to.address);
+                let address = known.map_or_else(String::new, |address| format!(" ({address})"));
+                let remedy =
+                    "do it again; a transfer has no other way than this link, a collective goes around it";
+                CallError::LinkBroken { from, to, error: format!("{error}{address}: {remedy}") }
             }
             Stopped::Mismatch { theirs, .. } => CallError::Mismatch {
                 ours: spec.fingerprint.to_string(),

@@ -8,10 +8,11 @@
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
 use super::tags::{Learned, name_lost};
-use crate::collective::{OpKey, Scope};
+use crate::collective::{OpKey, Scope, around};
 use crate::id::PeerId;
 use crate::time::Instant;
 use crate::wire::control::{AbortReason, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
+use std::collections::BTreeSet;
 
 /// A person who pressed Ctrl-C does not wait for the whole grace: this part of it is enough for a round trip to
 /// a coordinator that answers (100 ms in the `lan` preset).
@@ -78,6 +79,23 @@ fn holds(reason: &AbortReason) -> bool {
     matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. })
 }
 
+/// The ring of those in scope, and whether what goes straight between members must go around it instead, because
+/// a link between two of them is broken. It follows from the record alone, so all members have the same.
+fn way(record: &EpochRecord, scope: &Scope) -> Result<(Vec<PeerId>, bool), CallError> {
+    let ring = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
+    let ring: Vec<_> = ring.filter(|peer| scope.involves(*peer)).collect();
+    let broken = record.broken_links().filter(|(from, to)| scope.involves(*from) && scope.involves(*to));
+    let broken: BTreeSet<_> = broken.collect();
+    let Some(&(from, to)) = broken.first() else { return Ok((ring, false)) };
+    if *scope == Scope::Whole {
+        return Ok((ring, true)); // The coordinator has planned it.
+    }
+    match around::plan(&ring, &broken) {
+        Some(ring) => Ok((ring, true)),
+        None => Err(CallError::NoPath { from, to }),
+    }
+}
+
 impl Session {
     pub(super) fn attempt_all(&mut self, now: Instant) {
         let waiting: Vec<_> =
@@ -116,15 +134,18 @@ impl Session {
             call.stage = Stage::Refused { key: key.clone(), reason: Refusal::Deadline };
             return self.send(ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
         }
+        let (ring, goes_around) = match way(&record, &key.scope) {
+            Ok(way) => way,
+            Err(error) => return self.fail(id, error),
+        };
+        let Some(call) = self.calls.get_mut(&id) else { return };
         call.attempts += 1;
         call.failure = None;
         call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: None };
         let timeout_ms = millis(call.op.deadline.since(now)).max(1);
-        let members = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
-        let ring = members.filter(|peer| key.scope.involves(*peer)).collect();
         let members = call.contributors.clone();
         self.send(ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
-        self.command(id, Command::Perform { key, ring, members });
+        self.command(id, Command::Perform { key, ring, members, goes_around });
     }
 
     /// Who takes part in the next attempt; an error if it cannot be made in this epoch.

@@ -68,6 +68,31 @@ fn what_a_link_was_blamed_for_is_forgiven_when_it_works() {
 }
 
 #[test]
+fn a_link_beside_the_ring_that_was_blamed_twice_is_told_to_all() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    bench.say(1, broken(1, 3, 1, false));
+    bench.wait(ms(25));
+    // The ring works, which shows nothing about that link.
+    bench.all_say(&[1, 2, 3, 4], &initiate(key(1, 0, 0)));
+    bench.all_say(&[1, 2, 3, 4], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.clear();
+    bench.say(3, broken(1, 3, 1, false));
+    bench.wait(ms(25));
+    let told = bench.epoch(2).unwrap();
+    assert_eq!((told.epoch, &told.broken[..]), (2, &[(0, 2)][..]));
+    assert_eq!(ring(&told), [id(1), id(2), id(3), id(4)], "the ring stays");
+    // It stays known: to the next epochs, and to a coordinator that was restarted.
+    bench.say(4, ToCoordinator::Leave);
+    let told = bench.epoch(2).unwrap();
+    assert_eq!(told.broken, [(0, 2)]);
+    let mut restarted = Bench::new();
+    for number in [1, 2, 3] {
+        restarted.resume(number, resume(number, told.clone()));
+    }
+    assert_eq!(restarted.run.groups[&0].broken.len(), 1);
+}
+
+#[test]
 fn where_no_ring_exists_the_end_that_fewer_reach_leaves() {
     let mut bench = Bench::of(&[1, 2, 3, 4]);
     // Nobody reaches the oldest but 2; it goes, though it is the oldest.

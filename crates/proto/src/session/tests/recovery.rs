@@ -74,6 +74,37 @@ fn whom_a_broken_link_concerns_is_not_waited_for_beyond_the_deadline_nor_after_a
 }
 
 #[test]
+fn what_a_broken_link_is_in_the_way_of_goes_around_it_or_says_that_it_cannot() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    // From the second to the third, both ways. The bench's ring is 4, 3, 2, 1.
+    let broken = vec![(1, 2), (2, 1)];
+    let planned = vec![0, 1, 3, 2];
+    bench.hear(ToPeer::Epoch(EpochRecord { broken, ring: planned, ..record(2, &[1, 2, 3, 4]) }));
+    bench.drain();
+    let mut call = |numbers: &[u8]| {
+        let scope = match numbers.len() {
+            4 => Scope::Whole,
+            _ => Scope::Members(numbers.iter().map(|number| id(*number)).collect()),
+        };
+        let deadline = bench.now + ms(1_000);
+        let op = Op { scope, tag: 0, fingerprint: fingerprint(false), deadline, members: None };
+        bench.session.handle_op_call(bench.now, op);
+        match bench.drain().pop() {
+            Some(Action::Call(_, Command::Perform { ring, goes_around, .. })) => Ok((ring, goes_around)),
+            Some(Action::Call(_, Command::Finish(Err(error)))) => Err(error),
+            other => panic!("{other:?}"),
+        }
+    };
+    let ids = |numbers: &[u8]| numbers.iter().map(|number| id(*number)).collect::<Vec<_>>();
+    assert_eq!(call(&[1, 2, 3, 4]), Ok((ids(&[1, 2, 4, 3]), true)));
+    assert_eq!(call(&[1, 3, 4]), Ok((ids(&[1, 4, 3]), false)), "it is in nobody's way here");
+    let no_path = CallError::NoPath { from: id(2), to: id(3) };
+    assert_eq!(call(&[1, 2, 3]), Err(no_path.clone()), "a ring of three has a link between any two");
+    let text = no_path.to_string();
+    assert!(text.contains(&id(2).to_string()) && text.contains(&id(3).to_string()), "{text}");
+}
+
+#[test]
 fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
     let mut bench = Bench::of(&[1, 2, 3]);
     let gather = |members: &[u8], now: Instant| Op {
