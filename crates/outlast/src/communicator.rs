@@ -23,6 +23,7 @@ mod buffer;
 mod builder;
 mod collective;
 mod control;
+mod detour;
 mod error;
 mod interrupt;
 mod line;

@@ -7,10 +7,9 @@ use outlast_proto::collective::{DataType, Fingerprint, OpKind};
 use std::time::{Duration, Instant};
 use support::{Cluster, PATIENCE, bytes_of, bytes_of_mut, peer};
 
-fn spec(cluster: &Cluster, other: usize, tag: u64, count: usize, receives: Option<u64>) -> TransferSpec {
+fn spec(other: usize, tag: u64, count: usize, receives: Option<u64>) -> TransferSpec {
     TransferSpec {
         group: 0,
-        epoch: cluster.epoch,
         peer: peer(other),
         tag,
         receives,
@@ -20,7 +19,7 @@ fn spec(cluster: &Cluster, other: usize, tag: u64, count: usize, receives: Optio
 }
 
 fn send(cluster: &Cluster, from: usize, to: usize, tag: u64, data: &[i64]) -> Result<(), Stopped> {
-    let spec = spec(cluster, to, tag, data.len(), None);
+    let spec = spec(to, tag, data.len(), None);
     send_as(cluster, from, &spec, data, &Abort::new())
 }
 
@@ -42,7 +41,7 @@ fn receive(
     number: u64,
     count: usize,
 ) -> Result<Vec<i64>, Stopped> {
-    let spec = spec(cluster, from, tag, count, Some(number));
+    let spec = spec(from, tag, count, Some(number));
     receive_as(cluster, to, &spec, count, &Abort::new())
 }
 
@@ -124,7 +123,7 @@ fn tags_keep_transfers_apart() {
 fn a_receive_that_was_given_up_leaves_nothing_for_a_later_send_to_fall_into() {
     let cluster = Cluster::new(2);
     for number in 0..3 {
-        let mut given_up = spec(&cluster, 0, 0, 10, Some(2 * number));
+        let mut given_up = spec(0, 0, 10, Some(2 * number));
         given_up.deadline = Instant::now() + Duration::from_millis(50);
         assert_eq!(receive_as(&cluster, 1, &given_up, 10, &Abort::new()), Err(Stopped::Deadline));
         // The send comes when nobody waits any more, and must wait for the next receive.
@@ -144,7 +143,7 @@ fn a_receive_that_was_given_up_leaves_nothing_for_a_later_send_to_fall_into() {
 fn a_send_that_was_given_up_is_not_received() {
     let cluster = Cluster::new(2);
     for _ in 0..3 {
-        let mut given_up = spec(&cluster, 1, 0, 10, None);
+        let mut given_up = spec(1, 0, 10, None);
         given_up.deadline = Instant::now() + Duration::from_millis(50);
         let outcome = send_as(&cluster, 0, &given_up, &values(10, 1), &Abort::new());
         assert_eq!(outcome, Err(Stopped::Deadline));
@@ -171,11 +170,11 @@ fn giving_up_in_the_middle_ends_both_and_the_next_transfer_works() {
             let (cluster, aborts, data, start) = (&cluster, &aborts, &data, &start);
             let sending = scope.spawn(move || {
                 start.wait();
-                send_as(cluster, 0, &spec(cluster, 1, 0, count, None), data, &aborts[0])
+                send_as(cluster, 0, &spec(1, 0, count, None), data, &aborts[0])
             });
             let receiving = scope.spawn(move || {
                 start.wait();
-                receive_as(cluster, 1, &spec(cluster, 0, 0, count, Some(2 * number)), count, &aborts[1])
+                receive_as(cluster, 1, &spec(0, 0, count, Some(2 * number)), count, &aborts[1])
             });
             start.wait();
             std::thread::sleep(Duration::from_millis(2 * number));
@@ -210,13 +209,37 @@ fn different_counts_are_noticed_by_the_sender() {
     let abort = Abort::new();
     std::thread::scope(|scope| {
         let (cluster, stop) = (&cluster, abort.clone());
-        let receiver = scope
-            .spawn(move || receive_as(cluster, 1, &spec(cluster, 0, 0, 10, Some(0)), 10, &stop).map(|_| ()));
+        let receiver =
+            scope.spawn(move || receive_as(cluster, 1, &spec(0, 0, 10, Some(0)), 10, &stop).map(|_| ()));
         let outcome = send(cluster, 0, 1, 0, &values(11, 0));
         assert!(matches!(outcome, Err(Stopped::Mismatch { .. })), "{outcome:?}");
         abort.trigger();
         assert_eq!(receiver.join().unwrap(), Err(Stopped::Aborted));
     });
+}
+
+#[test]
+fn an_epoch_without_somebody_else_leaves_a_transfer_alone() {
+    let mut cluster = Cluster::new(3);
+    let data = values(2_000_000, 7);
+    let (ring, epoch) = (cluster.addresses(), cluster.epoch);
+    let lost = cluster.members.pop().expect("three members");
+    std::thread::scope(|scope| {
+        let (cluster, data) = (&cluster, &data);
+        let waiting = scope.spawn(move || receive(cluster, (2, 0), 1, 0, 10));
+        let receiver = scope.spawn(move || receive(cluster, (0, 1), 0, 0, data.len()));
+        // The two ends learn of the next epochs at different moments: before, while and after they meet.
+        cluster.members[1].plane.open_epoch(0, epoch + 1, ring[..2].to_vec());
+        let sender = scope.spawn(move || send(cluster, 0, 1, 0, data));
+        cluster.members[0].plane.open_epoch(0, epoch + 1, ring[..2].to_vec());
+        cluster.members[0].plane.open_epoch(0, epoch + 2, ring[..2].to_vec());
+        assert_eq!(sender.join().unwrap(), Ok(()));
+        assert!(receiver.join().unwrap().is_ok_and(|received| received == *data), "received whole");
+        assert_eq!(waiting.join().unwrap(), Err(Stopped::Aborted), "the one that is gone sends nothing");
+        let outcome = receive(cluster, (2, 0), 1, 1, 10);
+        assert_eq!(outcome, Err(Stopped::Stale), "nobody receives from one that is no member");
+    });
+    drop(lost);
 }
 
 #[test]

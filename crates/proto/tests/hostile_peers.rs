@@ -296,6 +296,7 @@ fn some_record() -> impl Strategy<Value = EpochRecord> {
             left: Vec::new(),
             rounds: Rounds { ended: epoch, done: epoch },
             founder: id(founder),
+            broken: if odd { vec![(0, 1), (u32::MAX, 0)] } else { Vec::new() },
         }
     })
 }

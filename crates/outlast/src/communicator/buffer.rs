@@ -128,11 +128,33 @@ impl<'a> CallBuffers<'a> {
     /// # Safety
     /// The attempt before, and its `Performed`, are over.
     pub(super) unsafe fn attempt(&self) -> Buffers<'a> {
-        let size = self.data_type.size();
-        let inputs = self.inputs.iter().map(|(start, elements)| (*start, elements * size));
-        let outputs = self.outputs.iter().map(|(start, elements)| (*start, elements * size));
+        let (inputs, outputs) = self.bytes();
         // SAFETY: what was promised for `'a` when `self` was made; one attempt at a time has the memory.
         unsafe { Buffers::from_raw(inputs, outputs) }
+    }
+
+    /// Address and bytes of each input and of each output.
+    pub(super) fn bytes(
+        &self,
+    ) -> (impl Iterator<Item = (*const u8, usize)>, impl Iterator<Item = (*mut u8, usize)>) {
+        let size = self.data_type.size();
+        let inputs = self.inputs.iter().map(move |(start, elements)| (*start, elements * size));
+        let outputs = self.outputs.iter().map(move |(start, elements)| (*start, elements * size));
+        (inputs, outputs)
+    }
+
+    /// Makes the output of so many bytes what is at that place of the input. They may be the same memory.
+    pub(super) fn keep_part_of_input(&mut self, at: usize, bytes: usize) {
+        let size = self.data_type.size();
+        if let ([(input, reads)], [(output, writes)]) = (&self.inputs[..], &self.outputs[..]) {
+            assert!(
+                at + bytes <= reads * size && bytes == writes * size,
+                "a part of the input as the output"
+            );
+            // SAFETY: both are borrowed for as long as `self`, of the sizes that were just compared; no attempt is
+            // under way.
+            unsafe { std::ptr::copy(input.add(at), *output, bytes) };
+        }
     }
 
     /// The bytes of each output. Nobody else holds the memory between attempts.

@@ -6,6 +6,7 @@
 //! that a group that changed meanwhile is an error and not another result (rule 8).
 
 use super::control::Order;
+use super::detour::Detour;
 use super::wheel::Desk;
 use super::{Call, CallBuffers, Communicator, Error, LAST_RESORT, Receipt};
 use crate::clock;
@@ -61,15 +62,26 @@ impl Communicator {
         });
         let host_deadline = std::time::Instant::now() + timeout + LAST_RESORT;
         let (mut sent, mut received) = (0, 0);
-        let perform = |key, ring: Vec<PeerId>, members: Vec<PeerId>, abort: &Abort| {
+        let mut detour = None;
+        let perform = |way: Way, abort: &Abort| {
             if kind == OpKind::Barrier {
                 return Ok(None);
             }
+            let Way { key, ring, members, goes_around } = way;
+            detour =
+                goes_around.then(|| Detour::plan(&fingerprint, &members, self.control.me())).transpose()?;
+            let detour = detour.as_mut().and_then(Option::as_mut);
             let (ring, members) = (ring.into(), members.into());
-            let fingerprint = fingerprint.clone();
+            let fingerprint = detour.as_ref().map_or(&fingerprint, |detour| detour.fingerprint()).clone();
             let spec = OpSpec { key, fingerprint, ring, members, deadline: host_deadline };
-            // SAFETY: the session orders an attempt only after the last one was reported and undone.
-            let attempt = unsafe { buffers.attempt() };
+            // SAFETY: the session orders an attempt only after the last one was reported and undone; a detour
+            // lives longer than its attempt.
+            let attempt = unsafe {
+                match detour {
+                    Some(detour) => detour.attempt(&buffers),
+                    None => buffers.attempt(),
+                }
+            };
             let performed = self.data.perform(&spec, attempt, abort)?;
             (sent, received) = (sent + performed.bytes_sent, received + performed.bytes_received);
             Ok(Some(performed))
@@ -79,6 +91,10 @@ impl Communicator {
         let Done::Committed { key, contributors, rank, world_size, attempts, pending } = done else {
             return Err(Error::Bug("a collective ended as a vote"));
         };
+        let detour = detour.flatten();
+        if let Some(detour) = &detour {
+            detour.deliver(&mut buffers);
+        }
         if fingerprint.data_type == DataType::Bool {
             // A truth value is zero or one, whatever a peer of another language meant by it.
             buffers
@@ -94,7 +110,7 @@ impl Communicator {
             contributors,
             attempts,
             pending,
-            algorithm: algorithm(kind, fingerprint.quantisation),
+            algorithm: if detour.is_some() { "detour" } else { algorithm(kind, fingerprint.quantisation) },
             bytes_sent: sent,
             bytes_received: received,
             seconds: started.elapsed().as_secs_f64(),
@@ -178,15 +194,15 @@ impl Communicator {
         id: CallId,
         orders: &Arc<Desk>,
         timeout: Duration,
-        mut perform: impl FnMut(OpKey, Vec<PeerId>, Vec<PeerId>, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
+        mut perform: impl FnMut(Way, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
     ) -> Result<Outcome, Error> {
         let mut performed: Option<Performed<'a>> = None;
         let me = self.control.me();
         self.attend(id, orders, timeout, |order| match order {
-            Order::Perform { key, ring, members, abort } => {
+            Order::Perform { key, ring, members, goes_around, abort } => {
                 // One attempt at a time has the caller's memory; the session has undone the last one.
                 performed = None;
-                let result = match perform(key, ring, members, &abort) {
+                let result = match perform(Way { key, ring, members, goes_around }, &abort) {
                     Ok(done) => {
                         performed = done;
                         PerformResult::Done
@@ -223,6 +239,14 @@ impl Communicator {
             }
         })
     }
+}
+
+/// One attempt, and whom its bytes pass.
+struct Way {
+    key: OpKey,
+    ring: Vec<PeerId>,
+    members: Vec<PeerId>,
+    goes_around: bool,
 }
 
 fn sum(counts: impl Iterator<Item = usize>) -> u64 {

@@ -14,7 +14,7 @@ use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, Beside, Companion, DataPlane, Direction, LinkEvent, Wakeup};
 use crate::security::TlsIdentity;
-use outlast_proto::collective::{Group, GroupEpoch, OpKey, Tag};
+use outlast_proto::collective::{Group, OpKey, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{
     Action, CallError, CallId, Command, Config, Op, OutReason, Outcome, PerformResult, Session,
@@ -41,7 +41,7 @@ const TASK_PAUSE: Duration = Duration::from_millis(5);
 /// What a call's thread is told.
 #[derive(Debug)]
 pub(super) enum Order {
-    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, abort: Abort },
+    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, goes_around: bool, abort: Abort },
     Commit,
     Undo,
     Finish(Outcome),
@@ -107,6 +107,8 @@ pub(super) struct Control {
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
     hung_up: Condvar,
+    /// A group's epoch has begun, or the session is over.
+    epoch_opened: Condvar,
     timers: Notify,
     wheel: Wheel,
     this: Weak<Control>,
@@ -155,6 +157,7 @@ impl Control {
             view: Mutex::default(),
             talks: Mutex::new(0),
             hung_up: Condvar::new(),
+            epoch_opened: Condvar::new(),
             timers: Notify::new(),
             wheel,
             this: this.clone(),
@@ -264,19 +267,38 @@ impl Control {
         }
     }
 
-    /// The group, its epoch and its members in the order of ranks, as they are now.
-    pub(super) fn present(&self) -> Result<(Group, GroupEpoch, Vec<PeerId>), Error> {
+    /// The group and its members in the order of ranks, as they are now.
+    pub(super) fn present(&self) -> Result<(Group, Vec<PeerId>), Error> {
         let state = lock(&self.state);
         let Some(record) = state.session.record() else {
             let reason = state.session.out().cloned().unwrap_or(OutReason::NotConnected);
             return Err(CallError::Out(reason).into());
         };
-        Ok((record.group, record.epoch, record.roster.iter().map(|info| info.id).collect()))
+        Ok((record.group, record.roster.iter().map(|info| info.id).collect()))
     }
 
-    /// Who went when the present epoch began, and why.
-    pub(super) fn left(&self) -> Vec<(PeerId, LossReason)> {
-        lock(&self.state).session.record().map_or_else(Vec::new, |record| record.left.clone())
+    /// Whether all know that no link can be made between the two, in one direction at least.
+    pub(super) fn is_broken(&self, one: PeerId, other: PeerId) -> bool {
+        let state = lock(&self.state);
+        let is_theirs = |link: (PeerId, PeerId)| link == (one, other) || link == (other, one);
+        state.session.record().is_some_and(|record| record.broken_links().any(is_theirs))
+    }
+
+    /// Why a peer is no member any more.
+    pub(super) fn loss_of(&self, peer: PeerId) -> LossReason {
+        lock(&self.state).session.loss_of(peer)
+    }
+
+    /// Whether a peer that a link was lost to is no member soon. If it is alive it answers within the time after
+    /// which a link counts as silent, and nothing is waited for beyond that or beyond `deadline`.
+    pub(super) fn is_gone_soon(&self, peer: PeerId, deadline: std::time::Instant) -> bool {
+        let left = deadline.saturating_duration_since(std::time::Instant::now());
+        let is_here =
+            |state: &mut State| state.session.record().is_some_and(|record| record.rank_of(peer).is_some());
+        let state = lock(&self.state);
+        let waited = self.epoch_opened.wait_timeout_while(state, left.min(self.silent_after), is_here);
+        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        !is_here(&mut state)
     }
 
     /// The program gives a call up; its end comes as an order.
@@ -325,6 +347,7 @@ impl Control {
                     if state.session.out().is_some() {
                         // Transfers have no session to stop them.
                         self.data.leave_group(self.group);
+                        self.epoch_opened.notify_all();
                     }
                 }
                 Action::Send(message) => {
@@ -356,10 +379,10 @@ impl Control {
     fn order(&self, state: &mut State, id: CallId, command: Command) {
         let Some(slot) = state.calls.get_mut(&id) else { return };
         let order = match command {
-            Command::Perform { key, ring, members } => {
+            Command::Perform { key, ring, members, goes_around } => {
                 let abort = Abort::new();
                 slot.abort = Some(abort.clone());
-                Order::Perform { key, ring, members, abort }
+                Order::Perform { key, ring, members, goes_around, abort }
             }
             Command::Abort => {
                 if let Some(abort) = &slot.abort {
@@ -436,6 +459,7 @@ impl Control {
             state.session.handle_links_up(record.epoch);
         }
         self.data.open_epoch(record.group, record.epoch, ring);
+        self.epoch_opened.notify_all();
     }
 
     fn link(&self, event: LinkEvent) {

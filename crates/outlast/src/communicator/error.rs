@@ -81,6 +81,7 @@ impl Error {
         match self {
             Self::Call(
                 CallError::Mismatch { .. }
+                | CallError::NoPath { .. }
                 | CallError::Out(
                     OutReason::Left | OutReason::NotConnected | OutReason::Kicked(KickReason::Encryption, _),
                 ),

@@ -1,18 +1,17 @@
 //! Send and receive: two members, no vote (rule 8).
 //!
-//! A transfer belongs to the epoch in which both ends are members; when that epoch ends under it, it ends with an
-//! error that says why, on its two ends and nowhere else. It is not retried: whether the other end got its part
-//! done is known to the other end alone.
+//! A transfer lives as long as both ends are members, whoever else comes or goes meanwhile. If it ends before its
+//! time, its two ends are told why, and nobody else: an end that is lost is named. It is not retried: whether the
+//! other end got its part done is known to the other end alone.
 
 use super::{Call, CallBuffers, Communicator, Element, Error};
 use crate::executor::{Abort, Stopped, TransferSpec};
 use crate::watch;
-use outlast_proto::collective::{Fingerprint, GroupEpoch, OpKind, Seq, Tag};
+use outlast_proto::collective::{Fingerprint, OpKind, Seq, Tag};
 use outlast_proto::id::PeerId;
-use outlast_proto::limits::TAGS_MAX;
 use outlast_proto::session::CallError;
-use outlast_proto::wire::control::{LossReason, Waiting};
-use std::collections::{BTreeMap, BTreeSet};
+use outlast_proto::wire::control::Waiting;
+use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which transfers of one name this is about: the other end, the tag, and whether we receive.
@@ -24,9 +23,8 @@ pub(super) struct Transfers(Mutex<Book>);
 
 #[derive(Debug, Default)]
 struct Book {
-    epoch: GroupEpoch,
-    /// The number of the next receive under each name in this epoch.
-    next: BTreeMap<(PeerId, Tag), Seq>,
+    /// The number of the next receive. All names share one sequence: it is enough that numbers grow.
+    next: Seq,
     open: BTreeSet<Name>,
 }
 
@@ -42,31 +40,17 @@ impl Transfers {
     }
 
     /// Begins a transfer. A receive gets its number.
-    fn begin(&self, epoch: GroupEpoch, name: Name) -> Result<(Open<'_>, Seq), Error> {
+    fn begin(&self, name: Name) -> Result<(Open<'_>, Seq), Error> {
         let (peer, tag, receives) = name;
         let mut book = self.book();
-        if book.epoch != epoch {
-            (book.epoch, book.next) = (epoch, BTreeMap::new());
-        }
         if !book.open.insert(name) {
             let words = if receives { "receive from" } else { "send to" };
             let text = format!("a {words} {} under tag {tag} is in flight", peer.short());
             return Err(Error::InvalidArgument(text));
         }
-        let open = Open { transfers: self, name };
-        let tags = book.next.len();
-        let mut number = 0;
-        if receives {
-            if tags >= TAGS_MAX && !book.next.contains_key(&(peer, tag)) {
-                drop(book);
-                return Err(CallError::TooManyTags { tags }.into());
-            }
-            let next = book.next.entry((peer, tag)).or_default();
-            number = *next;
-            *next += 1;
-        }
-        drop(book);
-        Ok((open, number))
+        let number = book.next;
+        book.next += u64::from(receives);
+        Ok((Open { transfers: self, name }, number))
     }
 }
 
@@ -116,7 +100,7 @@ impl Communicator {
             )));
         };
         let me = self.control.me();
-        let (group, epoch, members) = self.control.present()?;
+        let (group, members) = self.control.present()?;
         if peer == me || !members.contains(&peer) {
             let known = self.control.view().peers.iter().any(|known| known.id == peer);
             if known && peer != me {
@@ -125,11 +109,14 @@ impl Communicator {
             let text = format!("{} is no other member of this group", peer.short());
             return Err(Error::InvalidArgument(text));
         }
+        let (from, to) = if receives { (peer, me) } else { (me, peer) };
+        if self.control.is_broken(me, peer) {
+            return Err(CallError::NoPath { from, to }.into());
+        }
         let timeout = call.timeout.unwrap_or(self.timeout);
-        let (_open, number) = self.transfers.begin(epoch, (peer, call.tag, receives))?;
+        let (_open, number) = self.transfers.begin((peer, call.tag, receives))?;
         let spec = TransferSpec {
             group,
-            epoch,
             peer,
             tag: call.tag,
             receives: receives.then_some(number),
@@ -156,22 +143,29 @@ impl Communicator {
         let error = match stopped {
             _ if abort.is_triggered() => CallError::Cancelled,
             Stopped::Deadline => CallError::Timeout(vec![self.waiting_for(peer)]),
+            // A link is missed before its end is: what there is to know of the end comes in a moment.
+            Stopped::LinkBroken { .. } if self.control.is_gone_soon(peer, spec.deadline) => {
+                self.control.why_lost(peer)
+            }
             Stopped::LinkBroken { towards, error, .. } => {
                 let (from, to) = if towards { (me, peer) } else { (peer, me) };
-                CallError::LinkBroken { from, to, error }
+                let known =
+                    self.control.view().peers.iter().find(|known| known.id == to).map(|to| to.address);
+                let address = known.map_or_else(String::new, |address| format!(" ({address})"));
+                let remedy =
+                    "do it again; a transfer has no other way than this link, a collective goes around it";
+                CallError::LinkBroken { from, to, error: format!("{error}{address}: {remedy}") }
             }
             Stopped::Mismatch { theirs, .. } => CallError::Mismatch {
                 ours: spec.fingerprint.to_string(),
                 others: format!("another type or count (fingerprint {theirs:016x})"),
             },
             Stopped::GivenUp(why) => CallError::GivenUp(why.to_owned()),
-            // The epoch ended under it, or the session.
+            // The other end is no member any more, or the session is over.
             Stopped::Aborted | Stopped::Stale | Stopped::Closed => match self.control.present() {
                 Err(error) => return error,
-                Ok((_, _, members)) if !members.contains(&peer) => self.control.why_lost(peer),
-                Ok((_, epoch, _)) => {
-                    CallError::GivenUp(format!("the group went on from epoch {} to {epoch}", spec.epoch))
-                }
+                Ok((_, members)) if !members.contains(&peer) => self.control.why_lost(peer),
+                Ok(_) => CallError::GivenUp("the group was changing when it began".to_owned()),
             },
             Stopped::NoMemory(why) => return Error::Start(std::io::Error::other(why)),
         };
@@ -193,7 +187,9 @@ impl Communicator {
 impl super::control::Control {
     /// Why a peer that was a member is none any more.
     pub(super) fn why_lost(&self, peer: PeerId) -> CallError {
-        let reason = self.left().into_iter().find(|(gone, _)| *gone == peer);
-        CallError::PeersLost(vec![(peer, reason.map_or(LossReason::Left, |(_, reason)| reason))])
+        match self.present() {
+            Err(Error::Call(error)) => error,
+            _ => CallError::PeersLost(vec![(peer, self.loss_of(peer))]),
+        }
     }
 }

@@ -5,6 +5,7 @@ use super::slots::Slots;
 use super::{ConnId, Stopped};
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::{Group, GroupEpoch, Seq, Tag};
+use std::cmp::Ordering;
 use std::collections::BTreeMap;
 
 /// Names whose last number is remembered per group; the least recently ended is forgotten first.
@@ -20,13 +21,39 @@ pub(super) struct OpId {
     serial: u64,
 }
 
-/// What the last epoch of a group left behind: frames of it or of earlier ones have no effect (rule 15).
+/// What a group's past left behind: frames of earlier epochs have no effect (rule 15), nor have those of what ended.
 #[derive(Debug, Default)]
 struct GroupState {
     epoch: GroupEpoch,
-    /// The highest number that ended here under each name, and when (by a count of endings).
-    ended: BTreeMap<(u64, Tag), (Seq, u64)>,
+    /// Of this epoch's collectives.
+    collectives: Ended,
+    /// Of transfers, which no epoch ends.
+    transfers: Ended,
+}
+
+/// The highest number that ended here under each name, and when (by a count of endings).
+#[derive(Debug, Default)]
+struct Ended {
+    last: BTreeMap<(u64, Tag), (Seq, u64)>,
     endings: u64,
+}
+
+impl Ended {
+    fn contains(&self, name: &OpName) -> bool {
+        self.last.get(&(name.scope, name.tag)).is_some_and(|(seq, _)| name.seq <= *seq)
+    }
+
+    fn note(&mut self, name: &OpName) {
+        self.endings += 1;
+        let endings = self.endings;
+        let entry = self.last.entry((name.scope, name.tag)).or_insert((name.seq, endings));
+        *entry = (entry.0.max(name.seq), endings);
+        if self.last.len() > ENDED_MAX
+            && let Some(oldest) = self.last.iter().min_by_key(|(_, (_, when))| *when).map(|(key, _)| *key)
+        {
+            self.last.remove(&oldest);
+        }
+    }
 }
 
 /// Operations by id and by name.
@@ -143,26 +170,24 @@ impl Desk {
     /// Whether a frame of this name can have no effect any more.
     pub(super) fn is_stale(&self, name: &OpName) -> bool {
         let Some(group) = self.groups.get(&name.group) else { return false };
-        if name.epoch != group.epoch {
-            return name.epoch < group.epoch;
+        match name.epoch.cmp(&group.epoch) {
+            _ if name.is_transfer() => group.transfers.contains(name),
+            Ordering::Less => true,
+            Ordering::Equal => group.collectives.contains(name),
+            Ordering::Greater => false,
         }
-        group.ended.get(&(name.scope, name.tag)).is_some_and(|(seq, _)| name.seq <= *seq)
     }
 
     /// The number of this name is used up.
     pub(super) fn note_end(&mut self, name: &OpName) {
         let group = self.groups.entry(name.group).or_default();
-        if group.epoch != name.epoch || name.seq == Seq::MAX {
+        if name.seq == Seq::MAX {
             return; // A sender that never heard of a number has used none up.
         }
-        group.endings += 1;
-        let endings = group.endings;
-        let entry = group.ended.entry((name.scope, name.tag)).or_insert((name.seq, endings));
-        *entry = (entry.0.max(name.seq), endings);
-        if group.ended.len() > ENDED_MAX
-            && let Some(oldest) = group.ended.iter().min_by_key(|(_, (_, when))| *when).map(|(key, _)| *key)
-        {
-            group.ended.remove(&oldest);
+        if name.is_transfer() {
+            group.transfers.note(name);
+        } else if name.epoch == group.epoch {
+            group.collectives.note(name);
         }
     }
 
@@ -170,7 +195,7 @@ impl Desk {
     pub(super) fn open_epoch(&mut self, group: Group, epoch: GroupEpoch) {
         let state = self.groups.entry(group).or_default();
         if epoch > state.epoch {
-            *state = GroupState { epoch, ..GroupState::default() };
+            (state.epoch, state.collectives) = (epoch, Ended::default());
         }
     }
 

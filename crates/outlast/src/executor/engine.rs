@@ -136,7 +136,11 @@ impl Engine {
             self.probe(self.outgoing.get(peer).copied());
         }
         let id = self.desk.add(operation);
-        let is_open = self.epochs.get(&name.group).is_some_and(|open| open.epoch == name.epoch);
+        let is_open = self.epochs.get(&name.group).is_some_and(|open| {
+            let mut peers = outgoing.iter().chain(&incoming);
+            open.epoch == name.epoch
+                || (name.is_transfer() && peers.all(|peer| open.addresses.contains_key(peer)))
+        });
         if self.closed || !is_open || self.desk.is_stale(&name) {
             return self.desk.stop(id, if self.closed { Stopped::Closed } else { Stopped::Stale });
         }

@@ -14,6 +14,9 @@
 //!
 //! The invariant: a send that returned well was received whole, by a receive that returned well or was given up
 //! in the moment between. A receive that did not return well leaves its memory as it was.
+//!
+//! A transfer belongs to no epoch. Who else comes or goes is nothing to it; it ends when one of its ends is no
+//! member any more.
 
 use super::Stopped;
 use super::arithmetic::Arithmetic;
@@ -25,7 +28,7 @@ use super::undo::UndoLog;
 use super::wakeup::Abort;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::Plan;
-use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, Seq, Tag};
+use outlast_proto::collective::{Fingerprint, Group, Seq, Tag};
 use outlast_proto::id::PeerId;
 use std::sync::Arc;
 use std::time::Instant;
@@ -35,8 +38,6 @@ use std::time::Instant;
 pub struct TransferSpec {
     /// The group.
     pub group: Group,
-    /// The epoch in which both ends are members.
-    pub epoch: GroupEpoch,
     /// The other end.
     pub peer: PeerId,
     /// Its name among the transfers from the one to the other.
@@ -80,7 +81,7 @@ impl DataPlane {
         let number = spec.receives.unwrap_or(Seq::MAX);
         let seat = Arc::new(Seat::default());
         let parts = Parts {
-            name: OpName::transfer(spec.group, spec.epoch, ends, spec.tag, number),
+            name: OpName::transfer(spec.group, ends, spec.tag, number),
             fingerprint: call.digest(),
             plan,
             arithmetic: Arithmetic::new(call, 2),

@@ -206,6 +206,7 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
         left: vec![(peer(8), LossReason::Dead(DeathReason::Silent))],
         rounds: Rounds { ended: 2, done: 1 },
         founder: peer(7),
+        broken: vec![(0, 0)],
     };
     let waiting = Waiting {
         peer: peer(1),
@@ -216,6 +217,7 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
     };
     let verdict = |verdict| encode(&ToPeer::Verdict { key: op_key(), verdict });
     let broken_ring = EpochRecord { ring: vec![1], ..epoch.clone() };
+    let broken_link = EpochRecord { broken: vec![(0, 7)], ..epoch.clone() };
     let kicked = ToPeer::Kicked { reason: KickReason::Encryption, text: "other".to_owned(), term: 7 };
     vec![
         ("valid-epoch", encode(&ToPeer::Epoch(epoch))),
@@ -223,6 +225,7 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-timeout", verdict(Verdict::Abort(AbortReason::Timeout(vec![waiting])))),
         ("valid-kicked", encode(&kicked)),
         ("invalid-ring", encode(&ToPeer::Epoch(broken_ring))),
+        ("invalid-link", encode(&ToPeer::Epoch(broken_link))),
     ]
 }
 

@@ -106,9 +106,14 @@ impl Cluster {
         cluster
     }
 
+    /// The members in ring order, with their addresses.
+    pub(crate) fn addresses(&self) -> Vec<(PeerId, SocketAddr)> {
+        self.members.iter().map(|member| (member.id, member.address)).collect()
+    }
+
     pub(crate) fn open_epoch(&mut self) {
         self.epoch += 1;
-        let ring: Vec<_> = self.members.iter().map(|member| (member.id, member.address)).collect();
+        let ring = self.addresses();
         self.ring = self.members.iter().map(|member| member.id).collect();
         for member in &self.members {
             member.plane.open_epoch(0, self.epoch, ring.clone());

@@ -29,6 +29,8 @@ const MAGIC: u16 = 0x4c4f;
 const VERSION: u8 = 1;
 /// Tells the name of a transfer from that of a scope with the same two members.
 const TRANSFER: u8 = 0x54;
+/// What stands for the epoch of transfers, which belong to two members and to no epoch: it never ends.
+const TRANSFER_EPOCH: GroupEpoch = GroupEpoch::MAX;
 /// The checksum field is filled in.
 const CHECKSUMMED: u16 = 1;
 
@@ -114,7 +116,7 @@ impl Word {
 pub struct OpName {
     /// The group.
     pub group: Group,
-    /// The epoch it runs under.
+    /// The epoch it runs under; of a transfer the highest number there is.
     pub epoch: GroupEpoch,
     /// The scope's digest; zero is the whole group.
     pub scope: u64,
@@ -127,15 +129,15 @@ pub struct OpName {
 impl OpName {
     /// The name of what `to` receives from `from` as number `seq` under `tag`. The receiver numbers; a sender
     /// learns the number from the credit.
-    pub fn transfer(
-        group: Group,
-        epoch: GroupEpoch,
-        (from, to): (PeerId, PeerId),
-        tag: Tag,
-        seq: Seq,
-    ) -> Self {
+    pub fn transfer(group: Group, (from, to): (PeerId, PeerId), tag: Tag, seq: Seq) -> Self {
         let ends = from.as_bytes().iter().chain(to.as_bytes());
-        Self { group, epoch, scope: digest(std::iter::once(&TRANSFER).chain(ends)), tag, seq }
+        let scope = digest(std::iter::once(&TRANSFER).chain(ends));
+        Self { group, epoch: TRANSFER_EPOCH, scope, tag, seq }
+    }
+
+    /// Whether it names a transfer, not a collective.
+    pub fn is_transfer(&self) -> bool {
+        self.epoch == TRANSFER_EPOCH
     }
 
     /// Whether both are numbers under the same name.
@@ -314,9 +316,10 @@ mod tests {
         assert_ne!(two.scope, OpName::from(&key(peers(3))).scope);
         assert!(!whole.same_sequence(&two));
         let (a, b) = (PeerId::from_bytes([0; 16]), PeerId::from_bytes([1; 16]));
-        let there = OpName::transfer(0, 1, (a, b), 2, 3);
+        let there = OpName::transfer(0, (a, b), 2, 3);
         assert_ne!(there.scope, two.scope, "a transfer is no collective of its ends");
-        assert_ne!(there.scope, OpName::transfer(0, 1, (b, a), 2, 3).scope);
+        assert!(there.is_transfer() && !two.is_transfer());
+        assert_ne!(there.scope, OpName::transfer(0, (b, a), 2, 3).scope);
     }
 
     proptest! {

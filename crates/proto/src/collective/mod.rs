@@ -4,6 +4,7 @@
 //! two calls are the same call if their [`Fingerprint`]s are equal. Plans (who sends which bytes to whom, in
 //! which order) are data; the executor in the runtime joins plan, bytes and arithmetic.
 
+pub mod around;
 mod fingerprint;
 pub mod frame;
 pub mod plan;

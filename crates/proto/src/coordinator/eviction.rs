@@ -65,8 +65,12 @@ impl Run {
             record.refused_at = None; // It answered since: the refusal was somebody else's (rule 22).
             record.knock_at.get_or_insert(now + self.config.probe_timeout);
         }
-        if matches!(sign, Sign::Dead(_)) {
-            self.review_lost(now, peer);
+        let group = record.group;
+        match sign {
+            Sign::Dead(_) => self.review_lost(now, peer),
+            // A broken link may have waited for this.
+            Sign::Alive { .. } if self.is_settling(group) => self.settle(now, group),
+            Sign::Alive { .. } | Sign::Stalled | Sign::Suspect => {}
         }
     }
 

@@ -8,12 +8,11 @@
 use super::ops::TagState;
 use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
-use super::ring;
 use super::run::{Note, Run, Timer};
-use crate::collective::{Group, GroupEpoch, Scope, Tag};
+use crate::collective::{Group, GroupEpoch, Scope, Tag, around};
 use crate::id::PeerId;
-use crate::limits::NAMED_MAX;
-use crate::time::Instant;
+use crate::limits::{BROKEN_LINKS_MAX, NAMED_MAX};
+use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Rounds, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -43,6 +42,8 @@ pub(super) struct GroupState {
     /// Who has not reported its link of this epoch yet.
     pub(super) unconfirmed: BTreeSet<PeerId>,
     pub(super) broken: BTreeSet<(PeerId, PeerId)>,
+    /// Whether there are some that this epoch's record does not tell.
+    broken_untold: bool,
     blames: BTreeMap<(PeerId, PeerId), u32>,
     pub(super) tags: BTreeMap<(Scope, Tag), TagState>,
     /// How many of them are used in this epoch, and how many have an open attempt.
@@ -71,6 +72,7 @@ impl GroupState {
             rounds: Rounds::default(),
             unconfirmed: BTreeSet::new(),
             broken: BTreeSet::new(),
+            broken_untold: false,
             blames: BTreeMap::new(),
             tags: BTreeMap::new(),
             tags_used: 0,
@@ -90,9 +92,15 @@ impl GroupState {
         self.roster.len() + self.broken.len() + self.blames.len() + tags + settling + untold
     }
 
-    /// All links of the ring carried a collective to its end: what they were blamed for is forgiven.
+    /// All links of the ring carried a collective to its end: what they were blamed for is forgiven. What goes
+    /// straight between members uses other links, too, and of those nothing was shown.
     pub(super) fn forgive_links(&mut self) {
-        self.blames.clear();
+        let ring = &self.ring;
+        if !self.blames.is_empty() {
+            for (at, from) in ring.iter().enumerate() {
+                self.blames.remove(&(*from, ring[(at + 1) % ring.len()]));
+            }
+        }
     }
 
     fn uses_broken(&self) -> bool {
@@ -163,7 +171,7 @@ impl Run {
         state.roster = roster;
         // A stream needs both directions of a path: the way back of a broken link is used only if it must be.
         let shunned = state.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
-        let ring = ring::plan(&order, &shunned).or_else(|| ring::plan(&order, &state.broken));
+        let ring = around::plan(&order, &shunned).or_else(|| around::plan(&order, &state.broken));
         let Some(ring) = ring else {
             state.ring = order;
             state.untold.0.extend(joined);
@@ -179,6 +187,7 @@ impl Run {
         state.unconfirmed = members;
         state.settling = None;
         state.waiting = false;
+        state.broken_untold = false;
         let (epoch, size) = (state.epoch, state.roster.len());
         self.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, came, went);
@@ -208,6 +217,12 @@ impl Run {
             left,
             rounds: state.rounds,
             founder: state.founder,
+            broken: state
+                .broken
+                .iter()
+                .filter_map(|(from, to)| Some((*rank.get(from)?, *rank.get(to)?)))
+                .take(BROKEN_LINKS_MAX)
+                .collect(),
         }
     }
 
@@ -287,7 +302,7 @@ impl Run {
                 (false, false) => 1,
             };
             if *blames >= BLAMES_MAX {
-                state.broken.insert(link);
+                state.broken_untold |= state.broken.insert(link);
             }
         }
         let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
@@ -298,20 +313,25 @@ impl Run {
     }
 
     /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the
-    /// same ring once, with another one if the link is broken for good.
+    /// same ring once, with another one if the link is broken for good. As long as the health plane doubts an end,
+    /// an attempt would only fail again, and nobody could say yet whether a link or a peer was lost (rule 8): the
+    /// doubt is waited for, and no longer than it can last.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
-        if let Some(until) =
-            state.settling.as_ref().map(|settling| settling.until).filter(|until| now < *until)
-        {
-            // The alarm that rang may have been an earlier break's.
-            return self.schedule(until, Timer::LinkSettle(group));
+        if let Some(settling) = &state.settling {
+            let doubtful = |end: &PeerId| self.peers.get(end).is_some_and(Peer::is_doubtful);
+            let in_doubt = settling.links.keys().any(|(a, b)| doubtful(a) || doubtful(b));
+            let until = settling.until + if in_doubt { self.config.dead_after } else { Duration::ZERO };
+            if now < until {
+                return self.schedule(until, Timer::LinkSettle(group));
+            }
         }
         state.settling = None;
         if !state.away.is_empty() {
             return; // They resume or are evicted; either settles it.
         }
-        if state.uses_broken() {
+        // What goes straight between members must go around it, too, and all must know (rule 16).
+        if state.uses_broken() || state.broken_untold {
             let roster = state.roster.clone();
             return self.open_epoch(group, roster, Vec::new(), Vec::new());
         }
@@ -319,6 +339,11 @@ impl Run {
             let (epoch, roster) = (state.epoch, state.roster.clone());
             self.tell_all(&roster, ToPeer::Proceed { group, epoch });
         }
+    }
+
+    /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
+    pub(super) fn is_settling(&self, group: Group) -> bool {
+        self.groups.get(&group).is_some_and(|state| state.settling.is_some())
     }
 
     /// A member that came back has been told what it missed: it goes on, now or with the others.

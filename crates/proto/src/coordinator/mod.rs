@@ -30,7 +30,6 @@ mod groups;
 mod ops;
 mod peers;
 mod rebuild;
-mod ring;
 mod run;
 mod status;
 mod testimony;

@@ -295,6 +295,8 @@ impl Run {
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
         let ring = record.ring.iter().filter_map(|rank| roster.get(*rank as usize).copied());
         state.ring = ring.filter(|peer| members.contains(peer)).collect();
+        let broken = record.broken_links();
+        state.broken = broken.filter(|(a, b)| members.contains(a) && members.contains(b)).collect();
         state.unconfirmed = members;
         state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
 

@@ -7,11 +7,12 @@
 
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
-use super::tags::Learned;
-use crate::collective::{OpKey, Scope};
+use super::tags::{Learned, name_lost};
+use crate::collective::{OpKey, Scope, around};
 use crate::id::PeerId;
 use crate::time::Instant;
 use crate::wire::control::{AbortReason, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
+use std::collections::BTreeSet;
 
 /// A person who pressed Ctrl-C does not wait for the whole grace: this part of it is enough for a round trip to
 /// a coordinator that answers (100 ms in the `lan` preset).
@@ -28,12 +29,15 @@ pub(super) enum Stage {
     Complete { key: OpKey },
     /// We gave up before Complete, and wait for the verdict to say what that means for all.
     Refused { key: OpKey, reason: Refusal },
+    /// A broken link ended the call. A link is often missed before its end is known to be dead: what the program
+    /// is told waits until the coordinator says that all are here, or who is not (rule 8).
+    Settling { error: CallError },
 }
 
 impl Stage {
     pub(super) fn key(&self) -> Option<&OpKey> {
         match self {
-            Self::Waiting => None,
+            Self::Waiting | Self::Settling { .. } => None,
             Self::Performing { key, .. } | Self::Complete { key } | Self::Refused { key, .. } => Some(key),
         }
     }
@@ -75,6 +79,23 @@ fn holds(reason: &AbortReason) -> bool {
     matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. })
 }
 
+/// The ring of those in scope, and whether what goes straight between members must go around it instead, because
+/// a link between two of them is broken. It follows from the record alone, so all members have the same.
+fn way(record: &EpochRecord, scope: &Scope) -> Result<(Vec<PeerId>, bool), CallError> {
+    let ring = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
+    let ring: Vec<_> = ring.filter(|peer| scope.involves(*peer)).collect();
+    let broken = record.broken_links().filter(|(from, to)| scope.involves(*from) && scope.involves(*to));
+    let broken: BTreeSet<_> = broken.collect();
+    let Some(&(from, to)) = broken.first() else { return Ok((ring, false)) };
+    if *scope == Scope::Whole {
+        return Ok((ring, true)); // The coordinator has planned it.
+    }
+    match around::plan(&ring, &broken) {
+        Some(ring) => Ok((ring, true)),
+        None => Err(CallError::NoPath { from, to }),
+    }
+}
+
 impl Session {
     pub(super) fn attempt_all(&mut self, now: Instant) {
         let waiting: Vec<_> =
@@ -113,21 +134,24 @@ impl Session {
             call.stage = Stage::Refused { key: key.clone(), reason: Refusal::Deadline };
             return self.send(ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
         }
+        let (ring, goes_around) = match way(&record, &key.scope) {
+            Ok(way) => way,
+            Err(error) => return self.fail(id, error),
+        };
+        let Some(call) = self.calls.get_mut(&id) else { return };
         call.attempts += 1;
         call.failure = None;
         call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: None };
         let timeout_ms = millis(call.op.deadline.since(now)).max(1);
-        let members = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
-        let ring = members.filter(|peer| key.scope.involves(*peer)).collect();
         let members = call.contributors.clone();
         self.send(ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
-        self.command(id, Command::Perform { key, ring, members });
+        self.command(id, Command::Perform { key, ring, members, goes_around });
     }
 
     /// Who takes part in the next attempt; an error if it cannot be made in this epoch.
     fn enlist(&mut self, record: &EpochRecord, id: CallId) -> Result<(), CallError> {
         let me = self.registration.info.id;
-        let Some(call) = self.calls.get_mut(&id) else { return Ok(()) };
+        let Some(call) = self.calls.get(&id) else { return Ok(()) };
         let scope = &call.op.scope;
         let members: Vec<_> =
             record.roster.iter().map(|info| info.id).filter(|peer| scope.involves(*peer)).collect();
@@ -138,10 +162,8 @@ impl Session {
             (None, Scope::Whole) => None,
         };
         if let Some(needed) = needed {
-            let reason = |peer: &PeerId| record.left.iter().find(|(gone, _)| gone == peer);
             let lost = needed.iter().filter(|peer| !members.contains(peer));
-            let lost = lost.map(|peer| (*peer, reason(peer).map_or(LossReason::Left, |(_, reason)| *reason)));
-            let lost: Vec<_> = lost.collect();
+            let lost: Vec<_> = lost.map(|peer| (*peer, self.loss_of(*peer))).collect();
             if lost.is_empty() {
                 let text = format!("{} members take part, {} were expected", members.len(), needed.len());
                 return Err(CallError::GivenUp(text));
@@ -152,6 +174,7 @@ impl Session {
         if members.len() < want as usize {
             return Err(CallError::TooFewPeers { have: members.len(), want });
         }
+        let Some(call) = self.calls.get_mut(&id) else { return Ok(()) };
         call.contributors = members;
         call.rank = record.rank_of(me).unwrap_or(0);
         call.world_size = record.roster.len();
@@ -207,6 +230,7 @@ impl Session {
                 self.abandon(id, if cancelled { CallError::Cancelled } else { timeout() });
             }
             Stage::Waiting => self.attempt(now, id),
+            Stage::Settling { error } => self.fail(id, error.clone()),
             Stage::Performing { aborted: None, refused: None, .. } => self.refuse(now, id, Refusal::Deadline),
             Stage::Complete { .. } if late => self.end(OutReason::OutcomeUnknown),
             Stage::Performing { .. } | Stage::Refused { .. } | Stage::Complete { .. } => {}
@@ -254,7 +278,7 @@ impl Session {
                 self.aborted(now, id, reason);
             }
             Stage::Refused { .. } => self.aborted(now, id, reason),
-            Stage::Waiting => {}
+            Stage::Waiting | Stage::Settling { .. } => {}
         }
     }
 
@@ -318,7 +342,13 @@ impl Session {
             _ if goes_on => None,
             _ if let Some((why, true)) = &call.failure => Some(CallError::Failed(why.clone())),
             AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
-            AbortReason::LinkBroken { from, to, error } => Some(CallError::LinkBroken { from, to, error }),
+            AbortReason::LinkBroken { from, to, error } => {
+                let error = CallError::LinkBroken { from, to, error };
+                if self.hold {
+                    return self.set_stage(id, Stage::Settling { error });
+                }
+                Some(error)
+            }
             AbortReason::Mismatch { deviating, theirs, .. } => {
                 let who: Vec<_> = deviating.iter().map(PeerId::short).collect();
                 given_up(format!("{} called {theirs}", who.join(", ")))
@@ -357,8 +387,32 @@ impl Session {
                         self.command(id, Command::Abort);
                     }
                 }
-                Some(Stage::Performing { .. } | Stage::Waiting) | None => {}
+                Some(Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. }) | None => {}
             }
+        }
+    }
+
+    /// What stood in the way is settled. Calls that a broken link has ended are told who was lost with it, if
+    /// anybody was; also those whose executor has not let go yet, and those that the program has yet to make.
+    pub(super) fn settled(&mut self, lost: &[(PeerId, LossReason)]) {
+        let lost_in = |scope: &Scope| -> Vec<_> {
+            lost.iter().copied().filter(|(peer, _)| scope.involves(*peer)).collect()
+        };
+        for ((scope, _), memory) in &mut self.tags {
+            memory.name_lost(&lost_in(scope));
+        }
+        let mut over = Vec::new();
+        for (id, call) in &mut self.calls {
+            let lost = lost_in(&call.op.scope);
+            match &mut call.stage {
+                Stage::Settling { error } if lost.is_empty() => over.push((*id, error.clone())),
+                Stage::Settling { .. } => over.push((*id, CallError::PeersLost(lost))),
+                Stage::Performing { aborted: Some(reason), .. } => name_lost(reason, &lost),
+                _ => {}
+            }
+        }
+        for (id, error) in over {
+            self.fail(id, error);
         }
     }
 
@@ -370,7 +424,7 @@ impl Session {
             Stage::Performing { key, aborted: None, refused: Some(reason) } => {
                 Some(ToCoordinator::Refuse { key, reason })
             }
-            Stage::Performing { .. } | Stage::Waiting => None,
+            Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. } => None,
         };
         self.calls.values().filter_map(vote).collect()
     }
@@ -406,7 +460,7 @@ impl Session {
         }
     }
 
-    fn fail(&mut self, id: CallId, error: CallError) {
+    pub(super) fn fail(&mut self, id: CallId, error: CallError) {
         self.calls.remove(&id);
         self.finish(id, Err(error));
     }

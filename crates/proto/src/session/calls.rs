@@ -37,6 +37,9 @@ pub enum Command {
         ring: Vec<PeerId>,
         /// The same members in the order of ranks (rule 3).
         members: Vec<PeerId>,
+        /// Whether two of them cannot reach each other: what would go straight between members goes around the
+        /// ring (rule 16).
+        goes_around: bool,
     },
     /// Stop moving bytes, at any byte, and report.
     Abort,
@@ -129,6 +132,18 @@ pub enum CallError {
         to: PeerId,
         /// What the system said.
         error: String,
+    },
+    /// Two members cannot reach each other, and nobody else takes part who could pass things on. It fails in the
+    /// same way until one of the two leaves or comes anew.
+    #[error(
+        "no link can be made from {from} to {to}, and nobody else takes part who could pass things on: open the \
+         way between their hosts, or use a collective that includes a member which reaches both"
+    )]
+    NoPath {
+        /// The end that sends.
+        from: PeerId,
+        /// The end that receives.
+        to: PeerId,
     },
     /// Fewer members are left than the call accepts.
     #[error("{have} peers are left, the call wants at least {want}: wait for newcomers with update_topology")]

@@ -12,7 +12,7 @@ use crate::wire::control::{
     EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
     ToPeer,
 };
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What the driver is asked to do.
 #[expect(clippy::large_enum_variant, reason = "actions are drained one at a time and never kept in numbers")]
@@ -87,6 +87,8 @@ pub struct Session {
     pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
     /// What was learned in epochs before this one may be forgotten.
     remembers_from: u64,
+    /// Who went lately, and why; the latest last.
+    departed: VecDeque<(PeerId, LossReason)>,
     /// Broken links of this epoch that could not be reported yet.
     unreported: Vec<ToCoordinator>,
     global_world_size: u32,
@@ -115,6 +117,7 @@ impl Session {
             rounds: Rounds::default(),
             tags: BTreeMap::new(),
             remembers_from: 0,
+            departed: VecDeque::new(),
             unreported: Vec::new(),
             global_world_size: 0,
             out: Some(OutReason::NotConnected),
@@ -201,6 +204,7 @@ impl Session {
         call.cancelled.get_or_insert(now);
         match call.stage.clone() {
             Stage::Waiting => self.abandon(id, CallError::Cancelled),
+            Stage::Settling { .. } => self.fail(id, CallError::Cancelled),
             Stage::Performing { .. } => self.refuse(now, id, Refusal::Cancelled),
             // Too late to give up alone: the verdict decides (rule 5). While there is none, the coordinator
             // can be asked for an abort.
@@ -284,6 +288,7 @@ impl Session {
             ToPeer::Proceed { group, epoch } => {
                 if self.record.as_ref().is_some_and(|record| (record.group, record.epoch) == (group, epoch)) {
                     self.hold = false;
+                    self.settled(&[]);
                     self.attempt_all(now);
                 }
             }
@@ -378,6 +383,7 @@ impl Session {
             // The executor was told to stop and is about to report.
             Stage::Performing { .. } => None,
             Stage::Waiting if can_expire => Some(call.op.deadline),
+            Stage::Settling { .. } => Some(call.op.deadline),
             Stage::Waiting | Stage::Complete { .. } | Stage::Refused { .. } => Some(given_up_at(call)),
         });
         redial.into_iter().chain(self.lost_at()).chain(topology).chain(calls).min()
@@ -386,6 +392,13 @@ impl Session {
     /// The group's epoch that this peer is in, once admitted.
     pub fn record(&self) -> Option<&EpochRecord> {
         self.record.as_ref()
+    }
+
+    /// Why a peer that was a member is none any more. Of one that went too long ago to be remembered, or that was
+    /// never heard of, only this is known: it did not come back.
+    pub fn loss_of(&self, peer: PeerId) -> LossReason {
+        let known = self.departed.iter().rev().find(|(gone, _)| *gone == peer);
+        known.map_or(LossReason::NotResumed, |(_, reason)| *reason)
     }
 
     /// Members of all groups together, as last told.
@@ -464,21 +477,26 @@ impl Session {
         self.rounds = self.rounds.max(record.rounds);
         let before: Vec<_> = self.record.iter().flat_map(|known| &known.roster).map(|info| info.id).collect();
         let told: BTreeMap<_, _> = record.left.iter().copied().collect();
+        let here: BTreeSet<_> = record.roster.iter().map(|info| info.id).collect();
+        let reason = |peer: &PeerId| told.get(peer).copied().unwrap_or(LossReason::NotResumed);
+        let lost = before.iter().filter(|peer| !here.contains(peer)).map(|peer| (*peer, reason(peer)));
+        let lost: Vec<_> = lost.collect();
         if let Some(call) = &mut self.topology {
-            let here = |peer: &PeerId| record.rank_of(*peer).is_some();
-            let reason = |peer: &PeerId| told.get(peer).copied().unwrap_or(LossReason::NotResumed);
-            call.left.extend(before.iter().filter(|peer| !here(peer)).map(|peer| (*peer, reason(peer))));
+            call.left.extend(&lost);
             let came =
                 record.roster.iter().map(|info| info.id).filter(|peer| !before.contains(peer) && *peer != me);
             call.joined.extend(came);
-            call.joined.retain(|peer| here(peer));
+            call.joined.retain(|peer| here.contains(peer));
             call.round.get_or_insert(record.rounds.ended + 1);
         }
+        self.departed.extend(&lost);
+        self.departed.drain(..self.departed.len().saturating_sub(NAMED_MAX));
         self.global_world_size = record.global_world_size;
         self.hold = false;
         self.unreported.clear();
         self.record = Some(record.clone());
         self.act(Action::OpenEpoch(record));
+        self.settled(&lost);
         self.void_attempts(now);
         self.attempt_all(now);
     }
@@ -574,6 +592,7 @@ impl Session {
         self.linked = None;
         self.tags.clear();
         self.remembers_from = 0;
+        self.departed.clear();
         self.unreported.clear();
         self.rounds = Rounds::default();
         self.hold = false;

@@ -7,8 +7,9 @@
 //! means to join the others in what they are still doing.
 
 use crate::collective::{GroupEpoch, OpKey, Seq};
+use crate::id::PeerId;
 use crate::limits::{LEARNED_MAX, NAMED_MAX, UNCLAIMED_MAX};
-use crate::wire::control::{AbortReason, Verdict};
+use crate::wire::control::{AbortReason, LossReason, Verdict};
 use std::collections::VecDeque;
 
 /// What became of a verdict that arrived.
@@ -100,6 +101,11 @@ impl TagMemory {
         self.unclaimed.pop_front()
     }
 
+    /// The broken link that ended a call to come was missed because these were lost.
+    pub(super) fn name_lost(&mut self, lost: &[(PeerId, LossReason)]) {
+        self.unclaimed.iter_mut().for_each(|reason| name_lost(reason, lost));
+    }
+
     /// A call ended here that may go on elsewhere.
     pub(super) fn abandon(&mut self, retry: bool) {
         self.ghost = Some(retry);
@@ -116,6 +122,14 @@ impl TagMemory {
                 && Some(&commit.0) != self.learned.front().map(|(key, _)| key)
         };
         self.commit.iter().filter(latest).chain(&self.learned).cloned().collect()
+    }
+}
+
+/// Blames those who were lost rather than the link that was missed first, if anybody was lost (rule 8). Whether the
+/// call goes on is the same for both.
+pub(super) fn name_lost(reason: &mut AbortReason, lost: &[(PeerId, LossReason)]) {
+    if matches!(reason, AbortReason::LinkBroken { .. }) && !lost.is_empty() {
+        *reason = AbortReason::PeersLost(lost.to_vec());
     }
 }
 

@@ -52,6 +52,7 @@ fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         left: Vec::new(),
         rounds: Rounds::default(),
         founder: id(1),
+        broken: Vec::new(),
     }
 }
 
@@ -154,7 +155,7 @@ fn perform(call: CallId, key: OpKey, ring: &[u8]) -> Action {
     let ring: Vec<_> = ring.iter().map(|number| id(*number)).collect();
     // The bench's rings run against the order of ranks.
     let members = ring.iter().rev().copied().collect();
-    Action::Call(call, Command::Perform { key, ring, members })
+    Action::Call(call, Command::Perform { key, ring, members, goes_around: false })
 }
 
 fn send(message: ToCoordinator) -> Action {

@@ -8,7 +8,9 @@ use super::membership::{DeathReason, MemberInfo};
 use super::{InvalidMessage, Message, within};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, RunEpoch};
 use crate::id::PeerId;
-use crate::limits::{CONTROL_BYTES_MAX, LEARNED_MAX, MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{
+    BROKEN_LINKS_MAX, CONTROL_BYTES_MAX, LEARNED_MAX, MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX,
+};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
 
@@ -298,6 +300,11 @@ pub struct EpochRecord {
     /// The first member the group ever had: two groups of one number that began apart are told apart by it.
     #[n(10)]
     pub founder: PeerId,
+    /// Links that cannot be used, as ranks of the end that sends and the end that receives (rule 16). The ring
+    /// avoids them; what goes straight between members must go around them.
+    #[n(11)]
+    #[cbor(default)]
+    pub broken: Vec<(u32, u32)>,
 }
 
 /// What gives a group's verdicts in one epoch (rule 11).
@@ -590,6 +597,13 @@ impl EpochRecord {
         within("joined", self.joined.len(), MEMBERS_MAX)?;
         within("left", self.left.len(), MEMBERS_MAX)?;
         self.roster.iter().try_for_each(MemberInfo::check)?;
+        within("broken links", self.broken.len(), BROKEN_LINKS_MAX)?;
+        let members = self.roster.len();
+        let is_rank = |rank: u32| (rank as usize) < members;
+        if let Some((from, to)) = self.broken.iter().find(|(from, to)| !is_rank(*from) || !is_rank(*to)) {
+            let value = format!("{from} -> {to} among {members} members");
+            return Err(InvalidMessage::Meaningless { field: "broken links", value });
+        }
         let mut places = vec![false; self.roster.len()];
         let fits = self.ring.len() == places.len()
             && self.ring.iter().all(|rank| {
@@ -601,6 +615,12 @@ impl EpochRecord {
             let value = format!("{:?} for {} members", self.ring, self.roster.len());
             Err(InvalidMessage::Meaningless { field: "ring", value })
         }
+    }
+
+    /// The links that cannot be used, by their ends.
+    pub fn broken_links(&self) -> impl Iterator<Item = (PeerId, PeerId)> {
+        let end = |rank: u32| self.roster.get(rank as usize).map(|info| info.id);
+        self.broken.iter().filter_map(move |(from, to)| Some((end(*from)?, end(*to)?)))
     }
 
     /// The rank of a member.

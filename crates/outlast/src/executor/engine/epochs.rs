@@ -73,7 +73,18 @@ impl Engine {
             self.probe(conn);
         }
         self.desk.open_epoch(group, epoch);
-        for id in self.desk.ids(|op| op.parts.name.group == group && op.parts.name.epoch < epoch) {
+        // A transfer is the affair of its two ends: it goes on as long as both are members (rule 8).
+        let roster = self.epochs.get(&group).filter(|open| open.epoch == epoch);
+        let stays = |op: &Operation| {
+            let mut ends =
+                op.outgoing.iter().map(|lane| lane.peer).chain(op.incoming.iter().map(|lane| lane.peer));
+            roster.is_some_and(|open| ends.all(|peer| open.addresses.contains_key(&peer)))
+        };
+        let over = |op: &Operation| match op.parts.end {
+            Some(_) => !stays(op),
+            None => op.parts.name.epoch < epoch,
+        };
+        for id in self.desk.ids(|op| op.parts.name.group == group && over(op)) {
             self.desk.stop(id, Stopped::Aborted);
         }
         for conn in self.conns.values_mut() {

@@ -264,6 +264,7 @@ pub(super) fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         left: Vec::new(),
         rounds: Rounds { ended: 1, done: 1 },
         founder: id(numbers[0]),
+        broken: Vec::new(),
     }
 }
 

@@ -7,6 +7,8 @@ fn broken(from: u8, to: u8, epoch: u64, dialling: bool) -> ToCoordinator {
     ToCoordinator::LinkBroken { group: 0, epoch, from: id(from), to: id(to), dialling, error }
 }
 
+const PROCEED: ToPeer = ToPeer::Proceed { group: 0, epoch: 1 };
+
 fn reason(from: u8, to: u8) -> AbortReason {
     AbortReason::LinkBroken { from: id(from), to: id(to), error: "reset".to_owned() }
 }
@@ -63,6 +65,31 @@ fn what_a_link_was_blamed_for_is_forgiven_when_it_works() {
     bench.say(1, broken(1, 2, 1, false));
     bench.wait(ms(25));
     assert_eq!(bench.epoch(1), None, "the same ring is tried again");
+}
+
+#[test]
+fn a_link_beside_the_ring_that_was_blamed_twice_is_told_to_all() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    bench.say(1, broken(1, 3, 1, false));
+    bench.wait(ms(25));
+    // The ring works, which shows nothing about that link.
+    bench.all_say(&[1, 2, 3, 4], &initiate(key(1, 0, 0)));
+    bench.all_say(&[1, 2, 3, 4], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.clear();
+    bench.say(3, broken(1, 3, 1, false));
+    bench.wait(ms(25));
+    let told = bench.epoch(2).unwrap();
+    assert_eq!((told.epoch, &told.broken[..]), (2, &[(0, 2)][..]));
+    assert_eq!(ring(&told), [id(1), id(2), id(3), id(4)], "the ring stays");
+    // It stays known: to the next epochs, and to a coordinator that was restarted.
+    bench.say(4, ToCoordinator::Leave);
+    let told = bench.epoch(2).unwrap();
+    assert_eq!(told.broken, [(0, 2)]);
+    let mut restarted = Bench::new();
+    for number in [1, 2, 3] {
+        restarted.resume(number, resume(number, told.clone()));
+    }
+    assert_eq!(restarted.run.groups[&0].broken.len(), 1);
 }
 
 #[test]
@@ -125,6 +152,8 @@ fn of_two_ends_the_one_that_is_in_doubt_leaves() {
     let mut bench = Bench::of(&[1, 2]);
     bench.say(2, broken(2, 1, 1, true));
     bench.health(1, Sign::Suspect);
+    bench.wait(ms(5_000));
+    assert_eq!(bench.lost(), [], "the doubt may pass");
     bench.wait(ms(25));
     assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
 }
@@ -136,14 +165,34 @@ fn a_link_to_a_stopped_process_cannot_be_dialled_and_that_says_nothing_about_the
         bench.health(1, sign);
         bench.all_say(&[1, 2], &initiate(key(1, 0, seq)));
         bench.say(2, broken(2, 1, 1, true));
+        bench.wait(ms(5_000));
+        assert!(!bench.told(2).contains(&PROCEED), "{sign:?}: it would fail again");
         bench.wait(ms(25));
         assert_eq!(bench.lost(), [], "{sign:?}");
-        assert!(bench.told(2).contains(&ToPeer::Proceed { group: 0, epoch: 1 }), "it tries again");
+        assert!(bench.told(2).contains(&PROCEED), "{sign:?}: no doubt is waited for longer than it can last");
     }
     bench.health(1, Sign::Alive { acked: None });
     bench.say(2, broken(2, 1, 1, true));
     bench.wait(ms(25));
     assert_eq!(bench.lost().len(), 1, "no ring without that link");
+}
+
+#[test]
+fn an_attempt_waits_until_the_end_of_a_broken_link_is_no_longer_in_doubt() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.health(2, Sign::Suspect);
+    bench.say(1, broken(1, 2, 1, false));
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.wait(ms(1_000));
+    bench.assert_told(&[1, 3], &[abort(key(1, 0, 0), reason(1, 2))]);
+    bench.health(2, Sign::Alive { acked: None });
+    bench.assert_told(&[1, 3], &[PROCEED]);
+    // A link that rests between others waits for nobody's health.
+    bench.health(3, Sign::Suspect);
+    bench.say(1, broken(1, 2, 1, false));
+    bench.say(1, initiate(key(1, 0, 1)));
+    bench.wait(ms(25));
+    bench.assert_told(&[1, 3], &[abort(key(1, 0, 1), reason(1, 2)), PROCEED]);
 }
 
 #[test]

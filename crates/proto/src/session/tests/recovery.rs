@@ -16,6 +16,94 @@ fn a_part_of_the_group_that_lost_a_member_says_so() {
     assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error)]);
 }
 
+fn broken_link() -> (AbortReason, CallError) {
+    let (from, to, error) = (id(2), id(3), "reset".to_owned());
+    (AbortReason::LinkBroken { from, to, error: error.clone() }, CallError::LinkBroken { from, to, error })
+}
+
+fn without_3() -> ToPeer {
+    ToPeer::Epoch(EpochRecord { left: vec![(id(3), LossReason::Killed)], ..record(2, &[1, 2]) })
+}
+
+#[test]
+fn a_call_that_a_broken_link_ends_names_the_dead_if_somebody_died() {
+    let (reason, error) = broken_link();
+    let died = CallError::PeersLost(vec![(id(3), LossReason::Killed)]);
+    let other_ring = || ToPeer::Epoch(record(2, &[1, 2, 3]));
+    for (news, expected) in [(PROCEED, &error), (without_3(), &died), (other_ring(), &error)] {
+        let mut bench = Bench::of(&[1, 2, 3]);
+        let call = bench.call(false);
+        bench.drain();
+        assert_eq!(bench.abort(key(1, 0), reason.clone()), [tell(call, Command::Abort)]);
+        assert_eq!(bench.performed(call, PerformResult::Stopped), [], "it is not known yet why");
+        bench.hear(news.clone());
+        assert_eq!(bench.drain().last(), Some(&fail(call, expected.clone())));
+        // The same if the news came before the executor let go, or before the program made its call.
+        let mut bench = Bench::of(&[1, 2, 3]);
+        let call = bench.call(false);
+        bench.abort(key(1, 0), reason.clone());
+        bench.hear(news.clone());
+        bench.drain();
+        assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, expected.clone())]);
+        let mut bench = Bench::of(&[1, 2, 3]);
+        bench.abort(key(1, 0), reason.clone());
+        bench.hear(news);
+        bench.drain();
+        let call = bench.call(false);
+        assert_eq!(bench.drain(), [fail(call, expected.clone())]);
+    }
+}
+
+#[test]
+fn whom_a_broken_link_concerns_is_not_waited_for_beyond_the_deadline_nor_after_a_cancel() {
+    let (reason, error) = broken_link();
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let call = bench.call_within(false, ms(1_000));
+    bench.abort(key(1, 0), reason.clone());
+    bench.performed(call, PerformResult::Stopped);
+    assert_eq!(bench.wait(ms(999)), []);
+    assert_eq!(bench.wait(ms(1)), [fail(call, error)]);
+    // What the coordinator concludes later is not the next call's affair.
+    let call = bench.call(false);
+    bench.hear(PROCEED);
+    assert!(matches!(bench.drain()[..], [Action::Send(_), Action::Call(next, _)] if next == call));
+    bench.abort(key(1, 1), reason);
+    bench.performed(call, PerformResult::Stopped);
+    bench.session.handle_cancel(bench.now, call);
+    assert_eq!(bench.drain(), [fail(call, CallError::Cancelled)]);
+}
+
+#[test]
+fn what_a_broken_link_is_in_the_way_of_goes_around_it_or_says_that_it_cannot() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    // From the second to the third, both ways. The bench's ring is 4, 3, 2, 1.
+    let broken = vec![(1, 2), (2, 1)];
+    let planned = vec![0, 1, 3, 2];
+    bench.hear(ToPeer::Epoch(EpochRecord { broken, ring: planned, ..record(2, &[1, 2, 3, 4]) }));
+    bench.drain();
+    let mut call = |numbers: &[u8]| {
+        let scope = match numbers.len() {
+            4 => Scope::Whole,
+            _ => Scope::Members(numbers.iter().map(|number| id(*number)).collect()),
+        };
+        let deadline = bench.now + ms(1_000);
+        let op = Op { scope, tag: 0, fingerprint: fingerprint(false), deadline, members: None };
+        bench.session.handle_op_call(bench.now, op);
+        match bench.drain().pop() {
+            Some(Action::Call(_, Command::Perform { ring, goes_around, .. })) => Ok((ring, goes_around)),
+            Some(Action::Call(_, Command::Finish(Err(error)))) => Err(error),
+            other => panic!("{other:?}"),
+        }
+    };
+    let ids = |numbers: &[u8]| numbers.iter().map(|number| id(*number)).collect::<Vec<_>>();
+    assert_eq!(call(&[1, 2, 3, 4]), Ok((ids(&[1, 2, 4, 3]), true)));
+    assert_eq!(call(&[1, 3, 4]), Ok((ids(&[1, 4, 3]), false)), "it is in nobody's way here");
+    let no_path = CallError::NoPath { from: id(2), to: id(3) };
+    assert_eq!(call(&[1, 2, 3]), Err(no_path.clone()), "a ring of three has a link between any two");
+    let text = no_path.to_string();
+    assert!(text.contains(&id(2).to_string()) && text.contains(&id(3).to_string()), "{text}");
+}
+
 #[test]
 fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
     let mut bench = Bench::of(&[1, 2, 3]);

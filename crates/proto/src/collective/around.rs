@@ -1,5 +1,8 @@
 //! Finding a ring that avoids broken links (rule 16).
 //!
+//! The coordinator plans a group's ring, and every member plans the ring of a part of the group, from the same
+//! list of broken links: equal lists give equal rings.
+//!
 //! The order so far is kept as far as possible, because every changed neighbour is a link to dial. A search
 //! with a bounded number of steps is enough: broken links are few, and where they are many no ring is worth
 //! having.
@@ -11,7 +14,7 @@ use std::collections::BTreeSet;
 const STEPS_MAX: usize = 20_000;
 
 /// A ring over `members` (whose order is preferred) that uses no link in `broken`.
-pub(super) fn plan(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> Option<Vec<PeerId>> {
+pub fn plan(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> Option<Vec<PeerId>> {
     let fits = |ring: &[PeerId]| {
         ring.len() < 2 || (0..ring.len()).all(|at| !broken.contains(&(ring[at], ring[(at + 1) % ring.len()])))
     };
