@@ -2,14 +2,13 @@
 
 import json
 import os
-import pathlib
 import subprocess
 import sys
 
+from results import middle, replace_section, size
+
 SIZES = [1 << power for power in (12, 14, 16, 18, 20, 22, 24, 26, 27, 28)]
 WORLDS = (2, 4)
-RESULTS = pathlib.Path("bench/RESULTS.md")
-BEGIN, END = "<!-- bench/all_reduce: begin -->", "<!-- bench/all_reduce: end -->"
 
 
 def ours(program: str, world: int) -> list[dict]:
@@ -27,14 +26,6 @@ def gloo(python: str, world: int) -> list[dict]:
 def lines(command: list[str]) -> list[dict]:
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=900, check=True).stdout
     return [json.loads(line) for line in output.splitlines()]
-
-
-def middle(values: list[float]) -> float:
-    return sorted(values)[len(values) // 2]
-
-
-def size(count: int) -> str:
-    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
 def ms(seconds: float) -> str:
@@ -66,17 +57,6 @@ def table(found: dict[tuple[int, int, str], list[dict]], rounds: int) -> str:
     return "\n".join(text) + "\n"
 
 
-def write(section: str) -> None:
-    """Replaces the marked section, or appends it."""
-    whole = RESULTS.read_text()
-    if BEGIN in whole:
-        before, rest = whole.split(BEGIN, 1)
-        after = rest.split(END, 1)[1]
-    else:
-        before, after = whole.rstrip("\n") + "\n\n", "\n"
-    RESULTS.write_text(f"{before}{BEGIN}\n{section}{END}{after}")
-
-
 def main() -> None:
     python, program, rounds = sys.argv[1], sys.argv[2], int(sys.argv[3])
     found: dict[tuple[int, int, str], list[dict]] = {}
@@ -85,7 +65,7 @@ def main() -> None:
             for line in ours(program, world) + gloo(python, world):
                 found.setdefault((world, line["bytes"], line["what"]), []).append(line)
     section = table(found, rounds)
-    write(section)
+    replace_section("bench/all_reduce", section)
     print(section)
 
 

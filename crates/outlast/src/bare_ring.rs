@@ -42,11 +42,12 @@ impl BareRing {
             for stream in listener.incoming() {
                 let Some(plane) = taker.upgrade() else { return };
                 let taken = stream.and_then(|mut stream| {
-                    let from = read_plain_hello(&mut stream, HELLO_TIMEOUT)?;
-                    Ok((from, TcpWire::new(Guarded::new(stream)?, &tcp)?))
+                    let hello = read_plain_hello(&mut stream, HELLO_TIMEOUT)?;
+                    Ok((hello, TcpWire::new(Guarded::new(stream)?, &tcp)?))
                 });
                 match taken {
-                    Ok((from, wire)) => plane.accept(from, Box::new(wire)),
+                    // Loopback is never striped.
+                    Ok((hello, wire)) => plane.accept(hello.peer, Box::new(wire)),
                     Err(error) => tracing::debug!(%error, "a connection to a bare ring came to nothing"),
                 }
             }

@@ -19,6 +19,7 @@
 //! and verdicts, a [`DataPlane`] moves bytes on the caller's own thread, and a
 //! [`Membership`] of the run's health group answers for this process.
 
+mod background;
 mod buffer;
 mod builder;
 mod collective;
@@ -33,6 +34,7 @@ mod transfer;
 mod typed;
 mod wheel;
 
+pub use background::Handle;
 pub use buffer::{CallBuffers, Element};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::View;
@@ -40,7 +42,6 @@ pub use error::{Error, NextStep};
 pub use interrupt::Interrupt;
 pub use outlast_proto::collective::{DataType, OpKind, Quantisation, ReduceOp};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
-pub use typed::Handle;
 
 use crate::clock;
 use crate::executor::DataPlane;

@@ -1,51 +1,16 @@
 //! Every collective through real communicators and a coordinator, in one process: shapes, receipts, losses.
 
+mod peers;
+
 use half::{bf16, f16};
 use outlast::communicator::{
     Call, CallBuffers, DataType, Error, Interrupt, NextStep, OpKind, Quantisation, ReduceOp,
 };
-use outlast::membership::Preset;
-use outlast::{Communicator, Coordinator};
 use outlast_proto::session::CallError;
+use peers::together;
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
-
-fn coordinator() -> Coordinator {
-    let listen = "127.0.0.1:0".parse().expect("an address");
-    Coordinator::builder().listen(listen).preset(Preset::Local).start().expect("a coordinator")
-}
-
-fn peer(coordinator: &Coordinator, name: &str) -> Arc<Communicator> {
-    let comm = Communicator::builder()
-        .coordinator(coordinator.address().to_string())
-        .secret(coordinator.secret().clone())
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .preset(Preset::Local)
-        .timeout(Duration::from_secs(20))
-        .name(name)
-        .start()
-        .expect("a communicator");
-    Arc::new(comm)
-}
-
-/// Runs `program` as that many connected peers at once and gives back what each returned.
-fn together<T: Send + 'static>(
-    count: usize,
-    program: impl Fn(Arc<Communicator>) -> T + Send + Sync + 'static,
-) -> Vec<T> {
-    let (coordinator, program) = (coordinator(), Arc::new(program));
-    let threads: Vec<_> = (0..count)
-        .map(|number| {
-            let (comm, program) = (peer(&coordinator, &format!("p{number}")), Arc::clone(&program));
-            thread::spawn(move || {
-                comm.connect(count as u32).expect("admitted");
-                program(comm)
-            })
-        })
-        .collect();
-    threads.into_iter().map(|thread| thread.join().expect("a peer's program")).collect()
-}
 
 #[test]
 fn each_collective_has_the_shape_that_its_users_expect() {
@@ -345,5 +310,53 @@ fn a_receive_ends_when_the_other_end_leaves() {
                 comm.leave();
             }
         }
+    });
+}
+
+#[test]
+fn what_runs_in_the_background_gives_its_data_back() {
+    together(2, |comm| {
+        let (rank, ids) = (comm.rank(), comm.peers());
+        let tagged = |tag: u64| Call::sum().tag(tag);
+        // All of them at once, in another order on each peer.
+        let start: [&dyn Fn() -> Box<dyn FnOnce()>; 5] = [
+            &|| {
+                let handle = comm.all_gather_async(vec![0_i16; 2], vec![rank as i16], tagged(1));
+                Box::new(move || assert_eq!(handle.wait().0, (vec![0, 1], vec![rank as i16])))
+            },
+            &|| {
+                let handle = comm.reduce_scatter_async(vec![0_u32], vec![10, 20], tagged(2));
+                Box::new(move || assert_eq!(handle.wait().0.0, [if rank == 0 { 20 } else { 40 }]))
+            },
+            &|| {
+                let handle = comm.broadcast_async(vec![rank as f64; 3], ids[1].id, tagged(3));
+                Box::new(move || assert!(handle.wait().0.iter().all(|value| *value > 0.9)))
+            },
+            &|| {
+                let call = tagged(4).quantise(Quantisation::Int8);
+                let handle = comm.all_reduce_many_async(vec![vec![1.5_f32; 200], vec![2.5; 300]], call);
+                Box::new(move || {
+                    let (data, receipt) = handle.wait();
+                    assert_eq!(receipt.expect("a sum").algorithm, "ring/int8");
+                    assert!(data[0].iter().all(|x| (x - 3.0).abs() < 0.1), "{:?}", data[0]);
+                    assert!(data[1].iter().all(|x| (x - 5.0).abs() < 0.1), "{:?}", data[1]);
+                })
+            },
+            &|| {
+                let handle = comm.barrier_async(tagged(5));
+                Box::new(move || drop(handle.wait().1.expect("a barrier")))
+            },
+        ];
+        let order = |place: usize| if rank == 0 { place } else { start.len() - 1 - place };
+        let waits: Vec<_> = (0..start.len()).map(|place| start[order(place)]()).collect();
+        waits.into_iter().for_each(|wait| wait());
+        // What is refused, and what panics, gives its data back too.
+        let (data, receipt) = comm.all_gather_async(vec![7_u8; 9], vec![1], Call::sum()).wait();
+        assert_eq!((data, receipt.is_err()), ((vec![7; 9], vec![1]), true));
+        if rank == 0 {
+            let (data, receipt) = comm.in_background(vec![3], |_, _| panic!("on purpose")).wait();
+            assert_eq!((data, receipt.is_err()), (vec![3], true));
+        }
+        comm.barrier(&Call::default()).expect("both are done");
     });
 }

@@ -1,45 +1,14 @@
 //! Communicators, a coordinator and real sockets, in one process: results, losses, newcomers.
 
+mod peers;
+
+use outlast::Coordinator;
 use outlast::communicator::{Call, Error, NextStep};
 use outlast::membership::Preset;
-use outlast::{Communicator, Coordinator};
+use peers::{coordinator, each, peer};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::Duration;
-
-fn coordinator() -> Coordinator {
-    let listen = "127.0.0.1:0".parse().expect("an address");
-    Coordinator::builder().listen(listen).preset(Preset::Local).start().expect("a coordinator")
-}
-
-fn peer(coordinator: &Coordinator, name: &str) -> Arc<Communicator> {
-    let comm = Communicator::builder()
-        .coordinator(coordinator.address().to_string())
-        .secret(coordinator.secret().clone())
-        .listen("127.0.0.1:0".parse().expect("an address"))
-        .preset(Preset::Local)
-        .timeout(Duration::from_secs(20))
-        .name(name)
-        .start()
-        .expect("a communicator");
-    Arc::new(comm)
-}
-
-/// Runs `program` as that many peers at once and gives back what each returned, by rank of creation.
-fn together<T: Send + 'static>(
-    coordinator: &Coordinator,
-    count: usize,
-    program: impl Fn(usize, Arc<Communicator>) -> T + Send + Sync + 'static,
-) -> Vec<T> {
-    let program = Arc::new(program);
-    let threads: Vec<_> = (0..count)
-        .map(|number| {
-            let (comm, program) = (peer(coordinator, &format!("p{number}")), Arc::clone(&program));
-            thread::spawn(move || program(number, comm))
-        })
-        .collect();
-    threads.into_iter().map(|thread| thread.join().expect("a peer's program")).collect()
-}
 
 #[test]
 fn a_world_of_one_reduces_alone() {
@@ -55,7 +24,7 @@ fn a_world_of_one_reduces_alone() {
 #[test]
 fn peers_sum_to_the_same_bits_and_receipts_agree() {
     let coordinator = coordinator();
-    let results = together(&coordinator, 3, |number, comm| {
+    let results = each(&coordinator, 3, |number, comm| {
         comm.connect(3).expect("admitted");
         let mut receipts = Vec::new();
         for count in [0, 1, 2, 3, 4, 1023, 203_530] {
@@ -76,7 +45,7 @@ fn peers_sum_to_the_same_bits_and_receipts_agree() {
 #[test]
 fn tags_in_any_order_do_not_deadlock() {
     let coordinator = coordinator();
-    together(&coordinator, 3, |number, comm| {
+    each(&coordinator, 3, |number, comm| {
         comm.connect(3).expect("admitted");
         let mut tags: Vec<u64> = (0..4).collect();
         if number == 1 {
@@ -111,7 +80,7 @@ fn survivors_go_on_when_a_peer_leaves_and_admit_a_newcomer() {
             (data[0], receipt.contributors.len())
         })
     };
-    let sums = together(&service, 3, move |number, comm| {
+    let sums = each(&service, 3, move |number, comm| {
         comm.connect(3).expect("admitted");
         let mut data = vec![1i64; 5000];
         comm.all_reduce(&mut data, &Call::sum()).expect("a sum of three");
@@ -137,7 +106,7 @@ fn survivors_go_on_when_a_peer_leaves_and_admit_a_newcomer() {
 #[test]
 fn a_call_that_differs_is_told_so_and_the_others_wait_for_the_right_one() {
     let coordinator = coordinator();
-    together(&coordinator, 3, |number, comm| {
+    each(&coordinator, 3, |number, comm| {
         comm.connect(3).expect("admitted");
         if number == 1 {
             let mut wrong = vec![1.0f32; 77];
@@ -155,7 +124,7 @@ fn a_call_that_differs_is_told_so_and_the_others_wait_for_the_right_one() {
 #[test]
 fn a_deadline_is_agreed_and_names_who_was_waited_for() {
     let coordinator = coordinator();
-    together(&coordinator, 2, |number, comm| {
+    each(&coordinator, 2, |number, comm| {
         comm.connect(2).expect("admitted");
         if number == 0 {
             let mut data = vec![1.0f32; 1000];
@@ -226,7 +195,7 @@ fn an_interrupted_call_returns_soon_restores_its_data_and_breaks_nothing() {
 
     let coordinator = coordinator();
     let interrupted = Arc::new(Barrier::new(2));
-    together(&coordinator, 2, move |number, comm| {
+    each(&coordinator, 2, move |number, comm| {
         comm.connect(2).expect("admitted");
         if number == 0 {
             // The other does not come: a collective is left while it moves bytes, a barrier after its vote.

@@ -1,28 +1,17 @@
 //! Data links in the clear, when asked for (rule 34): values, `status`, deviating peers, forked children.
 
+mod peers;
+
 use outlast::communicator::{Call, Encryption, NextStep};
-use outlast::membership::Preset;
 use outlast::{Communicator, Coordinator};
+use peers::{builder, coordinator};
 use std::collections::BTreeSet;
 use std::path::Path;
 use std::thread;
 use std::time::Duration;
 
-fn coordinator() -> Coordinator {
-    let listen = "127.0.0.1:0".parse().unwrap();
-    Coordinator::builder().listen(listen).preset(Preset::Local).start().unwrap()
-}
-
 fn peer(coordinator: &Coordinator, encryption: Encryption) -> Communicator {
-    Communicator::builder()
-        .coordinator(coordinator.address().to_string())
-        .secret(coordinator.secret().clone())
-        .listen("127.0.0.1:0".parse().unwrap())
-        .preset(Preset::Local)
-        .timeout(Duration::from_secs(20))
-        .encryption(encryption)
-        .start()
-        .unwrap()
+    builder(coordinator).encryption(encryption).start().unwrap()
 }
 
 /// Three connected peers that have reduced once.

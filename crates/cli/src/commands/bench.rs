@@ -5,19 +5,24 @@
 //! in the same processes: whatever else the machine does meanwhile hits both alike, and the difference is what
 //! votes cost. Every result is checked once per size before it is timed.
 //!
-//! The processes are this program again; they meet through a coordinator inside the first one.
+//! The processes are this program again; they meet through a coordinator inside the first one. With a rate, a delay
+//! or a loss they live on hosts of a lab whose links are like that, with a coordinator on a host of its own; then
+//! the bare ring makes room for what plain TCP streams carry around the same ring, which is what no all-reduce
+//! can beat.
 
 mod member;
+mod place;
 mod report;
+mod stream;
 
+use super::lab::RuleArgs;
 use crate::ExitCode;
 use anyhow::{Context as _, bail};
 use clap::{Subcommand, ValueEnum};
-use outlast::Coordinator;
+use member::Kind;
 use outlast::communicator::Encryption;
-use outlast::membership::Preset;
+use place::Place;
 use std::io::{BufRead as _, BufReader};
-use std::net::Ipv4Addr;
 use std::process::{Child, Stdio};
 use std::time::{Duration, Instant};
 
@@ -28,7 +33,10 @@ const GLANCE: Duration = Duration::from_millis(20);
 const EXAMPLES: &str = "\
 Example: what do votes and encryption cost here?
   outlast bench all-reduce --world 4 --bytes 64KiB,1MiB,16MiB
-  outlast bench all-reduce --encryption off --json | jq .";
+  outlast bench all-reduce --encryption off --json | jq .
+
+Example: how much of a link of 1 Gbit/s do four hosts use, by type?
+  sudo outlast bench all-reduce --world 4 --rate 1gbit --delay 100us --bytes 64MiB --types f32,bf16,int8,int4";
 
 /// Measure on this machine.
 #[derive(Debug, clap::Args)]
@@ -45,7 +53,7 @@ enum What {
     Member(member::Member),
 }
 
-/// Time all-reduce of f32 between processes over loopback, with votes and without.
+/// Time all-reduce between processes over loopback, with votes and without; or over the links of a lab.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 struct AllReduce {
@@ -65,6 +73,12 @@ struct AllReduce {
     /// Only with votes: do not measure the bare ring by turns
     #[arg(long, conflicts_with = "no_votes")]
     no_ring: bool,
+    /// What to reduce: as many elements of each type as f32 would have in that size
+    #[arg(long, value_enum, value_delimiter = ',', default_value = "f32")]
+    types: Vec<Kind>,
+    /// Links of a lab (needs root) instead of loopback; any of these makes one
+    #[command(flatten)]
+    link: RuleArgs,
     /// Time for each size, in seconds
     #[arg(long, default_value_t = 1.5, value_name = "SECONDS")]
     seconds: f64,
@@ -91,15 +105,20 @@ fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
     if !(args.seconds.is_finite() && args.seconds > 0.0) {
         bail!("--seconds {}: it must be more than nothing", args.seconds);
     }
-    let coordinator =
-        Coordinator::builder().listen((Ipv4Addr::LOCALHOST, 0).into()).preset(Preset::Local).start()?;
+    let place = Place::new(&args.link.change(), args.world)?;
+    let in_lab = place.is_lab();
+    if in_lab && args.no_votes {
+        bail!(
+            "the bare ring (--no-votes) runs on loopback only: leave out --rate, --delay, --loss and the like"
+        );
+    }
     let encryption = match args.encryption {
         OnOff::On => Encryption::On,
         OnOff::Off => Encryption::Off,
     };
     let mut members = Members(Vec::new());
     for number in 0..args.world {
-        let mut command = crate::itself().context("cannot find this program's own file")?;
+        let mut command = place.command(number)?;
         command.args([
             "bench",
             "member",
@@ -109,23 +128,28 @@ fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
             &args.world.to_string(),
         ]);
         command.args(["--encryption", &encryption.to_string(), "--seconds", &args.seconds.to_string()]);
-        command.args(["--coordinator", &coordinator.address().to_string()]);
+        command.args(["--coordinator", place.coordinator(), "--listen", &place.listen(number)?]);
+        let types: Vec<_> = args.types.iter().map(|kind| kind.name()).collect();
+        command.args(["--types", &types.join(",")]);
+        if in_lab {
+            command.arg("--streams");
+        }
         let sizes: Vec<_> = args.bytes.iter().map(usize::to_string).collect();
         command.args(["--bytes", &sizes.join(",")]);
         if !args.no_votes {
             command.arg("--votes");
         }
-        if !args.no_ring {
+        if !args.no_ring && !in_lab {
             command.arg("--ring");
         }
         // The environment, not the command line: other users can read that one.
-        command.env("OUTLAST_SECRET", coordinator.secret().to_text());
+        command.env("OUTLAST_SECRET", place.secret().to_text());
         command.env_remove("OUTLAST_RUN_ID").env_remove("OUTLAST_GROUP");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         members.0.push(command.spawn().context("cannot start a member")?);
     }
     let output = members.0[0].stdout.take().context("its output is piped")?;
-    let mut report = report::Report::new(args.json);
+    let mut report = report::Report::new(args.json, in_lab);
     for line in BufReader::new(output).lines() {
         report.add(&line?)?;
     }

@@ -181,8 +181,9 @@ enum Action {
     Hold,
 }
 
+/// How links behave, for every command that makes or changes some.
 #[derive(Debug, clap::Args)]
-struct RuleArgs {
+pub(super) struct RuleArgs {
     /// Rate of the line: 100mbit, 1gbit, unlimited.
     #[arg(long, value_parser = parse_rate)]
     rate: Option<NewRate>,
@@ -201,7 +202,7 @@ struct RuleArgs {
 }
 
 impl RuleArgs {
-    fn change(&self) -> Change {
+    pub(super) fn change(&self) -> Change {
         Change { rate: self.rate, delay: self.delay, jitter: self.jitter, loss: self.loss, queue: self.queue }
     }
 }

@@ -142,7 +142,6 @@ impl CommunicatorBuilder {
 
         // The port must know where data streams go before there is a data plane to take them.
         let plane: Arc<OnceLock<Arc<DataPlane>>> = Arc::default();
-        let taker = Arc::clone(&plane);
         let encryption = self.encryption;
         let links = Arc::new(Links {
             identity: identity.clone(),
@@ -152,16 +151,21 @@ impl CommunicatorBuilder {
             silent_after: links::silent_after(self.preset),
         });
         let dialer = Arc::clone(&links);
-        let routes = Routes::new().route(links::plane(encryption), move |stream| {
-            let Some(plane) = taker.get().cloned() else { return };
-            let (peer, links) = (stream.peer, Arc::clone(&links));
-            links.runtime.clone().spawn(async move {
-                match links.accept(stream).await {
-                    Ok(wire) => plane.accept(peer, wire),
-                    Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
-                }
+        let mut routes = Routes::new();
+        for is_stripe in [false, true] {
+            let (taker, links) = (Arc::clone(&plane), Arc::clone(&links));
+            routes = routes.route(links::plane(encryption, is_stripe), move |stream| {
+                let Some(plane) = taker.get().cloned() else { return };
+                let (peer, links) = (stream.peer, Arc::clone(&links));
+                links.runtime.clone().spawn(async move {
+                    match links.accept(stream).await {
+                        Ok(wire) if is_stripe => plane.accept_stripe(peer, wire),
+                        Ok(wire) => plane.accept(peer, wire),
+                        Err(error) => tracing::debug!(%peer, %error, "a data stream could not be taken over"),
+                    }
+                });
             });
-        });
+        }
         let mut member = Membership::builder()
             .listen(self.listen)
             .preset(self.preset)

@@ -50,7 +50,7 @@ pub enum Error {
         cause: io::Error,
     },
     /// The operating system refused something.
-    #[error("cannot start the communicator: {0}")]
+    #[error("the operating system refused what a communicator needs: {0}")]
     Start(#[from] io::Error),
     /// The handle was inherited by a forked child.
     #[error(transparent)]

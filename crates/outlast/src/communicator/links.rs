@@ -45,11 +45,13 @@ const GO: u8 = b'P';
 const RECORD_HEADER_BYTES: usize = 5;
 const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
 
-/// What a data stream asks for, by the run's setting.
-pub(super) fn plane(encryption: Encryption) -> &'static [u8] {
-    match encryption {
-        Encryption::On => port::DATA,
-        Encryption::Off => port::DATA_PLAIN,
+/// What a data stream asks for, by the run's setting: a link, or one more stream of one.
+pub(super) fn plane(encryption: Encryption, is_stripe: bool) -> &'static [u8] {
+    match (encryption, is_stripe) {
+        (Encryption::On, false) => port::DATA,
+        (Encryption::Off, false) => port::DATA_PLAIN,
+        (Encryption::On, true) => port::DATA_STRIPE,
+        (Encryption::Off, true) => port::DATA_PLAIN_STRIPE,
     }
 }
 
@@ -74,7 +76,22 @@ pub(super) fn silent_after(preset: Preset) -> Duration {
 
 impl Dial for Links {
     fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
-        let plane = plane(self.encryption);
+        self.open(plane(self.encryption, false), peer, address, deadline)
+    }
+
+    fn dial_stripe(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
+        self.open(plane(self.encryption, true), peer, address, deadline)
+    }
+}
+
+impl Links {
+    fn open(
+        &self,
+        plane: &[u8],
+        peer: PeerId,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> io::Result<Box<dyn Wire>> {
         let stream = loop {
             let patience = deadline.saturating_duration_since(Instant::now());
             let dialled = self.runtime.block_on(port::connect(address, plane, &self.identity, patience));
@@ -108,9 +125,7 @@ impl Dial for Links {
         }
         self.wire(socket, session)
     }
-}
 
-impl Links {
     fn wire(&self, socket: Guarded<TcpStream>, session: Connection) -> io::Result<Box<dyn Wire>> {
         Ok(match self.encryption {
             Encryption::On => {
@@ -242,7 +257,7 @@ mod tests {
         let (taken, wires) = mpsc::channel();
         let links = Arc::new(links(keys, encryption));
         let spawner = handle.clone();
-        let routes = Routes::new().route(plane(encryption), move |stream| {
+        let routes = Routes::new().route(plane(encryption, false), move |stream| {
             let (taken, links) = (taken.clone(), Arc::clone(&links));
             spawner.spawn(async move {
                 let mut wire = links.accept(stream).await.unwrap();

@@ -6,7 +6,6 @@
 use super::{Call, CallBuffers, Communicator, Element, Error, Receipt};
 use outlast_proto::collective::{DataType, OpKind, ReduceOp};
 use outlast_proto::id::PeerId;
-use std::sync::Arc;
 
 impl Communicator {
     /// Reduces `data` in place over the members of the group.
@@ -98,37 +97,6 @@ impl Communicator {
     /// Sends part i of `data` to the member of rank i, and fills part i of `out` with what that one sends.
     pub fn all_to_all<T: Element>(&self, out: &mut [T], data: &[T], call: &Call) -> Result<Receipt, Error> {
         self.collective(OpKind::AllToAll, None, CallBuffers::out_of_place([data], [out]), call)
-    }
-
-    /// As [`Self::all_reduce`], on a thread of its own; the data comes back with the receipt.
-    pub fn all_reduce_async<T: Element>(self: &Arc<Self>, mut data: Vec<T>, call: Call) -> Handle<T> {
-        let comm = Arc::clone(self);
-        let thread = std::thread::spawn(move || {
-            let receipt = comm.all_reduce(&mut data, &call);
-            (data, receipt)
-        });
-        Handle { thread }
-    }
-}
-
-/// A collective that runs on a thread of its own.
-#[derive(Debug)]
-pub struct Handle<T> {
-    thread: std::thread::JoinHandle<(Vec<T>, Result<Receipt, Error>)>,
-}
-
-impl<T> Handle<T> {
-    /// Whether it is over.
-    pub fn done(&self) -> bool {
-        self.thread.is_finished()
-    }
-
-    /// Waits for the end; the data comes back in either case.
-    pub fn wait(self) -> (Vec<T>, Result<Receipt, Error>) {
-        match self.thread.join() {
-            Ok(ended) => ended,
-            Err(_) => (Vec::new(), Err(Error::Bug("the thread of a collective panicked"))),
-        }
     }
 }
 

@@ -14,7 +14,7 @@ use super::desk::{DRAIN_BYTES, Desk, OpId};
 use super::lanes::{Landing, Message, Source};
 use super::parking::{EagerAccount, Parked, Parking};
 use super::routing::{self, Route};
-use crate::link::Wire;
+use crate::link::{Gauge, Wire};
 use outlast_proto::collective::frame::{BadFrame, FrameKind, HEADER_BYTES, Header, OpName};
 use outlast_proto::id::PeerId;
 use std::collections::VecDeque;
@@ -89,6 +89,8 @@ pub(super) struct Conn {
     pub(super) id: ConnId,
     pub(super) peer: PeerId,
     pub(super) role: Role,
+    /// The connection that makes the link, if this is one more stream of it.
+    pub(super) primary: Option<ConnId>,
     wire: Box<dyn Wire>,
     stage: Box<[u8; STAGE_BYTES]>,
     staged: std::ops::Range<usize>,
@@ -112,6 +114,7 @@ impl Conn {
             id,
             peer,
             role,
+            primary: None,
             wire,
             stage: Box::new([0; STAGE_BYTES]),
             staged: 0..0,
@@ -125,6 +128,26 @@ impl Conn {
             parking: Parking::default(),
             eager: EagerAccount::default(),
         }
+    }
+
+    /// The connection that operations know the link by.
+    pub(super) fn link(&self) -> ConnId {
+        self.primary.unwrap_or(self.id)
+    }
+
+    /// Whether it is between frames, so that an end now is no loss.
+    pub(super) fn is_between_frames(&self) -> bool {
+        self.receiving.is_none() && self.staged.is_empty() && self.sending.is_none() && self.words.is_empty()
+    }
+
+    /// See [`Wire::gauge`].
+    pub(super) fn gauge(&self) -> Option<Gauge> {
+        self.wire.gauge()
+    }
+
+    /// See [`Wire::limit_queue`].
+    pub(super) fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
+        self.wire.limit_queue(bytes)
     }
 
     pub(super) fn descriptor(&self) -> BorrowedFd<'_> {
@@ -250,8 +273,14 @@ impl Conn {
     }
 
     fn begin_frame(&mut self, desk: &mut Desk, header: Header) -> Result<(), Broken> {
-        let sink = match routing::route(desk, self.id, self.peer, self.role, &mut self.parking, &header)? {
+        let sink = match routing::route(desk, self.link(), self.peer, self.role, &mut self.parking, &header)?
+        {
             Route::Into(op, landing) => Sink::Operation(op, landing),
+            // What is sent before our call comes over the link itself.
+            Route::Park if self.primary.is_some() => {
+                let what = format!("a block of {:?} over a second stream before our call", header.op);
+                return Err(Broken::Misbehaved(what));
+            }
             Route::Park => Sink::Park(vec![0; header.length as usize]),
             Route::Drain => Sink::Drain,
             Route::Credit(op, lane) => {
@@ -314,7 +343,7 @@ impl Conn {
     fn next_sender(&self, desk: &Desk) -> Option<OpId> {
         desk.next_after(self.last_sender, |operation| {
             let lane = operation.lane_towards(self.id).filter(|_| operation.ending.is_none());
-            lane.is_some_and(|lane| operation.may_send(lane, self.eager.left(&operation.parts.name)))
+            lane.is_some_and(|lane| operation.may_send(lane, self.id, self.eager.left(&operation.parts.name)))
         })
     }
 
@@ -355,7 +384,7 @@ impl Conn {
         let Some((operation, slots)) = desk.parts_mut(op) else { return false };
         let Some(lane) = operation.lane_towards(self.id) else { return false };
         let eager = operation.is_eager(lane);
-        let Some((message, header)) = operation.take_message(lane, slots) else { return false };
+        let Some((message, header)) = operation.take_message(lane, self.id, slots) else { return false };
         let length = header.length as usize;
         if eager {
             self.eager.spend(header.op, length);

@@ -4,10 +4,12 @@
 //! [`pump`](Engine::pump), and waits with it. It never blocks elsewhere, so all it needs from the outside comes
 //! as [`Command`]s and all it wants from the outside leaves as [`Output`]s.
 //!
-//! How it comes by its connections is in `links`, how epochs end in `epochs`; here is the turn of the wheel.
+//! How it comes by its connections is in `links` and `stripes`, how epochs end in `epochs`; here is the turn of
+//! the wheel.
 
 mod epochs;
 mod links;
+mod stripes;
 
 use super::companion::{Accompanied, Beside};
 use super::conn::{Broken, Conn, Role};
@@ -26,7 +28,9 @@ use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
+use stripes::Stripes;
 
 /// The longest single wait; deadlines are nearer as a rule.
 const WAIT_MAX: Duration = Duration::from_secs(1);
@@ -39,7 +43,9 @@ pub(super) enum Command {
     LeaveGroup { group: Group },
     ForgetGroup { group: Group },
     Accepted { peer: PeerId, wire: Box<dyn Wire> },
+    AcceptedStripe { peer: PeerId, wire: Box<dyn Wire> },
     Dialled { peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>> },
+    DialledStripe { peer: PeerId, primary: ConnId, result: io::Result<Box<dyn Wire>> },
     Shutdown,
 }
 
@@ -48,6 +54,7 @@ pub(super) enum Command {
 pub(super) enum Output {
     Event(LinkEvent),
     Dial { peer: PeerId, address: SocketAddr, serial: u64 },
+    DialStripe { peer: PeerId, address: SocketAddr, primary: ConnId },
 }
 
 /// One group's present roster.
@@ -70,6 +77,11 @@ pub(super) struct Engine {
     incoming: BTreeMap<PeerId, ConnId>,
     dialling: BTreeMap<PeerId, u64>,
     epochs: BTreeMap<Group, OpenEpoch>,
+    /// The streams of outgoing links to other hosts.
+    stripes: BTreeMap<PeerId, Stripes>,
+    /// Bytes that an operation should have under way, by the longest way to a neighbour.
+    window: Arc<AtomicUsize>,
+    window_min: usize,
     next_id: u64,
     outputs: Vec<Output>,
     closed: bool,
@@ -82,8 +94,11 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(super) fn new(me: PeerId, link_grace: Duration) -> Self {
+    pub(super) fn new(me: PeerId, link_grace: Duration, window: Arc<AtomicUsize>) -> Self {
         Self {
+            stripes: BTreeMap::new(),
+            window_min: window.load(Ordering::Relaxed),
+            window,
             me,
             link_grace,
             desk: Desk::new(),
@@ -119,7 +134,9 @@ impl Engine {
             Command::LeaveGroup { group } => self.leave_epochs_before(group, GroupEpoch::MAX),
             Command::ForgetGroup { group } => self.forget_group(group),
             Command::Accepted { peer, wire } => self.accepted(peer, wire),
+            Command::AcceptedStripe { peer, wire } => self.accepted_stripe(peer, wire),
             Command::Dialled { peer, serial, result } => self.dialled(peer, serial, result),
+            Command::DialledStripe { peer, primary, result } => self.dialled_stripe(peer, primary, result),
             Command::Shutdown => self.shut_down(),
         }
     }
@@ -157,12 +174,23 @@ impl Engine {
         }
     }
 
-    fn bind_outgoing(&mut self, conn: ConnId, id: OpId) {
-        let (Some(conn), Some(operation)) = (self.conns.get_mut(&conn), self.desk.get_mut(id)) else {
+    fn bind_outgoing(&mut self, conn_id: ConnId, id: OpId) {
+        let (Some(conn), Some(operation)) = (self.conns.get(&conn_id), self.desk.get_mut(id)) else {
             return;
         };
         let Some(lane) = operation.lane_to(conn.peer) else { return };
         operation.outgoing[lane].conn = Some(conn.id);
+        operation.outgoing[lane].stripes.clear();
+        if operation.is_worth_stripes()
+            && let Some(stripes) = self.stripes.get(&conn.peer)
+        {
+            operation.outgoing[lane].stripes.clone_from(&stripes.conns);
+            operation.readings.clear();
+            operation.readings.extend(conn.gauge().map(|gauge| (conn.id, gauge)));
+            let readings = stripes.conns.iter().filter_map(|id| Some((*id, self.conns.get(id)?.gauge()?)));
+            operation.readings.extend(readings);
+        }
+        let Some(conn) = self.conns.get_mut(&conn_id) else { return };
         let name = operation.parts.name;
         let any_number = operation.parts.end.is_some();
         // Earlier numbers under this name are settled, here as there.
@@ -240,8 +268,9 @@ impl Engine {
                     moved |= conn.send(&mut self.desk)?;
                 }
                 let wanted = match conn.role {
-                    Role::Incoming => self.desk.awaits_blocks(*id),
-                    Role::Outgoing => self.desk.awaits_credit(*id),
+                    Role::Incoming => self.desk.awaits_blocks(conn.link()),
+                    // Credit comes over the link itself.
+                    Role::Outgoing => conn.primary.is_none() && self.desk.awaits_credit(*id),
                 };
                 if wanted || conn.maybe_readable {
                     moved |= conn.receive(&mut self.desk)?;
@@ -285,6 +314,9 @@ impl Engine {
             let name = operation.parts.name;
             self.desk.note_end(&name);
             let ending = operation.ending.take().unwrap_or(Err(Stopped::Aborted));
+            if ending.is_ok() {
+                self.learn_from(&operation);
+            }
             for conn in self.conns.values_mut() {
                 conn.parking.forget(&name);
                 if ending.is_ok() && operation.proves_calls() {
@@ -317,7 +349,9 @@ impl Engine {
             Some(Ok(())) if operation.parts.end == Some(End::Receives) => {
                 operation.incoming.iter().all(|lane| is_said(lane.conn))
             }
-            Some(Ok(())) => operation.outgoing.iter().all(|lane| in_kernel(lane.conn)),
+            Some(Ok(())) => {
+                operation.outgoing.iter().all(|lane| lane.streams().all(|conn| in_kernel(Some(conn))))
+            }
             Some(Err(_)) => true,
         };
         self.desk.iter().find(|(_, operation)| ended(operation)).map(|(id, _)| id)
@@ -368,6 +402,7 @@ impl Engine {
         }
         self.settle();
         self.conns.clear();
+        self.stripes.clear();
         self.outgoing.clear();
         self.incoming.clear();
         self.dialling.clear();

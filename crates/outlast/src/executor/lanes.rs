@@ -43,6 +43,8 @@ pub(super) struct OutLane {
     pub(super) peer: PeerId,
     /// The connection it uses, as soon as that is there.
     pub(super) conn: Option<ConnId>,
+    /// More streams of the same link, where this operation is worth them.
+    pub(super) stripes: Vec<ConnId>,
     /// Frames that went out; after the first, a new connection is no help.
     pub(super) frames_sent: u64,
     pub(super) redials_left: u8,
@@ -75,10 +77,24 @@ pub(super) struct InLane {
 }
 
 impl OutLane {
+    /// All streams of the lane.
+    pub(super) fn streams(&self) -> impl Iterator<Item = ConnId> {
+        self.conn.into_iter().chain(self.stripes.iter().copied())
+    }
+
+    /// The number of a stream of this lane; zero is the link itself.
+    pub(super) fn stream(&self, conn: ConnId) -> Option<u8> {
+        if self.conn == Some(conn) {
+            return Some(0);
+        }
+        self.stripes.iter().position(|stripe| *stripe == conn).map(|place| place as u8 + 1)
+    }
+
     pub(super) fn new(peer: PeerId, blocks: u64) -> Self {
         Self {
             peer,
             conn: None,
+            stripes: Vec::new(),
             frames_sent: 0,
             redials_left: REDIALS_MAX,
             granted: None,

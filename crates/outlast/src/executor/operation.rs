@@ -18,8 +18,10 @@ use super::slots::{Slot, Slots};
 use super::undo::UndoLog;
 use super::wakeup::Abort;
 use super::{ConnId, Stopped};
+use crate::link::Gauge;
 use outlast_proto::collective::frame::{FrameKind, Header, OpName};
 use outlast_proto::collective::plan::{Block, Duty, Flow, Plan};
+use outlast_proto::collective::striping::CALL_BYTES_MIN;
 use outlast_proto::id::PeerId;
 use std::sync::Arc;
 use std::time::Instant;
@@ -65,6 +67,10 @@ pub(super) struct Operation {
     window: u32,
     /// The receiver of a transfer has said that all of it is there.
     confirmed: bool,
+    /// When the call was made.
+    pub(super) started: Instant,
+    /// What the streams to the next member had done by then, if the call is large enough to tell.
+    pub(super) readings: Vec<(ConnId, Gauge)>,
 }
 
 impl Operation {
@@ -86,6 +92,8 @@ impl Operation {
             },
             window,
             confirmed: false,
+            started: Instant::now(),
+            readings: Vec::new(),
             parts,
         };
         for lane in 0..operation.incoming.len() {
@@ -102,7 +110,7 @@ impl Operation {
 
     /// The lane that goes out over `conn`.
     pub(super) fn lane_towards(&self, conn: ConnId) -> Option<usize> {
-        self.outgoing.iter().position(|lane| lane.conn == Some(conn))
+        self.outgoing.iter().position(|lane| lane.stream(conn).is_some())
     }
 
     /// The lane on which this peer is sent to.
@@ -133,12 +141,34 @@ impl Operation {
         self.parts.plan.sends(message.lane, message.round, message.step)
     }
 
-    /// Whether the lane's next block may go: `eager_left` is what may go without credit.
-    pub(super) fn may_send(&self, lane: usize, eager_left: usize) -> bool {
+    /// Whether more streams than one may carry it: rounds do not depend on each other, and a small call gains
+    /// nothing.
+    pub(super) fn is_worth_stripes(&self) -> bool {
+        self.rounds.is_some() && self.parts.plan.link_bytes_bound() >= CALL_BYTES_MIN
+    }
+
+    /// The place in the lane's queue of what this stream sends next.
+    fn next_for(&self, lane: usize, conn: ConnId) -> Option<usize> {
         let out = &self.outgoing[lane];
-        let Some(message) = out.ready.front() else { return false };
+        match &self.rounds {
+            Some(rounds) if !out.stripes.is_empty() => {
+                let stream = out.stream(conn)?;
+                out.ready.iter().position(|message| rounds.fits(message, stream))
+            }
+            _ => (!out.ready.is_empty()).then_some(0),
+        }
+    }
+
+    /// Whether the lane's next block for this stream may go: `eager_left` is what may go without credit.
+    pub(super) fn may_send(&self, lane: usize, conn: ConnId, eager_left: usize) -> bool {
+        let out = &self.outgoing[lane];
+        let Some(message) = self.next_for(lane, conn).and_then(|place| out.ready.get(place)) else {
+            return false;
+        };
         match out.granted {
             None if self.parts.end.is_some() => false,
+            // Who has not made its call knows the link, not its streams.
+            None if out.conn != Some(conn) => false,
             None => self.wire_bytes(&self.sends(message)) <= eager_left,
             Some(_) if self.rounds.is_some() => true,
             Some(limit) => message.round < limit,
@@ -151,8 +181,17 @@ impl Operation {
     }
 
     /// The next block, ready to be read with [`Operation::payload`], and its header without checksum.
-    pub(super) fn take_message(&mut self, lane: usize, slots: &mut Slots) -> Option<(Message, Header)> {
-        let mut message = self.outgoing[lane].ready.pop_front()?;
+    pub(super) fn take_message(
+        &mut self,
+        lane: usize,
+        conn: ConnId,
+        slots: &mut Slots,
+    ) -> Option<(Message, Header)> {
+        let place = self.next_for(lane, conn)?;
+        let mut message = self.outgoing[lane].ready.remove(place)?;
+        if let (Some(rounds), Some(stream)) = (&mut self.rounds, self.outgoing[lane].stream(conn)) {
+            rounds.taken(&message, stream);
+        }
         self.refill(lane);
         let block = self.sends(&message);
         let length = self.wire_bytes(&block);
@@ -228,6 +267,9 @@ impl Operation {
     /// Where the block of an expected header lands. Saves what it will overwrite.
     pub(super) fn landing(&mut self, lane: usize, header: &Header, slots: &mut Slots) -> Landing {
         self.incoming[lane].frames_begun += 1;
+        if let Some(rounds) = &mut self.rounds {
+            rounds.begun(header.round);
+        }
         let duty = self.parts.plan.duty(u32::from(header.step));
         if duty.combines() || self.parts.arithmetic.packs() {
             return Landing { lane, slot: Some(slots.take()) };

@@ -19,14 +19,15 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
 
 /// What can be set about a data plane.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DataSettings {
-    /// Bytes of one operation that may be under way on a link. Small windows keep blocks in the caches; a
-    /// link needs at least its bandwidth times its round trip.
+    /// Bytes of one operation that may be under way on a link, at least. Small windows keep blocks in the
+    /// caches; a link needs its bandwidth times its round trip, so links to far hosts get more.
     pub window_bytes: usize,
     /// How long opening a connection may take.
     pub dial_timeout: Duration,
@@ -75,6 +76,8 @@ pub(super) struct Shared {
     events: Box<dyn Fn(LinkEvent) + Send + Sync>,
     pub(super) wakeup: Arc<Wakeup>,
     pub(super) undo: Arc<UndoPool>,
+    /// Bytes of one operation that may be under way: the setting, or more where a way to another host is long.
+    pub(super) window: Arc<AtomicUsize>,
     home: Mutex<Home>,
     companion: companion::Place,
 }
@@ -96,8 +99,9 @@ impl DataPlane {
         dialer: Arc<dyn Dial>,
         events: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> io::Result<Self> {
+        let window = Arc::new(AtomicUsize::new(settings.window_bytes));
         let home = Home {
-            engine: Some(Box::new(Engine::new(me, settings.link_grace))),
+            engine: Some(Box::new(Engine::new(me, settings.link_grace, Arc::clone(&window)))),
             inbox: Vec::new(),
             dead: false,
         };
@@ -108,6 +112,7 @@ impl DataPlane {
             events: Box::new(events),
             wakeup: Arc::new(Wakeup::new()?),
             undo: Arc::new(UndoPool::new(settings.undo_bytes_max)),
+            window,
             home: Mutex::new(home),
             companion: OnceLock::new(),
         };
@@ -151,6 +156,11 @@ impl DataPlane {
     /// Takes over a connection that `peer`, whose identity is proved, has opened to us.
     pub fn accept(&self, peer: PeerId, wire: Box<dyn Wire>) {
         self.shared.post(Command::Accepted { peer, wire });
+    }
+
+    /// Takes over one more stream of the link that `peer`, whose identity is proved, has to us.
+    pub fn accept_stripe(&self, peer: PeerId, wire: Box<dyn Wire>) {
+        self.shared.post(Command::AcceptedStripe { peer, wire });
     }
 
     /// Maps and touches memory for the undo copy of operations of up to `bytes`, so that the first one does
@@ -211,7 +221,7 @@ impl DataPlane {
             deadline: spec.deadline,
             abort: abort.clone(),
             seat: Arc::clone(&seat),
-            window_bytes: shared.settings.window_bytes,
+            window_bytes: shared.window.load(Ordering::Relaxed),
             end: None,
         };
         let _listening = abort.listen(&shared.wakeup);
@@ -399,23 +409,43 @@ impl Shared {
         for output in outputs {
             match output {
                 Output::Event(event) => (self.events)(event),
-                Output::Dial { peer, address, serial } => self.dial(peer, address, serial),
+                Output::Dial { peer, address, serial } => {
+                    self.dial(move |dialer, deadline| {
+                        let result = dialer.dial(peer, address, deadline);
+                        Command::Dialled { peer, serial, result }
+                    });
+                }
+                Output::DialStripe { peer, address, primary } => {
+                    self.dial(move |dialer, deadline| {
+                        let result = dialer.dial_stripe(peer, address, deadline);
+                        Command::DialledStripe { peer, primary, result }
+                    });
+                }
             }
         }
     }
 
     /// Dials on a thread of its own, which lives no longer than the dial timeout.
-    fn dial(self: &Arc<Self>, peer: PeerId, address: SocketAddr, serial: u64) {
-        let shared = Arc::clone(self);
+    fn dial(self: &Arc<Self>, dial: impl Fn(&dyn Dial, Instant) -> Command + Send + Sync + 'static) {
+        let (shared, dial) = (Arc::clone(self), Arc::new(dial));
+        let on_thread = Arc::clone(&dial);
         let work = move || {
             let deadline = Instant::now() + shared.settings.dial_timeout;
-            let result = shared.dialer.dial(peer, address, deadline);
-            shared.post(Command::Dialled { peer, serial, result });
+            shared.post(on_thread(&*shared.dialer, deadline));
         };
         let thread = std::thread::Builder::new().name("outlast-dial".to_owned());
         if let Err(error) = thread.spawn(work) {
-            self.post(Command::Dialled { peer, serial, result: Err(error) });
+            self.post(dial(&NoThread(error.to_string()), Instant::now()));
         }
+    }
+}
+
+/// Dials nobody, because there is no thread to wait on.
+struct NoThread(String);
+
+impl Dial for NoThread {
+    fn dial(&self, _: PeerId, _: SocketAddr, _: Instant) -> io::Result<Box<dyn Wire>> {
+        Err(io::Error::other(format!("no thread to dial on: {}", self.0)))
     }
 }
 

@@ -6,6 +6,9 @@
 //! It has not opened round i + w, so nobody has all contributions to that round, so the predecessor has not
 //! completed it and, by the window it was granted, has not opened round i + 2w. What arrives belongs to the
 //! rounds from i to i + 2w.
+//!
+//! A link may have several streams, and streams overtake each other. Rounds do not care, the steps of one round do:
+//! so all steps of a round leave on the stream that took its first.
 
 use super::lanes::{Message, Source};
 use outlast_proto::collective::ring::RingPlan;
@@ -14,8 +17,12 @@ use std::collections::VecDeque;
 /// How far one round is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
+    /// Steps whose blocks began to come in; each is taken once.
+    begun: u32,
     received: u32,
     sent: u32,
+    /// The stream that took this member's first step.
+    stream: Option<u8>,
 }
 
 /// See the module's essay.
@@ -68,7 +75,25 @@ impl Rounds {
             && round < self.rounds
             && ((round - self.base) as usize) < self.progress.len()
             && step < self.steps
-            && step == self.progress[round as usize % self.progress.len()].received
+            && step == self.progress[round as usize % self.progress.len()].begun
+    }
+
+    /// An expected block begins to come in.
+    pub(super) fn begun(&mut self, round: u32) {
+        self.place(round).begun += 1;
+    }
+
+    /// Whether a message may leave on this stream.
+    pub(super) fn fits(&self, message: &Message, stream: u8) -> bool {
+        message.step == 0
+            || self.progress[message.round as usize % self.progress.len()].stream == Some(stream)
+    }
+
+    /// The first message of a round was taken by this stream.
+    pub(super) fn taken(&mut self, message: &Message, stream: u8) {
+        if message.step == 0 {
+            self.place(message.round).stream = Some(stream);
+        }
     }
 
     pub(super) fn sent(&mut self, round: u32) {

@@ -31,6 +31,7 @@ use outlast_proto::collective::plan::Plan;
 use outlast_proto::collective::{Fingerprint, Group, Seq, Tag};
 use outlast_proto::id::PeerId;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 use std::time::Instant;
 
 /// One end of a transfer.
@@ -88,7 +89,7 @@ impl DataPlane {
             deadline: spec.deadline,
             abort: abort.clone(),
             seat: Arc::clone(&seat),
-            window_bytes: shared.settings.window_bytes,
+            window_bytes: shared.window.load(Ordering::Relaxed),
             end: Some(if sends { End::Sends } else { End::Receives }),
         };
         let _listening = abort.listen(&shared.wakeup);

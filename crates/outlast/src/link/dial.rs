@@ -11,10 +11,22 @@ use std::time::{Duration, Instant};
 pub trait Dial: Send + Sync {
     /// Connects to `peer` at `address` and makes sure that it is that peer.
     fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>>;
+
+    /// The same for one more stream of a link that is there. Whoever accepts it can tell it from a new link.
+    fn dial_stripe(
+        &self,
+        _peer: PeerId,
+        _address: SocketAddr,
+        _deadline: Instant,
+    ) -> io::Result<Box<dyn Wire>> {
+        Err(io::Error::new(io::ErrorKind::Unsupported, "links of this kind have one stream"))
+    }
 }
 
-/// Starts the hello of a plaintext data connection.
+/// Starts the hello of a plaintext data connection..
 const PLAIN_MAGIC: [u8; 8] = *b"outlastD";
+/// ..and of one more stream of it.
+const PLAIN_STRIPE_MAGIC: [u8; 8] = *b"outlastS";
 /// A refused connect is tried again after this time: the other side may be a moment behind.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
 /// ..this often. A process that is gone refuses for ever, and whoever waits for us wants to know soon.
@@ -31,6 +43,21 @@ pub struct PlainDialer {
 
 impl Dial for PlainDialer {
     fn dial(&self, _peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
+        self.open(PLAIN_MAGIC, address, deadline)
+    }
+
+    fn dial_stripe(
+        &self,
+        _peer: PeerId,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> io::Result<Box<dyn Wire>> {
+        self.open(PLAIN_STRIPE_MAGIC, address, deadline)
+    }
+}
+
+impl PlainDialer {
+    fn open(&self, magic: [u8; 8], address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
         let mut attempts = REFUSED_ATTEMPTS_MAX;
         let mut stream = loop {
             attempts -= 1;
@@ -47,7 +74,7 @@ impl Dial for PlainDialer {
             }
         };
         let mut hello = [0; 24];
-        hello[..8].copy_from_slice(&PLAIN_MAGIC);
+        hello[..8].copy_from_slice(&magic);
         hello[8..].copy_from_slice(self.me.as_bytes());
         // The first bytes of a connection always fit its buffer: this does not wait.
         stream.write_all(&hello)?;
@@ -55,14 +82,23 @@ impl Dial for PlainDialer {
     }
 }
 
+/// What an accepted plaintext connection is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct PlainHello {
+    /// Who is calling.
+    pub peer: PeerId,
+    /// One more stream of a link that is there.
+    pub is_stripe: bool,
+}
+
 /// Who is calling on an accepted plaintext connection, as [`PlainDialer`] says it.
-pub fn read_plain_hello(stream: &mut TcpStream, patience: Duration) -> io::Result<PeerId> {
+pub fn read_plain_hello(stream: &mut TcpStream, patience: Duration) -> io::Result<PlainHello> {
     stream.set_read_timeout(Some(patience))?;
     let mut hello = [0; 24];
     stream.read_exact(&mut hello)?;
     stream.set_read_timeout(None)?;
     let (magic, peer) = hello.split_at(8);
-    if magic != PLAIN_MAGIC {
+    if magic != PLAIN_MAGIC && magic != PLAIN_STRIPE_MAGIC {
         return Err(io::Error::new(
             io::ErrorKind::InvalidData,
             "not the hello of a plaintext data connection",
@@ -70,5 +106,5 @@ pub fn read_plain_hello(stream: &mut TcpStream, patience: Duration) -> io::Resul
     }
     let mut bytes = [0; 16];
     bytes.copy_from_slice(peer);
-    Ok(PeerId::from_bytes(bytes))
+    Ok(PlainHello { peer: PeerId::from_bytes(bytes), is_stripe: magic == PLAIN_STRIPE_MAGIC })
 }

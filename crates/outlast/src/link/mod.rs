@@ -12,11 +12,13 @@
 //! process's listener the incoming ones.
 
 mod dial;
+mod gauge;
 mod pulse;
 mod tcp;
 mod tls;
 
-pub use dial::{Dial, PlainDialer, read_plain_hello};
+pub use dial::{Dial, PlainDialer, PlainHello, read_plain_hello};
+pub use gauge::Gauge;
 pub use tcp::{TcpSettings, TcpWire, UnixWire};
 pub use tls::TlsWire;
 
@@ -40,4 +42,15 @@ pub trait Wire: Send {
 
     /// Whether frames should carry a checksum, because nothing below does better.
     fn wants_checksums(&self) -> bool;
+
+    /// What the kernel knows about the way to another host; nothing if the bytes do not leave this one.
+    fn gauge(&self) -> Option<Gauge> {
+        None
+    }
+
+    /// Lets at most about this many bytes wait in the kernel for their turn on the line, so that a sender with
+    /// several streams sees which of them has room. Without a number, as many as the kernel likes.
+    fn limit_queue(&self, _bytes: Option<u32>) -> io::Result<()> {
+        Ok(())
+    }
 }

@@ -11,7 +11,9 @@
 //! That condemns nobody. What this does not notice: a cut under a link on which nothing is under way; keep-alive
 //! finds that in its own time, and nobody waits for it.
 
+use super::gauge::{self, Gauge};
 use crate::fork::Guarded;
+use socket2::SockRef;
 use std::io;
 use std::net::{Shutdown, TcpStream};
 use std::os::fd::{AsFd, AsRawFd as _, BorrowedFd};
@@ -30,11 +32,29 @@ const LOOKS_PER_LIMIT: u32 = 4;
 pub(super) struct Line {
     socket: Guarded<TcpStream>,
     silent: AtomicBool,
+    leaves_host: bool,
 }
 
 impl Line {
-    pub(super) fn new(socket: Guarded<TcpStream>) -> Self {
-        Self { socket, silent: AtomicBool::new(false) }
+    pub(super) fn new(socket: Guarded<TcpStream>) -> io::Result<Self> {
+        // Both ends have the same address: the bytes never leave this machine's memory.
+        let leaves_host = socket.peer_addr()?.ip() != socket.local_addr()?.ip();
+        Ok(Self { socket, silent: AtomicBool::new(false), leaves_host })
+    }
+
+    pub(super) fn leaves_host(&self) -> bool {
+        self.leaves_host
+    }
+
+    /// See [`super::Wire::gauge`].
+    pub(super) fn gauge(&self) -> Option<Gauge> {
+        self.leaves_host.then(|| gauge::read(&self.socket).ok()).flatten()
+    }
+
+    /// See [`super::Wire::limit_queue`].
+    pub(super) fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
+        // Zero is the kernel's own setting.
+        SockRef::from(&*self.socket).set_tcp_notsent_lowat(bytes.unwrap_or(0))
     }
 
     pub(super) fn socket(&self) -> &TcpStream {

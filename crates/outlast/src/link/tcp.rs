@@ -1,7 +1,7 @@
 //! Plaintext streams: TCP, and Unix sockets.
 
-use super::Wire;
 use super::pulse::{self, Line};
+use super::{Gauge, Wire};
 use crate::fork::Guarded;
 use socket2::{SockRef, TcpKeepalive};
 use std::io::{self, IoSlice, IoSliceMut, Read};
@@ -49,7 +49,6 @@ impl TcpSettings {
 #[derive(Debug)]
 pub struct TcpWire {
     line: Arc<Line>,
-    leaves_host: bool,
 }
 
 impl TcpWire {
@@ -57,9 +56,7 @@ impl TcpWire {
     pub fn new(stream: Guarded<TcpStream>, settings: &TcpSettings) -> io::Result<Self> {
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
-        // Both ends have the same address: the bytes never leave this machine's memory.
-        let leaves_host = stream.peer_addr()?.ip() != stream.local_addr()?.ip();
-        Ok(Self { line: Arc::new(Line::new(stream)), leaves_host })
+        Ok(Self { line: Arc::new(Line::new(stream)?) })
     }
 
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
@@ -88,7 +85,15 @@ impl Wire for TcpWire {
     /// TCP's own checksum is 16 bits and is made and checked by the network card, before and after the places
     /// where bits flip. Within one host there is no such place.
     fn wants_checksums(&self) -> bool {
-        self.leaves_host
+        self.line.leaves_host()
+    }
+
+    fn gauge(&self) -> Option<Gauge> {
+        self.line.gauge()
+    }
+
+    fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
+        self.line.limit_queue(bytes)
     }
 }
 

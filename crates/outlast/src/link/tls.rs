@@ -5,7 +5,7 @@
 //! only when the last bytes were fetched.
 
 use super::pulse::{self, Line};
-use super::{TcpSettings, Wire};
+use super::{Gauge, TcpSettings, Wire};
 use crate::fork::Guarded;
 use rustls::Connection;
 use std::io::{self, IoSlice, IoSliceMut, Read, Write};
@@ -35,7 +35,7 @@ impl TlsWire {
         }
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
-        Ok(Self { line: Arc::new(Line::new(stream)), session })
+        Ok(Self { line: Arc::new(Line::new(stream)?), session })
     }
 
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
@@ -108,5 +108,13 @@ impl Wire for TlsWire {
     /// Each record is authenticated.
     fn wants_checksums(&self) -> bool {
         false
+    }
+
+    fn gauge(&self) -> Option<Gauge> {
+        self.line.gauge()
+    }
+
+    fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
+        self.line.limit_queue(bytes)
     }
 }

@@ -56,6 +56,10 @@ pub const DATA: &[u8] = b"outlast-data/1";
 /// The data plane in the clear, once both ends have proved themselves. Served only by peers that asked for it
 /// (rule 34).
 pub const DATA_PLAIN: &[u8] = b"outlast-data-plain/1";
+/// One more stream of a link of the data plane.
+pub const DATA_STRIPE: &[u8] = b"outlast-data-stripe/1";
+/// The same in the clear.
+pub const DATA_PLAIN_STRIPE: &[u8] = b"outlast-data-plain-stripe/1";
 
 /// Numbers that are tried for one that is free for TCP and UDP both.
 const BIND_ATTEMPTS: usize = 64;

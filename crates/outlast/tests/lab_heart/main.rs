@@ -10,6 +10,8 @@
 mod herd;
 #[path = "../real_kill_storm/roles.rs"]
 mod roles;
+#[path = "../real_kill_storm/work.rs"]
+mod work;
 
 use herd::{Herd, PATIENCE, spawn_by};
 use outlast::coordinator::ask_status;

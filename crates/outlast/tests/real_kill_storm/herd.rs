@@ -40,6 +40,8 @@ pub(crate) struct Commit {
     hash: String,
     /// Elements of each tensor, rounded to a power of two, and how many were reduced at once.
     pub(crate) shape: (u32, u64),
+    /// What was reduced.
+    pub(crate) flavour: String,
 }
 
 #[derive(Debug)]
@@ -318,5 +320,6 @@ fn parse_commit(rest: &str) -> Option<Commit> {
         contributors: words.get(7)?.split(',').map(str::to_owned).collect(),
         hash: (*words.get(8)?).to_owned(),
         shape: (number(9)?.max(1).ilog2(), number(10)?),
+        flavour: (*words.get(11)?).to_owned(),
     })
 }

@@ -3,17 +3,18 @@
 
 mod herd;
 mod roles;
+mod scene;
 mod stops;
+mod work;
 
 use herd::{Herd, PATIENCE, spawn_role};
-use outlast::Coordinator;
-use outlast::coordinator::CoordinatorBuilder;
-use outlast::membership::Preset;
-use roles::{ADDRESS, Dice, FORK, ROLE, SECRET, STALL_MS, TIMEOUT_MS, micros};
+use roles::{ADDRESS, Dice, FORK, ROLE, SECRET, TYPES, micros};
+use scene::{Scene, all_commit, status_of};
 use std::collections::BTreeMap;
 use std::io::{BufRead as _, BufReader};
 use std::process::Child;
 use std::time::{Duration, Instant};
+use work::Flavour;
 
 const PEERS: u32 = 4;
 
@@ -32,41 +33,6 @@ fn seed() -> u64 {
     let seed = seed.unwrap_or_else(|| micros() % 1_000_000);
     println!("OUTLAST_STORM_SEED={seed}");
     seed
-}
-
-fn coordinator() -> Coordinator {
-    builder().start().expect("a coordinator")
-}
-
-fn builder() -> CoordinatorBuilder {
-    Coordinator::builder().listen("127.0.0.1:0".parse().expect("an address")).preset(Preset::Local)
-}
-
-/// Long storms run for minutes beside whatever else the machine does. One that starves its processes must not
-/// look like one whose processes hang, or are stopped for longer than anybody should wait.
-const STARVATION_MAX: Duration = Duration::from_mins(2);
-
-fn endure_starvation(herd: &mut Herd) {
-    herd.set(TIMEOUT_MS, STARVATION_MAX.as_millis());
-    herd.set(STALL_MS, STARVATION_MAX.as_millis());
-    herd.patience = PATIENCE + STARVATION_MAX;
-}
-
-fn herd(coordinator: &Coordinator, bytes_max: usize) -> Herd {
-    Herd::new(coordinator.address().to_string(), coordinator.secret().to_text(), bytes_max)
-}
-
-/// Waits until all who live have committed something since that moment, in a world of that many.
-fn all_commit(herd: &mut Herd, since: u64, world: usize, status: impl Fn() -> String) {
-    let alive = herd.alive();
-    let committed = |herd: &Herd, number: &usize| {
-        let commits = herd.commits(*number);
-        commits.last().is_some_and(|commit| commit.at > since && commit.contributors.len() == world)
-    };
-    let all = |herd: &Herd| !herd.faults.is_empty() || alive.iter().all(|number| committed(herd, number));
-    let happened = herd.until(herd.patience, all);
-    herd.check("while waiting for everybody's next commit");
-    assert!(happened, "a hang:\n{}\n{}", herd.describe(), status());
 }
 
 /// Milliseconds from each kill to the last survivor's abort, and to its first commit without the victim.
@@ -140,21 +106,19 @@ fn describe(what: &str, mut values: Vec<f64>) {
     );
 }
 
-fn kill_storm(kills: usize, bytes_max: usize, long: bool) {
+fn kill_storm(kills: usize, bytes_max: usize, types: bool, long: bool) {
     let mut dice = Dice::new(seed());
-    let coordinator = if long { builder().stall_budget(STARVATION_MAX) } else { builder() };
-    let coordinator = coordinator.start().expect("a coordinator");
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    let mut herd = herd(&coordinator, bytes_max);
-    if long {
-        endure_starvation(&mut herd);
+    let mut scene = if long { Scene::long(bytes_max) } else { Scene::new(bytes_max) };
+    if types {
+        scene.herd.set(TYPES, 1);
     }
-    herd.spawn_all(PEERS);
+    scene.all_come();
+    let Scene { herd, coordinator } = &mut scene;
+    let status = || status_of(coordinator);
     let (mut killed, mut times, began) = (0, Times::default(), Instant::now());
     let mut since = 0;
     while killed < kills {
-        all_commit(&mut herd, since, PEERS as usize, status);
+        all_commit(herd, since, PEERS as usize, status);
         herd.listen(Duration::from_millis(dice.below(60)));
         // Mostly one, sometimes all but one at nearly the same time.
         let victims = [1, 1, 1, 1, 1, 1, 2, 2, 3][dice.below(9) as usize].min(kills - killed);
@@ -184,7 +148,7 @@ fn kill_storm(kills: usize, bytes_max: usize, long: bool) {
             }
             let happened = herd.until(herd.patience, all);
             assert!(happened, "survivors hang after kill {killed}:\n{}\n{}", herd.describe(), status());
-            times.take(&herd, at, &id, &survivors);
+            times.take(herd, at, &id, &survivors);
             if late {
                 herd.spawn(1);
             }
@@ -198,7 +162,7 @@ fn kill_storm(kills: usize, bytes_max: usize, long: bool) {
             assert!(outs.is_empty(), "w{number} lives and was thrown out: {outs:?}");
         }
     }
-    all_commit(&mut herd, since, PEERS as usize, status);
+    all_commit(herd, since, PEERS as usize, status);
     herd.finish();
     herd.check("at the end");
     let healthy: Vec<_> = herd
@@ -209,20 +173,50 @@ fn kill_storm(kills: usize, bytes_max: usize, long: bool) {
         .collect();
     println!("{killed} kills, {} collectives, {:.1} s", herd.collectives(), began.elapsed().as_secs_f64());
     describe("one healthy round", healthy);
-    judge(&herd, &times.shapes);
+    if types {
+        count_flavours(herd);
+    }
+    judge(herd, &times.shapes);
     describe("SIGKILL to the abort on the last survivor", times.abort);
     describe("SIGKILL to the last survivor's commit without the victim", times.commit);
 }
 
+/// Every flavour was reduced, and kills hit some: how many of each were done, and how many again.
+fn count_flavours(herd: &Herd) {
+    let mut counts: BTreeMap<&str, (usize, usize)> = BTreeMap::new();
+    for commit in herd.everybody().flat_map(|number| herd.commits(number)) {
+        let count = counts.entry(&commit.flavour).or_default();
+        *count = (count.0 + 1, count.1 + usize::from(commit.attempts > 1));
+    }
+    println!("commits and retried ones by flavour: {counts:?}");
+    for flavour in Flavour::ALL {
+        for name in [flavour.name().to_owned(), format!("{}/many", flavour.name())] {
+            assert!(counts.contains_key(&*name), "the storm never reduced {name}");
+        }
+    }
+    assert!(counts.values().any(|(_, again)| *again > 0), "no kill hit a collective");
+}
+
 #[test]
 fn a_hundred_kills_up_to_a_megabyte() {
-    kill_storm(100, 1 << 20, false);
+    kill_storm(100, 1 << 20, false, false);
+}
+
+#[test]
+fn fifty_kills_over_every_type_quantised_and_many_at_once() {
+    kill_storm(50, 1 << 19, true, false);
+}
+
+#[test]
+#[ignore = "long: make soak"]
+fn a_thousand_kills_over_every_type_up_to_16_megabytes() {
+    kill_storm(1_000, 16 << 20, true, true);
 }
 
 #[test]
 #[ignore = "long: make soak"]
 fn a_thousand_kills_up_to_64_megabytes() {
-    kill_storm(1_000, 64 << 20, true);
+    kill_storm(1_000, 64 << 20, false, true);
 }
 
 /// A coordinator in a process of its own, at one address for the whole run.
@@ -391,27 +385,23 @@ fn a_coordinator_that_is_away_for_too_long_costs_a_rejoin_and_no_more() {
 
 #[test]
 fn a_victim_with_living_children_is_as_dead_as_any() {
-    let coordinator = coordinator();
-    let mut herd = herd(&coordinator, 1 << 20);
-    herd.set(FORK, 1);
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
+    let mut scene = Scene::new(1 << 20);
+    scene.herd.set(FORK, 1);
+    scene.all_come();
     let (mut since, mut times) = (0, Times::default());
     for _ in 0..5 {
-        all_commit(&mut herd, since, PEERS as usize, status);
-        let victim = herd.alive()[0];
-        let id = herd.id(victim).to_owned();
-        since = herd.kill(victim);
-        let survivors = herd.alive();
-        all_commit(&mut herd, since, PEERS as usize - 1, status);
-        times.take(&herd, since, &id, &survivors);
+        scene.all_commit(since, PEERS as usize);
+        let victim = scene.herd.alive()[0];
+        let id = scene.herd.id(victim).to_owned();
+        since = scene.herd.kill(victim);
+        let survivors = scene.herd.alive();
+        scene.all_commit(since, PEERS as usize - 1);
+        times.take(&scene.herd, since, &id, &survivors);
         since = micros();
-        herd.spawn(1);
+        scene.herd.spawn(1);
     }
-    all_commit(&mut herd, since, PEERS as usize, status);
-    herd.finish();
-    herd.check("at the end");
+    scene.all_commit(since, PEERS as usize);
+    scene.finish();
     describe("SIGKILL to the abort on the last survivor, children alive", times.abort);
     describe("SIGKILL to the last survivor's commit, children alive", times.commit);
 }

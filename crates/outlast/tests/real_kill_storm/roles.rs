@@ -1,11 +1,12 @@
 //! What the storm's processes do: this test program, started again in another role.
 //!
-//! A worker reduces for ever. Its contribution is a number made from its own id, so that everybody who reads
-//! a receipt can compute the one right sum over the contributors named there, and every element is compared
-//! with it. Which sizes and tags come next follows from the last vote's epoch and the number of collectives
-//! since, which survivors and newcomers share. Whatever happens is told to the parent, a line each.
+//! A worker reduces for ever, and holds every element of every result against what the contributors named in the
+//! receipt explain (see `work`). Which sizes, tags and types come next follows from the last vote's epoch and the
+//! number of collectives since, which survivors and newcomers share. Whatever happens is told to the parent, a
+//! line each.
 
-use outlast::communicator::{Call, Error, NextStep, Receipt};
+use crate::work::{Flavour, Task};
+use outlast::communicator::{Error, NextStep, Receipt};
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
 use outlast::{Communicator, Coordinator};
@@ -22,6 +23,8 @@ pub(crate) const ADDRESS: &str = "OUTLAST_STORM_ADDRESS";
 pub(crate) const NAME: &str = "OUTLAST_STORM_NAME";
 pub(crate) const MIN_WORLD: &str = "OUTLAST_STORM_MIN_WORLD";
 pub(crate) const BYTES_MAX: &str = "OUTLAST_STORM_BYTES_MAX";
+/// Set to reduce tensors of many types, quantised ones and several at once among them, not f32 alone.
+pub(crate) const TYPES: &str = "OUTLAST_STORM_TYPES";
 pub(crate) const FORK: &str = "OUTLAST_STORM_FORK";
 pub(crate) const STALL_MS: &str = "OUTLAST_STORM_STALL_MS";
 /// A time limit for calls other than [`CALL_TIMEOUT`].
@@ -165,9 +168,8 @@ fn reduce_for_ever(comm: &Arc<Communicator>, min_world: u32) -> Result<(), Error
 
 /// One step of the program: one collective, or four at once.
 struct Round {
-    number: u64,
     count: usize,
-    tags: u64,
+    tasks: Vec<Task>,
 }
 
 impl Round {
@@ -179,48 +181,40 @@ impl Round {
         let size =
             BYTES_MIN << dice.below(u64::from(doublings) + 1).min(dice.below(u64::from(doublings) + 1));
         let odd = dice.below(7) as usize;
-        Self { number, count: size / 4 + odd, tags: if dice.below(3) == 0 { 4 } else { 1 } }
+        let count = size / 4 + odd;
+        let tags = if dice.below(3) == 0 { 1..5 } else { 0..1 };
+        let types = setting(TYPES).is_some();
+        let task = |tag: u64| {
+            let (flavour, tensors) = if types {
+                let flavours = Flavour::ALL.len() as u64;
+                (Flavour::ALL[dice.below(flavours) as usize], [1, 1, 3, 7][dice.below(4) as usize])
+            } else {
+                (Flavour::F32, 1)
+            };
+            Task { flavour, tag, count, tensors, step: number }
+        };
+        Self { count, tasks: tags.map(task).collect() }
     }
 
     /// Whether somebody wants to stop, and how many wait to come in. The same on every member.
     fn reduce(&self, comm: &Arc<Communicator>) -> Result<(bool, u32), Error> {
         let began = micros();
-        let me = worth(&comm.peer_id().to_string());
-        let stop = if STOP.load(Ordering::Relaxed) { 1.0 } else { 0.0 };
-        let fill = |tag: u64| {
-            let mut data: Vec<f32> = (0..self.count).map(|at| me + self.shape(at, tag)).collect();
-            data.push(stop);
-            data
-        };
-        let mut ended = Vec::new();
-        if self.tags == 1 {
-            let mut data = fill(0);
-            let receipt = comm.all_reduce(&mut data, &Call::sum());
-            ended.push((0, data, receipt));
-        } else {
-            // In another order on every peer, because tags may come in any.
-            let mut tags: Vec<_> = (1..=self.tags).collect();
-            tags.rotate_left(comm.rank() % self.tags as usize);
-            let begin = |tag: u64| (tag, comm.all_reduce_async(fill(tag), Call::sum().tag(tag)));
-            let handles: Vec<_> = tags.into_iter().map(begin).collect();
-            ended.extend(handles.into_iter().map(|(tag, handle)| {
-                let (data, receipt) = handle.wait();
-                (tag, data, receipt)
-            }));
-        }
-        let (mut over, mut pending) = (false, 0);
-        let mut failure = None;
-        for (tag, data, receipt) in ended {
-            match receipt {
-                Ok(receipt) => {
-                    self.check(tag, &data, &receipt, began);
-                    over |= data.last().is_some_and(|flag| *flag > 0.0);
+        let mut tasks = self.tasks.clone();
+        // In another order on every peer, because tags may come in any.
+        let places = tasks.len();
+        tasks.rotate_left(comm.rank() % places);
+        let (mut over, mut pending, mut failure) = (false, 0, None);
+        for (task, outcome) in Task::perform_all(tasks, comm, STOP.load(Ordering::Relaxed)) {
+            if let Some(wrong) = outcome.wrong {
+                say(&format!("wrong {task:?}: {wrong}"));
+            }
+            over |= outcome.stop;
+            match outcome.ended {
+                Ok((receipt, hash)) => {
                     pending = pending.max(receipt.pending);
+                    self.tell(&task, &receipt, hash, began);
                 }
                 Err(error) => {
-                    if data != fill(tag) {
-                        say(&format!("wrong the data of a failed call changed ({error})"));
-                    }
                     failure.get_or_insert(error);
                 }
             }
@@ -228,41 +222,16 @@ impl Round {
         failure.map_or(Ok((over, pending)), Err)
     }
 
-    /// What every contributor adds to its own number: different at every place, tag and step.
-    fn shape(&self, at: usize, tag: u64) -> f32 {
-        ((at % 61) as u64 + 64 * tag + self.number % 16) as f32
-    }
-
-    /// Compares every element with the one right sum, and tells the parent what was committed.
-    fn check(&self, tag: u64, data: &[f32], receipt: &Receipt, began: u64) {
+    /// Tells the parent what was committed.
+    fn tell(&self, task: &Task, receipt: &Receipt, hash: u64, began: u64) {
         let ids: Vec<_> = receipt.contributors.iter().map(ToString::to_string).collect();
-        let base: f32 = ids.iter().map(|id| worth(id)).sum();
-        let each = ids.len() as f32;
-        let (flag, values) = data.split_last().expect("a flag");
-        let mut hash = 0xcbf2_9ce4_8422_2325_u64;
-        let mut wrong = 0;
-        for (at, value) in values.iter().enumerate() {
-            wrong += usize::from(value.to_bits() != (base + each * self.shape(at, tag)).to_bits());
-            hash = (hash ^ u64::from(value.to_bits())).wrapping_mul(0x0100_0000_01b3);
-        }
-        hash = (hash ^ u64::from(flag.to_bits())).wrapping_mul(0x0100_0000_01b3);
-        if wrong > 0 || data.len() != self.count + 1 {
-            say(&format!("wrong {wrong} of {} elements in {receipt:?}", data.len()));
-        }
         let mut line = format!("op {} {began}", micros());
         let Receipt { epoch, tag, seq, attempts, pending, .. } = receipt;
         let _ = write!(line, " {epoch} {tag} {seq} {attempts} {pending} {} {hash:x}", ids.join(","));
-        let _ = write!(line, " {} {}", self.count, self.tags);
+        let many = if task.tensors > 1 { "/many" } else { "" };
+        let _ = write!(line, " {} {} {}{many}", self.count, self.tasks.len(), task.flavour.name());
         say(&line);
     }
-}
-
-/// A peer's contribution: a whole number, small enough for exact sums of any few.
-fn worth(id: &str) -> f32 {
-    let hash = id
-        .bytes()
-        .fold(0xcbf2_9ce4_8422_2325_u64, |h, byte| (h ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3));
-    ((hash >> 20) % 100_000) as f32
 }
 
 /// A small generator; the storm's choices need be varied, not secret.

@@ -2,10 +2,13 @@
 //! never taken for the dead. What a stop looks like from outside (a port that accepts and says nothing, a window
 //! that is closed) must not look like anything worse.
 
+use crate::PEERS;
 use crate::herd::{self, Herd, PATIENCE};
 use crate::roles::{STALL_MS, TIMEOUT_MS, micros};
-use crate::{PEERS, all_commit, builder, coordinator};
+use crate::scene::{Scene, builder};
 use std::time::Duration;
+
+const BYTES_MAX: usize = 1 << 18;
 
 fn signal(pid: i32, signal: i32) {
     // SAFETY: a signal to a child that we have not waited for.
@@ -14,113 +17,104 @@ fn signal(pid: i32, signal: i32) {
 
 #[test]
 fn a_stopped_peer_is_waited_for_within_its_stall_budget() {
-    let coordinator = coordinator();
-    let mut herd = crate::herd(&coordinator, 1 << 18);
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    let pid = herd.pid(1);
+    let mut scene = Scene::new(BYTES_MAX);
+    scene.all_come();
+    scene.all_commit(0, PEERS as usize);
+    let pid = scene.herd.pid(1);
     signal(pid, libc::SIGSTOP);
     let stopped = micros();
-    herd.listen(Duration::from_secs(3));
+    scene.herd.listen(Duration::from_secs(3));
     signal(pid, libc::SIGCONT);
     let resumed = micros();
-    all_commit(&mut herd, resumed, PEERS as usize, status);
-    for number in herd.alive() {
+    scene.all_commit(resumed, PEERS as usize);
+    for number in scene.herd.alive() {
         let meanwhile = |commit: &&herd::Commit| commit.at > stopped;
         let lonely =
-            herd.commits(number).iter().filter(meanwhile).find(|commit| commit.contributors.len() != 4);
+            scene.herd.commits(number).iter().filter(meanwhile).find(|commit| commit.contributors.len() != 4);
         assert!(lonely.is_none(), "w{number} went on without the stopped one: {lonely:?}");
-        assert!(herd.outs(number).is_empty(), "w{number} is out: {:?}", herd.outs(number));
+        assert!(scene.herd.outs(number).is_empty(), "w{number} is out: {:?}", scene.herd.outs(number));
     }
-    herd.finish();
-    herd.check("at the end");
+    scene.finish();
 }
 
 #[test]
 fn a_peer_stopped_for_longer_is_left_behind_and_comes_back() {
     let budget = Duration::from_secs(2);
-    let coordinator = builder().stall_budget(budget).start().expect("a coordinator");
-    let mut herd = crate::herd(&coordinator, 1 << 18);
-    herd.set(STALL_MS, budget.as_millis());
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    let pid = herd.pid(1);
+    let mut scene = Scene::of(builder().stall_budget(budget), BYTES_MAX);
+    scene.herd.set(STALL_MS, budget.as_millis());
+    scene.all_come();
+    scene.all_commit(0, PEERS as usize);
+    let pid = scene.herd.pid(1);
     signal(pid, libc::SIGSTOP);
     let stopped = micros();
-    let id = herd.id(1).to_owned();
+    let id = scene.herd.id(1).to_owned();
     let went_on = |herd: &Herd, number: usize| {
         herd.commits(number).iter().find(|commit| !commit.contributors.contains(&id)).map(|commit| commit.at)
     };
     let happened =
-        herd.until(PATIENCE, |herd| [0, 2, 3].iter().all(|number| went_on(herd, *number).is_some()));
-    assert!(happened, "the others never went on:\n{}\n{}", herd.describe(), status());
-    let waited = went_on(&herd, 0).map_or(0, |at| at - stopped);
+        scene.herd.until(PATIENCE, |herd| [0, 2, 3].iter().all(|number| went_on(herd, *number).is_some()));
+    assert!(happened, "the others never went on:\n{}\n{}", scene.herd.describe(), scene.status());
+    let waited = went_on(&scene.herd, 0).map_or(0, |at| at - stopped);
     println!("the others went on after {:.1} s", waited as f64 / 1e6);
     assert!(waited > 1_500_000, "a stall budget of 2 s was cut to {waited} us");
     signal(pid, libc::SIGCONT);
     let resumed = micros();
-    let out = herd.until(PATIENCE, |herd| !herd.outs(1).is_empty());
-    assert!(out, "it never learned that it is out:\n{}\n{}", herd.describe(), status());
-    all_commit(&mut herd, resumed, PEERS as usize, status);
-    println!("after SIGCONT: {:?}", herd.outs(1));
-    herd.finish();
-    herd.check("at the end");
+    let out = scene.herd.until(PATIENCE, |herd| !herd.outs(1).is_empty());
+    assert!(out, "it never learned that it is out:\n{}\n{}", scene.herd.describe(), scene.status());
+    scene.all_commit(resumed, PEERS as usize);
+    println!("after SIGCONT: {:?}", scene.herd.outs(1));
+    scene.finish();
 }
 
 #[test]
 fn a_peer_that_is_stopped_while_others_die_keeps_its_place() {
     // The one that is left needs a link to the stopped one, and nobody can make it: that must not condemn it.
-    let coordinator = coordinator();
-    let mut herd = crate::herd(&coordinator, 1 << 18);
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    let stopped = herd.pid(1);
+    let mut scene = Scene::new(BYTES_MAX);
+    scene.all_come();
+    scene.all_commit(0, PEERS as usize);
+    let stopped = scene.herd.pid(1);
     signal(stopped, libc::SIGSTOP);
-    herd.listen(Duration::from_millis(200));
+    scene.herd.listen(Duration::from_millis(200));
     // A first ring has the order of ranks, and contributors are named in it.
-    let ranks = herd.commits(0).last().map(|commit| commit.contributors.clone()).unwrap_or_default();
-    let place = ranks.iter().position(|id| id == herd.id(1)).expect("it contributes");
+    let ranks = scene.herd.commits(0).last().map(|commit| commit.contributors.clone()).unwrap_or_default();
+    let place = ranks.iter().position(|id| id == scene.herd.id(1)).expect("it contributes");
     for neighbour in [place + 1, place + ranks.len() - 1] {
         let id = &ranks[neighbour % ranks.len()];
-        let number = herd.alive().into_iter().find(|number| herd.id(*number) == id).expect("a worker");
-        herd.kill(number);
+        let number =
+            scene.herd.alive().into_iter().find(|number| scene.herd.id(*number) == id).expect("a worker");
+        scene.herd.kill(number);
     }
     // Longer than a dial may take, and shorter than the stall budget of 10 s.
-    herd.listen(Duration::from_secs(7));
+    scene.herd.listen(Duration::from_secs(7));
     signal(stopped, libc::SIGCONT);
     let resumed = micros();
-    all_commit(&mut herd, resumed, PEERS as usize - 2, status);
-    for number in herd.alive() {
-        assert!(herd.outs(number).is_empty(), "w{number} is out: {:?}\n{}", herd.outs(number), status());
+    scene.all_commit(resumed, PEERS as usize - 2);
+    for number in scene.herd.alive() {
+        assert!(
+            scene.herd.outs(number).is_empty(),
+            "w{number} is out: {:?}\n{}",
+            scene.herd.outs(number),
+            scene.status()
+        );
     }
-    herd.finish();
-    herd.check("at the end");
+    scene.finish();
 }
 
 #[test]
 fn a_call_that_times_out_names_the_stopped_peer_its_health_and_its_last_call() {
-    let coordinator = coordinator();
-    let mut herd = crate::herd(&coordinator, 1 << 18);
-    herd.set(TIMEOUT_MS, 3_000);
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    signal(herd.pid(1), libc::SIGSTOP);
+    let mut scene = Scene::new(BYTES_MAX);
+    scene.herd.set(TIMEOUT_MS, 3_000);
+    scene.all_come();
+    scene.all_commit(0, PEERS as usize);
+    signal(scene.herd.pid(1), libc::SIGSTOP);
     let timed_out = |herd: &Herd, number: usize| {
         let said = format!("w{number}: error timed out waiting for ");
         herd.faults.iter().find(|fault| fault.starts_with(&said)).cloned()
     };
     let all = |herd: &Herd| [0, 2, 3].iter().all(|number| timed_out(herd, *number).is_some());
-    assert!(herd.until(PATIENCE, all), "{:?}\n{}", herd.faults, status());
+    assert!(scene.herd.until(PATIENCE, all), "{:?}\n{}", scene.herd.faults, scene.status());
     for number in [0, 2, 3] {
-        let text = timed_out(&herd, number).unwrap_or_default();
+        let text = timed_out(&scene.herd, number).unwrap_or_default();
         println!("{text}");
         let named = text.find("w1 ").map(|at| &text[at..]).unwrap_or_default();
         let words = named.split(')').next().unwrap_or_default();
@@ -132,22 +126,23 @@ fn a_call_that_times_out_names_the_stopped_peer_its_health_and_its_last_call() {
 #[test]
 #[ignore = "long: make soak"]
 fn a_process_that_stood_still_beyond_every_deadline_learns_how_its_call_ended() {
-    let coordinator = coordinator();
-    let mut herd = crate::herd(&coordinator, 1 << 18);
-    herd.set(TIMEOUT_MS, 1_000);
-    herd.spawn_all(PEERS);
-    let run = "default".parse().expect("a run id");
-    let status = || format!("{:?}", coordinator.status(&run));
-    all_commit(&mut herd, 0, PEERS as usize, status);
-    let pid = herd.pid(1);
+    let mut scene = Scene::new(BYTES_MAX);
+    scene.herd.set(TIMEOUT_MS, 1_000);
+    scene.all_come();
+    scene.all_commit(0, PEERS as usize);
+    let pid = scene.herd.pid(1);
     signal(pid, libc::SIGSTOP);
     // The call's time, the verdict's grace and the last resort together are 16 s.
-    herd.listen(Duration::from_secs(20));
+    scene.herd.listen(Duration::from_secs(20));
     signal(pid, libc::SIGCONT);
     let ended = |herd: &Herd| {
         !herd.outs(1).is_empty() || herd.faults.iter().any(|fault| fault.starts_with("w1: error"))
     };
-    assert!(herd.until(PATIENCE, ended), "{:?}\n{}", herd.faults, status());
-    println!("{:?} {:?}", herd.outs(1), herd.faults);
-    assert!(!herd.faults.iter().any(|fault| fault.contains("a bug in Outlast")), "{:?}", herd.faults);
+    assert!(scene.herd.until(PATIENCE, ended), "{:?}\n{}", scene.herd.faults, scene.status());
+    println!("{:?} {:?}", scene.herd.outs(1), scene.herd.faults);
+    assert!(
+        !scene.herd.faults.iter().any(|fault| fault.contains("a bug in Outlast")),
+        "{:?}",
+        scene.herd.faults
+    );
 }

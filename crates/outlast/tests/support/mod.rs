@@ -1,6 +1,8 @@
 //! A group of data planes in one process, connected by real sockets on loopback.
 #![allow(dead_code, reason = "each test binary uses its part of this page")]
 
+pub(crate) mod moments;
+
 use outlast::executor::{Abort, Buffers, DataPlane, DataSettings, LinkEvent, OpSpec, Performed, Stopped};
 use outlast::fork::Guarded;
 use outlast::link::{Dial, PlainDialer, TcpSettings, TcpWire, Wire, read_plain_hello};
@@ -29,6 +31,15 @@ struct WrappingDialer(PlainDialer, Wrap);
 impl Dial for WrappingDialer {
     fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> std::io::Result<Box<dyn Wire>> {
         self.0.dial(peer, address, deadline).map(|wire| (self.1)(wire))
+    }
+
+    fn dial_stripe(
+        &self,
+        peer: PeerId,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> std::io::Result<Box<dyn Wire>> {
+        self.0.dial_stripe(peer, address, deadline).map(|wire| (self.1)(wire))
     }
 }
 
@@ -62,10 +73,15 @@ impl Member {
                     return;
                 }
                 let Ok(mut stream) = stream else { continue };
-                let Ok(peer) = read_plain_hello(&mut stream, PATIENCE) else { continue };
+                let Ok(hello) = read_plain_hello(&mut stream, PATIENCE) else { continue };
                 let Ok(stream) = Guarded::new(stream) else { continue };
                 let Ok(wire) = TcpWire::new(stream, &TcpSettings::default()) else { continue };
-                taker.accept(peer, wrap(Box::new(wire)));
+                let wire = wrap(Box::new(wire));
+                if hello.is_stripe {
+                    taker.accept_stripe(hello.peer, wire);
+                } else {
+                    taker.accept(hello.peer, wire);
+                }
             }
         });
         Self { id, address, plane, events, stop, listening: Some(listening) }

@@ -10,6 +10,7 @@ pub mod frame;
 pub mod plan;
 pub mod ring;
 pub mod stream;
+pub mod striping;
 mod types;
 
 pub use fingerprint::{Fingerprint, OpKind};

@@ -3,11 +3,14 @@
 //! All members do the same in the same order; how often is rank 0's wish, which it tells the others by a sum
 //! to which they add nothing. The member with number 0 prints.
 
+use super::stream;
 use crate::ExitCode;
 use anyhow::{Context as _, bail};
+use clap::ValueEnum;
+use half::bf16;
 use outlast::Communicator;
 use outlast::bare_ring::BareRing;
-use outlast::communicator::{Call, Encryption};
+use outlast::communicator::{Call, Encryption, Quantisation};
 use outlast::membership::Preset;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -39,6 +42,74 @@ pub(super) struct Member {
     ring: bool,
     #[arg(long)]
     seconds: f64,
+    /// Where to listen.
+    #[arg(long)]
+    listen: SocketAddr,
+    #[arg(long, value_enum, value_delimiter = ',')]
+    types: Vec<Kind>,
+    /// Measure what plain streams carry around the ring.
+    #[arg(long)]
+    streams: bool,
+}
+
+/// What is reduced, and how it is moved.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(super) enum Kind {
+    F32,
+    Bf16,
+    /// f32, quantised
+    Int8,
+    /// f32, quantised
+    Int4,
+}
+
+impl Kind {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::F32 => "f32",
+            Self::Bf16 => "bf16",
+            Self::Int8 => "int8",
+            Self::Int4 => "int4",
+        }
+    }
+
+    /// How far from the exact result of ones, twos, .. one may be, as a share of it.
+    fn tolerance(self, world: usize) -> f32 {
+        match self {
+            Self::F32 | Self::Bf16 => 0.0,
+            Self::Int8 => 1.01 * world as f32 / 254.0,
+            Self::Int4 => 1.01 * world as f32 / 14.0,
+        }
+    }
+}
+
+/// The memory of all contenders.
+struct Tensors {
+    f32: Vec<f32>,
+    bf16: Vec<bf16>,
+}
+
+impl Tensors {
+    fn new(elements: usize, kinds: &[Kind]) -> Self {
+        let halves = if kinds.contains(&Kind::Bf16) { elements } else { 0 };
+        Self { f32: vec![0.0; elements], bf16: vec![bf16::ZERO; halves] }
+    }
+
+    fn fill(&mut self, value: f32) {
+        self.f32.fill(value);
+        self.bf16.fill(bf16::from_f32(value));
+    }
+
+    /// The first element that is further from `expected` than it may be.
+    fn wrong(&self, kind: Kind, expected: f32, world: usize) -> Option<f32> {
+        let slack = kind.tolerance(world) * expected;
+        let right = expected - slack..=expected + slack;
+        let off = |value: &f32| !right.contains(value);
+        match kind {
+            Kind::Bf16 => self.bf16.iter().map(|value| value.to_f32()).find(|value| off(value)),
+            _ => self.f32.iter().copied().find(|value| off(value)),
+        }
+    }
 }
 
 pub(super) fn run(args: &Member) -> anyhow::Result<ExitCode> {
@@ -47,63 +118,85 @@ pub(super) fn run(args: &Member) -> anyhow::Result<ExitCode> {
     let encryption = if args.encryption == "off" { Encryption::Off } else { Encryption::On };
     let comm = Communicator::builder()
         .coordinator(&*args.coordinator)
-        .listen((Ipv4Addr::LOCALHOST, 0).into())
-        .preset(Preset::Local)
+        .listen(args.listen)
+        .preset(if args.streams { Preset::Lan } else { Preset::Local })
         .name(format!("bench-{}", args.number))
         .timeout(TIMEOUT)
         .encryption(encryption)
         .start()?;
     comm.connect(args.world)?;
     let rank = comm.rank();
-    let mut ring = BareRing::listen(rank)?;
-    let mut ports = vec![0_i64; comm.world_size()];
-    ports[rank] = i64::from(ring.address().port());
-    comm.all_reduce(&mut ports, &Call::sum())?;
-    let addresses: Vec<_> = ports.iter().map(|port| loopback(*port)).collect::<Result<_, _>>()?;
-    ring.open(&addresses);
-
+    let mut ring = if args.ring { Some(bare_ring(&comm)?) } else { None };
     let bench = Bench { comm, rank, budget: Duration::from_secs_f64(args.seconds) };
-    let largest = args.bytes.iter().copied().max().unwrap_or(0);
-    let mut tensor = vec![0_f32; largest / size_of::<f32>()];
-    for bytes in &args.bytes {
-        let tensor = &mut tensor[..bytes / size_of::<f32>()];
-        let voted = |tensor: &mut [f32]| bench.comm.all_reduce(tensor, &Call::sum()).map(drop);
-        let mut contenders: Vec<Contender<'_>> = Vec::new();
-        if args.votes {
-            contenders.push(("votes", Box::new(|tensor| Ok(voted(tensor)?))));
-        }
-        if args.ring {
-            contenders.push(("ring", Box::new(|tensor| Ok(ring.all_reduce(tensor)?))));
-        }
-        let figures = bench.measure(&mut contenders, tensor)?;
+    let tell = |line: serde_json::Value| -> anyhow::Result<()> {
         // Ranks follow the order of arrival; whoever started us listens to the first that it started.
         if args.number == 0 {
-            for figure in figures {
-                let line = serde_json::json!({
-                    "world": args.world, "bytes": bytes, "what": figure.what, "encryption": encryption.to_string(),
-                    "median": figure.median, "best": figure.best, "p99": figure.p99,
-                    "processor": figure.processor, "repetitions": figure.repetitions,
-                });
-                let mut out = std::io::stdout().lock();
-                writeln!(out, "{line}")?;
-                out.flush()?;
-            }
+            let mut out = std::io::stdout().lock();
+            writeln!(out, "{line}")?;
+            out.flush()?;
         }
+        Ok(())
+    };
+    let streams = || -> anyhow::Result<()> {
+        if args.streams {
+            let bits = stream::around_the_ring(&bench.comm, args.listen.ip())?;
+            tell(serde_json::json!({ "world": args.world, "what": "streams", "bits_per_second": bits }))?;
+        }
+        Ok(())
+    };
+    for bytes in &args.bytes {
+        let elements = bytes / size_of::<f32>();
+        let mut tensors = Tensors::new(elements, &args.types);
+        let mut contenders: Vec<Contender<'_>> = Vec::new();
+        for kind in args.types.iter().filter(|_| args.votes) {
+            let reduce = |tensors: &mut Tensors| Ok(bench.reduce(*kind, tensors)?);
+            contenders.push(Contender { what: "votes", kind: *kind, reduce: Box::new(reduce) });
+        }
+        if let Some(ring) = &mut ring {
+            let reduce = |tensors: &mut Tensors| Ok(ring.all_reduce(&mut tensors.f32)?);
+            contenders.push(Contender { what: "ring", kind: Kind::F32, reduce: Box::new(reduce) });
+        }
+        streams()?;
+        for figure in bench.measure(&mut contenders, &mut tensors)? {
+            tell(serde_json::json!({
+                "world": args.world, "bytes": bytes, "what": figure.what, "encryption": encryption.to_string(),
+                "type": figure.kind.name(), "median": figure.median, "best": figure.best, "p99": figure.p99,
+                "processor": figure.processor, "repetitions": figure.repetitions,
+            }))?;
+        }
+        streams()?;
     }
     // A link that closes early would look like a failure.
     bench.comm.barrier(&Call::sum())?;
     Ok(ExitCode::SUCCESS)
 }
 
-fn loopback(port: i64) -> anyhow::Result<SocketAddr> {
-    Ok((Ipv4Addr::LOCALHOST, u16::try_from(port).context("a member told no port")?).into())
+/// The same members as a ring without votes, on loopback.
+fn bare_ring(comm: &Communicator) -> anyhow::Result<BareRing> {
+    let rank = comm.rank();
+    let mut ring = BareRing::listen(rank)?;
+    let mut ports = vec![0_i64; comm.world_size()];
+    ports[rank] = i64::from(ring.address().port());
+    comm.all_reduce(&mut ports, &Call::sum())?;
+    let loopback = |port: &i64| -> anyhow::Result<SocketAddr> {
+        Ok((Ipv4Addr::LOCALHOST, u16::try_from(*port).context("a member told no port")?).into())
+    };
+    ring.open(&ports.iter().map(loopback).collect::<Result<Vec<_>, _>>()?);
+    Ok(ring)
 }
 
-type Contender<'a> = (&'static str, Box<dyn FnMut(&mut [f32]) -> anyhow::Result<()> + 'a>);
+type Reduce<'a> = dyn FnMut(&mut Tensors) -> anyhow::Result<()> + 'a;
+
+struct Contender<'a> {
+    what: &'static str,
+    kind: Kind,
+    reduce: Box<Reduce<'a>>,
+}
 
 /// Seconds.
 struct Figure {
     what: &'static str,
+    kind: Kind,
     median: f64,
     best: f64,
     p99: f64,
@@ -118,23 +211,42 @@ struct Bench {
 }
 
 impl Bench {
+    fn reduce(&self, kind: Kind, tensors: &mut Tensors) -> Result<(), outlast::communicator::Error> {
+        let call = match kind {
+            Kind::F32 | Kind::Bf16 => Call::sum(),
+            Kind::Int8 => Call::sum().quantise(Quantisation::Int8),
+            Kind::Int4 => Call::sum().quantise(Quantisation::Int4),
+        };
+        match kind {
+            Kind::Bf16 => self.comm.all_reduce(&mut tensors.bf16, &call)?,
+            _ => self.comm.all_reduce(&mut tensors.f32, &call)?,
+        };
+        Ok(())
+    }
+
     /// Lets the contenders take turns of a few operations. The first of a turn is not counted: members end an
     /// operation of the contender before at different moments, and whoever comes next would pay for it.
-    fn measure(&self, contenders: &mut [Contender<'_>], tensor: &mut [f32]) -> anyhow::Result<Vec<Figure>> {
+    fn measure(
+        &self,
+        contenders: &mut [Contender<'_>],
+        tensors: &mut Tensors,
+    ) -> anyhow::Result<Vec<Figure>> {
         let world = self.comm.world_size();
-        for (what, reduce) in contenders.iter_mut() {
+        for contender in contenders.iter_mut() {
             for _ in 0..WARM_UP {
-                tensor.fill(self.rank as f32 + 1.0);
-                reduce(tensor)?;
+                tensors.fill(self.rank as f32 + 1.0);
+                (contender.reduce)(tensors)?;
             }
             let expected = (world * (world + 1) / 2) as f32;
-            if let Some(wrong) = tensor.iter().find(|sum| sum.to_bits() != expected.to_bits()) {
-                bail!("{what}: {wrong} instead of {expected} among {} elements", tensor.len());
+            let (what, kind) = (contender.what, contender.kind);
+            if let Some(wrong) = tensors.wrong(kind, expected, world) {
+                let elements = tensors.f32.len();
+                bail!("{what} {}: {wrong} instead of {expected} among {elements} elements", kind.name());
             }
         }
-        tensor.fill(0.0);
+        tensors.fill(0.0);
         let started = Instant::now();
-        contenders.iter_mut().try_for_each(|(_, reduce)| reduce(tensor))?;
+        contenders.iter_mut().try_for_each(|contender| (contender.reduce)(tensors))?;
         let once = started.elapsed().max(Duration::from_micros(1)) / contenders.len().max(1) as u32;
         let wish = (self.budget.as_secs_f64() / once.as_secs_f64()) as i64;
         let mut repetitions = [if self.rank == 0 { wish.clamp(REPETITIONS_MIN, REPETITIONS_MAX) } else { 0 }];
@@ -142,21 +254,22 @@ impl Bench {
         let mut times = vec![Vec::new(); contenders.len()];
         let mut processor = vec![0.0; contenders.len()];
         for _ in 0..repetitions[0].max(1).cast_unsigned().div_ceil(TURN) {
-            for (at, (_, reduce)) in contenders.iter_mut().enumerate() {
-                reduce(tensor)?;
+            for (at, contender) in contenders.iter_mut().enumerate() {
+                (contender.reduce)(tensors)?;
                 for _ in 0..TURN {
                     let (before, started) = (processor_seconds(), Instant::now());
-                    reduce(tensor)?;
+                    (contender.reduce)(tensors)?;
                     times[at].push(started.elapsed().as_secs_f64());
                     processor[at] += processor_seconds() - before;
                 }
             }
         }
-        let figure = |((what, _), (mut times, processor)): (&Contender<'_>, (Vec<f64>, f64))| {
+        let figure = |(contender, (mut times, processor)): (&Contender<'_>, (Vec<f64>, f64))| {
             times.sort_by(f64::total_cmp);
             let count = times.len();
             let (median, best, p99) = (times[count / 2], times[0], times[(count * 99 / 100).min(count - 1)]);
-            Figure { what, median, best, p99, processor: processor / count as f64, repetitions: count }
+            let (what, kind, processor) = (contender.what, contender.kind, processor / count as f64);
+            Figure { what, kind, median, best, p99, processor, repetitions: count }
         };
         Ok(contenders.iter().zip(times.into_iter().zip(processor)).map(figure).collect())
     }

@@ -30,6 +30,7 @@ impl Engine {
         self.probe(successor.and_then(|peer| self.outgoing.get(&peer).copied()));
         self.probe(predecessor.and_then(|peer| self.incoming.get(&peer).copied()));
         let before = self.epochs.insert(group, open);
+        self.close_needless_stripes();
         self.leave_epochs_before(group, epoch);
         let gone = before.into_iter().flat_map(|before| before.addresses.into_keys());
         self.drop_strangers(gone.collect());

@@ -23,6 +23,7 @@ impl Engine {
         if let Some(old) = links.insert(peer, id) {
             self.lost(old, &Broken::Misbehaved("replaced by a newer connection".to_owned()));
         }
+        self.linked(peer, role);
         self.report(peer, role, None);
         id
     }
@@ -88,6 +89,10 @@ impl Engine {
     /// A connection is gone: attempts with bytes on it end, others get another one.
     pub(super) fn lost(&mut self, id: ConnId, broken: &Broken) {
         let Some(mut conn) = self.conns.remove(&id) else { return };
+        if let Some(primary) = conn.primary {
+            return self.lost_stripe(conn, primary, broken);
+        }
+        let mut stripes = self.take_stripes(&conn);
         let (peer, role, error) = (conn.peer, conn.role, broken.to_string());
         tracing::debug!(?peer, ?role, error, "a data link broke");
         let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
@@ -105,8 +110,9 @@ impl Engine {
             }
         };
         for op in self.desk.ids(uses) {
-            let begun = conn.is_sending(op);
+            let begun = conn.is_sending(op) || stripes.iter().any(|stripe| stripe.is_sending(op));
             conn.detach(&mut self.desk, op);
+            stripes.iter_mut().for_each(|stripe| stripe.detach(&mut self.desk, op));
             let Some(operation) = self.desk.get_mut(op) else { continue };
             let is_transfer = operation.parts.end.is_some();
             let (moved, done, redials) = if towards {
@@ -114,6 +120,7 @@ impl Engine {
                 let done = operation.is_done_sending(lane);
                 let lane = &mut operation.outgoing[lane];
                 lane.conn = None;
+                lane.stripes.clear();
                 // What was allowed on the old connection must be allowed anew.
                 if is_transfer {
                     lane.granted = None;

@@ -1,0 +1,25 @@
+"""What every table of RESULTS.md needs."""
+
+import pathlib
+
+RESULTS = pathlib.Path("bench/RESULTS.md")
+
+
+def middle(values: list[float]) -> float:
+    return sorted(values)[len(values) // 2]
+
+
+def size(count: int) -> str:
+    return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
+
+
+def replace_section(name: str, section: str) -> None:
+    """Replaces the marked section of that name, or appends it."""
+    begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+    whole = RESULTS.read_text()
+    if begin in whole:
+        before, rest = whole.split(begin, 1)
+        after = rest.split(end, 1)[1]
+    else:
+        before, after = whole.rstrip("\n") + "\n\n", "\n"
+    RESULTS.write_text(f"{before}{begin}\n{section}{end}{after}")

@@ -1,0 +1,200 @@
+//! The engine's streams: more than one for a link that one does not fill.
+//!
+//! A link is one authenticated connection, and everything that must be in order goes over it: what is sent before
+//! the other end's call, credits, transfers, chains. A large ring may use more streams of the same link for its
+//! blocks. How many is for [`Striping`] to say, from what the kernel measured while calls ran; links within a host
+//! are never measured, so they cost nothing and stay as they are.
+//!
+//! A link is as good as each of its streams. One that breaks breaks the link, which is reported and dialled again
+//! with one stream: so an abort, a retry and a report mean the same with one stream as with eight. The sending
+//! end closes streams that it does not want any more between calls, after everything that they carried; a stream
+//! that ends between two frames is therefore no loss to the receiving end.
+
+use super::super::ConnId;
+use super::super::conn::{Broken, Conn, Role};
+use super::super::operation::Operation;
+use super::{Engine, Output};
+use crate::clock;
+use crate::link::Wire;
+use outlast_proto::collective::striping::{STREAMS_MAX, Sample, Striping};
+use outlast_proto::id::PeerId;
+use std::io;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+/// What may wait in the kernel per stream, where there are several: enough for the line while we look elsewhere,
+/// and little enough that a stream that stands still does not swallow what others could carry.
+const QUEUE_BYTES: u32 = 256 << 10;
+/// The fastest that a way to another host is expected to be, in bytes per second: what is under way covers a
+/// round trip at that speed..
+const SPEED_MAX: u128 = 1_000_000_000;
+/// ..up to this much.
+const WINDOW_MAX: usize = 32 << 20;
+
+/// The streams of one outgoing link beyond the first.
+#[derive(Debug, Default)]
+pub(super) struct Stripes {
+    pub(super) conns: Vec<ConnId>,
+    dialling: u8,
+    policy: Striping,
+}
+
+impl Engine {
+    /// A link was made: it may be measured, and its way may be long.
+    pub(super) fn linked(&mut self, peer: PeerId, role: Role) {
+        if role == Role::Outgoing {
+            let measurable = self.outgoing.get(&peer).and_then(|id| self.conns.get(id)?.gauge()).is_some();
+            match self.stripes.get_mut(&peer) {
+                Some(stripes) => (stripes.conns, stripes.dialling) = (Vec::new(), 0),
+                None if measurable => drop(self.stripes.insert(peer, Stripes::default())),
+                None => {}
+            }
+        }
+        self.measure_ways();
+    }
+
+    /// Fits what operations have under way to the longest way to another host.
+    fn measure_ways(&self) {
+        let ways = self.conns.values().filter_map(|conn| Some(conn.gauge()?.round_trip));
+        let longest = ways.max().unwrap_or(Duration::ZERO);
+        let bytes = usize::try_from(longest.as_nanos() * SPEED_MAX / 1_000_000_000).unwrap_or(WINDOW_MAX);
+        self.window.store(bytes.min(WINDOW_MAX).max(self.window_min), Ordering::Relaxed);
+    }
+
+    /// A call ended well: what does it say about the link to the next member?
+    pub(super) fn learn_from(&mut self, operation: &Operation) {
+        let (Some(lane), false) = (operation.outgoing.first(), operation.readings.is_empty()) else { return };
+        let (mut bytes, mut busy) = (0, Duration::ZERO);
+        for (id, before) in &operation.readings {
+            let Some(now) = self.conns.get(id).and_then(Conn::gauge) else { return };
+            bytes += now.acknowledged.saturating_sub(before.acknowledged);
+            busy = busy.max(now.busy.saturating_sub(before.busy));
+        }
+        let peer = lane.peer;
+        let Some(stripes) = self.stripes.get_mut(&peer) else { return };
+        let sample = Sample { bytes, elapsed: operation.started.elapsed(), busy };
+        if let Some(decision) = stripes.policy.handle_call(clock::now(), sample) {
+            tracing::debug!(%peer, ?decision, "the streams of a link");
+        }
+        self.fit_streams(peer);
+    }
+
+    /// Opens streams that are wanted, and closes those that are not wanted any more and rest.
+    fn fit_streams(&mut self, peer: PeerId) {
+        let Some(stripes) = self.stripes.get_mut(&peer) else { return };
+        let Some(primary) = self.outgoing.get(&peer).copied() else { return };
+        let wanted = usize::from(stripes.policy.streams()) - 1;
+        let address = self.epochs.values().find_map(|open| open.addresses.get(&peer).copied());
+        while let Some(address) = address
+            && stripes.conns.len() + usize::from(stripes.dialling) < wanted
+        {
+            stripes.dialling += 1;
+            self.outputs.push(Output::DialStripe { peer, address, primary });
+        }
+        let surplus = stripes.conns.split_off(stripes.conns.len().min(wanted));
+        for id in surplus {
+            if self.desk.iter().any(|(_, operation)| operation.lane_towards(id).is_some()) {
+                // Looked at again when the next call ends.
+                stripes.conns.push(id);
+            } else {
+                self.conns.remove(&id);
+            }
+        }
+        let limit = if stripes.conns.is_empty() { None } else { Some(QUEUE_BYTES) };
+        let conns = stripes.conns.iter().chain([&primary]);
+        for conn in conns.filter_map(|id| self.conns.get(id)) {
+            // Without it streams are used less evenly, and that is all.
+            let _ = conn.limit_queue(limit);
+        }
+    }
+
+    pub(super) fn dialled_stripe(
+        &mut self,
+        peer: PeerId,
+        primary: ConnId,
+        result: io::Result<Box<dyn Wire>>,
+    ) {
+        // The link it was for may be gone, and with it the streams that were wanted.
+        if self.closed || self.outgoing.get(&peer) != Some(&primary) {
+            return;
+        }
+        let Some(stripes) = self.stripes.get_mut(&peer) else { return };
+        stripes.dialling = stripes.dialling.saturating_sub(1);
+        match result {
+            Ok(wire) => {
+                let id = self.add_stripe(peer, Role::Outgoing, primary, wire);
+                if let Some(stripes) = self.stripes.get_mut(&peer) {
+                    stripes.conns.push(id);
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%peer, %error, "one more stream could not be made");
+                stripes.policy.handle_lost(clock::now(), stripes.conns.len() as u8 + 1);
+            }
+        }
+        self.fit_streams(peer);
+    }
+
+    /// The previous member opens one more stream of its link to us.
+    pub(super) fn accepted_stripe(&mut self, peer: PeerId, wire: Box<dyn Wire>) {
+        let Some(primary) = self.incoming.get(&peer).copied() else { return };
+        let open = self.conns.values().filter(|conn| conn.primary == Some(primary)).count();
+        if !self.closed && open + 1 < usize::from(STREAMS_MAX) {
+            self.add_stripe(peer, Role::Incoming, primary, wire);
+        }
+    }
+
+    fn add_stripe(&mut self, peer: PeerId, role: Role, primary: ConnId, wire: Box<dyn Wire>) -> ConnId {
+        self.next_id += 1;
+        let id = ConnId(self.next_id);
+        let mut conn = Conn::new(id, peer, role, wire);
+        conn.primary = Some(primary);
+        self.conns.insert(id, conn);
+        id
+    }
+
+    /// One stream of a link is gone.
+    pub(super) fn lost_stripe(&mut self, conn: Conn, primary: ConnId, broken: &Broken) {
+        let closed = matches!(broken, Broken::Closed) && conn.is_between_frames();
+        if conn.role == Role::Incoming && closed {
+            return;
+        }
+        let (id, peer) = (conn.id, conn.peer);
+        let is_outgoing = conn.role == Role::Outgoing;
+        // What it carried is let go of together with the link.
+        self.conns.insert(id, conn);
+        if is_outgoing && let Some(stripes) = self.stripes.get_mut(&peer) {
+            stripes.policy.handle_lost(clock::now(), 1);
+        }
+        let error = format!("one of its streams broke: {broken}");
+        self.lost(primary, &Broken::Io(io::Error::other(error)));
+    }
+
+    /// The streams of a link that is gone.
+    pub(super) fn take_stripes(&mut self, link: &Conn) -> Vec<Conn> {
+        let of_link = |conn: &Conn| conn.primary == Some(link.id);
+        let ids: Vec<_> = self.conns.values().filter(|conn| of_link(conn)).map(|conn| conn.id).collect();
+        if link.role == Role::Outgoing
+            && let Some(stripes) = self.stripes.get_mut(&link.peer)
+        {
+            (stripes.conns, stripes.dialling) = (Vec::new(), 0);
+        }
+        ids.into_iter().filter_map(|id| self.conns.remove(&id)).collect()
+    }
+
+    /// Streams to members that are no longer next in any ring are closed.
+    pub(super) fn close_needless_stripes(&mut self) {
+        let successors: Vec<_> = self.epochs.values().filter_map(|open| open.successor).collect();
+        let needless: Vec<_> =
+            self.stripes.keys().filter(|peer| !successors.contains(peer)).copied().collect();
+        for peer in needless {
+            if let Some(stripes) = self.stripes.get_mut(&peer) {
+                stripes.policy = Striping::default();
+            }
+            self.fit_streams(peer);
+            if !self.outgoing.contains_key(&peer) {
+                self.stripes.remove(&peer);
+            }
+        }
+    }
+}
