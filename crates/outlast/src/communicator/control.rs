@@ -37,6 +37,9 @@ const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// The connection's task looks at the line when no call has done so for this long: a program that makes one call
 /// after the other keeps the wheel between them.
 const TASK_PAUSE: Duration = Duration::from_millis(5);
+/// While calls hold the wheel the task asks ever less often, down to this: each time costs them a moment of a
+/// core, and all that waits for the task is news that no call waits for.
+const TASK_PAUSE_MAX: Duration = Duration::from_millis(40);
 
 /// What a call's thread is told.
 #[derive(Debug)]
@@ -533,14 +536,16 @@ impl Control {
         // Whoever waits without a line has one now.
         self.wheel.ring();
         self.data.ring();
+        let mut pause = TASK_PAUSE;
         while !line.is_over() && !line.is_hung_up() {
             if self.wheel.is_held(TASK_PAUSE) && !line.is_blocked() {
                 tokio::select! {
                     () = line.wanted() => {}
-                    () = tokio::time::sleep(TASK_PAUSE) => {}
+                    () = tokio::time::sleep(pause) => pause = (2 * pause).min(TASK_PAUSE_MAX),
                 }
                 continue;
             }
+            pause = TASK_PAUSE;
             if let Err(error) = self.watch_line(&line).await {
                 tracing::warn!(%error, "cannot wait for the coordinator");
                 break;

@@ -34,8 +34,8 @@ use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
 use tokio::sync::Notify;
 
-/// How long a message that needs no answer may wait for the next one. Most small collectives are shorter.
-const LINGER: Duration = Duration::from_millis(1);
+/// How long a message that needs no answer may wait for the next one: most collectives are shorter.
+const LINGER: Duration = Duration::from_millis(10);
 /// Bytes that wait for the connection; more means that it does not move.
 const OUTGOING_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
 /// Read at once; the frames in it are cut out before the next read.
@@ -239,5 +239,151 @@ pub(super) struct Watched(Arc<Line>);
 impl AsRawFd for Watched {
     fn as_raw_fd(&self) -> RawFd {
         self.0.socket.as_fd().as_raw_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::coordinator;
+    use crate::port::{self, Port, Routes, Serving};
+    use crate::runtime;
+    use crate::security::{RunKeys, RunSecret, TlsIdentity, fresh_peer_id};
+    use outlast_proto::wire::decode;
+    use std::sync::mpsc;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    /// A line, and the coordinator's end of it.
+    fn line() -> (Line, ControlFrames, Serving) {
+        let keys = RunKeys::derive(&RunSecret::generate(), &"run".parse().unwrap());
+        let (runtime, peer) = (runtime::handle().unwrap(), fresh_peer_id());
+        let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+        let (taken, greeted) = mpsc::channel();
+        let spawner = runtime.clone();
+        let routes = Routes::new().route(port::CONTROL, move |stream| {
+            let taken = taken.clone();
+            spawner.spawn(async move {
+                let greeted = port::greet(stream, peer, PATIENCE).await.unwrap();
+                taken.send(greeted.frames).unwrap();
+            });
+        });
+        let serving = port.serve(&runtime, TlsIdentity::derived(&keys, peer), routes).unwrap();
+        let (me, address) = (fresh_peer_id(), port.address().to_string());
+        let identity = TlsIdentity::derived(&keys, me);
+        let dialled =
+            runtime.block_on(coordinator::dial(&address, &identity, me, PATIENCE, PATIENCE)).unwrap();
+        let line = {
+            let _inside = runtime.enter();
+            Line::new(dialled, PATIENCE).unwrap()
+        };
+        (line, greeted.recv_timeout(PATIENCE).unwrap(), serving)
+    }
+
+    fn next(frames: &mut ControlFrames) -> Option<Vec<u8>> {
+        let reading = async { tokio::time::timeout(PATIENCE, frames.next()).await };
+        runtime::handle().unwrap().block_on(reading).expect("something came").unwrap()
+    }
+
+    /// Receives until there are so many frames or the line is over.
+    fn receive(line: &Line, count: usize) -> Vec<Vec<u8>> {
+        let (deadline, mut all) = (Instant::now() + PATIENCE, Vec::new());
+        while all.len() < count && !line.is_over() {
+            assert!(Instant::now() < deadline, "only {} frames came", all.len());
+            line.receive(|frame| {
+                all.push(frame.to_vec());
+                true
+            });
+            std::thread::yield_now();
+        }
+        all
+    }
+
+    #[test]
+    fn what_is_put_waits_for_the_flush_and_keeps_its_order() {
+        let (line, mut frames, _serving) = line();
+        assert_eq!(line.due(), None, "nothing waits");
+        for _ in 0..3 {
+            assert!(line.put(&ToCoordinator::AskStatus));
+        }
+        assert!(line.due().is_some_and(|left| left <= LINGER));
+        line.flush();
+        assert_eq!(line.due(), None);
+        for _ in 0..3 {
+            let message: ToCoordinator = decode(&next(&mut frames).unwrap()).unwrap();
+            assert_eq!(message, ToCoordinator::AskStatus);
+        }
+    }
+
+    #[test]
+    fn what_waited_long_enough_is_due() {
+        let (line, mut frames, _serving) = line();
+        assert!(line.put(&ToCoordinator::AskStatus));
+        let deadline = Instant::now() + PATIENCE;
+        while line.due().is_some() {
+            assert!(Instant::now() < deadline);
+            line.flush_if_due();
+        }
+        assert!(next(&mut frames).is_some());
+    }
+
+    #[test]
+    fn frames_come_whole_and_in_order_however_they_are_cut() {
+        let (line, mut frames, _serving) = line();
+        let sent: Vec<Vec<u8>> =
+            (0..40_u32).map(|number| vec![number as u8; number as usize * 997]).collect();
+        let sending = frames.send_all(sent.iter().map(Vec::as_slice));
+        runtime::handle().unwrap().block_on(sending).unwrap();
+        assert_eq!(receive(&line, sent.len()), sent);
+    }
+
+    #[test]
+    fn a_socket_that_takes_no_more_blocks_the_line_until_it_does() {
+        let (line, mut frames, _serving) = line();
+        let message = ToCoordinator::AskStatus;
+        let mut put = 0_usize;
+        while !line.is_blocked() {
+            for _ in 0..100_000 {
+                assert!(line.put(&message), "the socket takes less than may wait");
+                put += 1;
+            }
+            line.flush();
+        }
+        assert_eq!(line.due(), None, "it waits for the socket, not for the clock");
+        for _ in 0..put {
+            if line.is_blocked() {
+                line.flush();
+            }
+            assert!(next(&mut frames).is_some());
+        }
+        line.flush();
+        assert!(!line.is_blocked());
+    }
+
+    #[test]
+    fn a_closed_or_senseless_connection_is_over() {
+        let (line, frames, _serving) = line();
+        drop(frames);
+        receive(&line, 1);
+        assert!(line.is_over());
+
+        let (line, mut frames, _serving) = self::line();
+        runtime::handle().unwrap().block_on(frames.send(b"?")).unwrap();
+        let deadline = Instant::now() + PATIENCE;
+        while !line.is_over() {
+            assert!(Instant::now() < deadline);
+            line.receive(|_| false);
+        }
+    }
+
+    #[test]
+    fn a_goodbye_comes_after_what_was_put() {
+        let (line, mut frames, _serving) = line();
+        assert!(line.put(&ToCoordinator::AskStatus));
+        line.flush();
+        line.close();
+        assert!(line.is_over());
+        assert!(next(&mut frames).is_some());
+        assert_eq!(next(&mut frames), None);
     }
 }

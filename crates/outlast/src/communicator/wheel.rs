@@ -166,3 +166,98 @@ impl Drop for Leave<'_> {
         self.0.leave();
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::thread;
+
+    const PATIENCE: Duration = Duration::from_secs(20);
+
+    fn poll_bell(bell: &Wakeup, until: Instant) {
+        let left = until.saturating_duration_since(Instant::now());
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: 0 };
+        let _ = poll(&mut [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN)], Some(&timeout));
+    }
+
+    fn waits(wheel: &Arc<Wheel>, desk: &Arc<Desk>) -> thread::JoinHandle<Option<Order>> {
+        let (wheel, desk) = (Arc::clone(wheel), Arc::clone(desk));
+        thread::spawn(move || wheel.wait(&desk, Instant::now() + PATIENCE, poll_bell, || {}))
+    }
+
+    fn until(condition: impl Fn() -> bool) {
+        let deadline = Instant::now() + PATIENCE;
+        while !condition() {
+            assert!(Instant::now() < deadline, "it never came true");
+            thread::yield_now();
+        }
+    }
+
+    #[test]
+    fn an_order_reaches_whoever_polls() {
+        let (wheel, desk) = (Arc::new(Wheel::new().unwrap()), Arc::new(Desk::default()));
+        let waiting = waits(&wheel, &desk);
+        until(|| desk.polls.load(Ordering::SeqCst));
+        wheel.order(&desk, Order::Commit);
+        assert!(matches!(waiting.join().unwrap(), Some(Order::Commit)));
+        assert!(!wheel.is_held(Duration::ZERO), "nobody looks any more");
+        assert!(wheel.is_held(PATIENCE), "but somebody did a moment ago");
+    }
+
+    #[test]
+    fn an_order_reaches_whoever_sleeps_while_another_looks() {
+        let (wheel, desk) = (Arc::new(Wheel::new().unwrap()), Arc::new(Desk::default()));
+        wheel.join();
+        let waiting = waits(&wheel, &desk);
+        until(|| !lock(&wheel.sleeping).is_empty());
+        wheel.order(&desk, Order::Undo);
+        assert!(matches!(waiting.join().unwrap(), Some(Order::Undo)));
+        assert!(lock(&wheel.sleeping).is_empty());
+        assert!(wheel.is_held(Duration::ZERO), "the other one still looks");
+    }
+
+    #[test]
+    fn whoever_looked_last_wakes_one_that_sleeps() {
+        let (wheel, desk) = (Arc::new(Wheel::new().unwrap()), Arc::new(Desk::default()));
+        wheel.join();
+        let waiting = waits(&wheel, &desk);
+        until(|| !lock(&wheel.sleeping).is_empty());
+        wheel.leave();
+        until(|| desk.polls.load(Ordering::SeqCst));
+        wheel.order(&desk, Order::Commit);
+        assert!(matches!(waiting.join().unwrap(), Some(Order::Commit)));
+    }
+
+    #[test]
+    fn among_many_somebody_always_looks_and_every_order_arrives() {
+        let wheel = Arc::new(Wheel::new().unwrap());
+        let desks: Vec<_> = (0..8).map(|_| Arc::new(Desk::default())).collect();
+        thread::scope(|scope| {
+            for desk in &desks {
+                let wheel = &wheel;
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        let order = wheel.wait(desk, Instant::now() + PATIENCE, poll_bell, || {});
+                        assert!(order.is_some(), "an order was lost");
+                    }
+                });
+                scope.spawn(move || {
+                    for _ in 0..200 {
+                        wheel.order(desk, Order::Commit);
+                        thread::yield_now();
+                    }
+                });
+            }
+        });
+        assert!(!wheel.is_held(Duration::ZERO));
+    }
+
+    #[test]
+    fn a_wait_ends_in_time() {
+        let (wheel, desk) = (Wheel::new().unwrap(), Arc::new(Desk::default()));
+        assert!(wheel.wait(&desk, Instant::now(), poll_bell, || {}).is_none());
+        wheel.join();
+        assert!(wheel.wait(&desk, Instant::now() + Duration::from_millis(1), poll_bell, || {}).is_none());
+    }
+}
