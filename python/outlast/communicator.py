@@ -3,9 +3,10 @@
 import os
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Literal, Self, TypeAlias
+from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from outlast import _outlast
+from outlast._process import OfThisProcess
 from outlast.coordinator import _run_id
 from outlast.errors import InvalidArgument
 from outlast.records import Peer, PeerId, Receipt, TopologyChange
@@ -20,6 +21,58 @@ Who: TypeAlias = PeerId | str | int
 """A member: its id, its name, or its rank at the time of the call."""
 
 
+class CallOptions(TypedDict, total=False):
+    """What every collective may be told by name."""
+
+    tag: int
+    """Tells concurrent collectives apart; default 0."""
+    timeout: float | None
+    """Seconds for the call, all attempts together; default: the communicator's."""
+    min_world: int
+    """Fewest members with which the result is wanted; default 1."""
+    scope: Sequence[Who] | None
+    """Only these members of the group take part, and each of them passes the same list; default: the whole group."""
+    hash: bool
+    """Whether the receipt carries a hash of the result; default no."""
+
+
+class ReduceOptions(CallOptions, total=False):
+    """What reductions may be told beside that."""
+
+    quantize: Quantize | None
+    """`"int8"` or `"int4"`: fewer bits on the wire, for an error with a bound. Floats only."""
+
+
+class RetryOptions(ReduceOptions, total=False):
+    """What reductions may be told that go on with the survivors."""
+
+    retry: bool
+    """Whether to try again with the survivors when members are lost; default yes. If not, `PeersLost` is raised."""
+
+
+def _options(
+    op: str = "sum",
+    root: Who | None = None,
+    retries: bool = False,
+    *,
+    tag: int = 0,
+    timeout: float | None = None,
+    min_world: int = 1,
+    scope: Sequence[Who] | None = None,
+    hash: bool = False,
+    quantize: Quantize | None = None,
+    retry: bool | None = None,
+    **unknown: Any,
+) -> "_outlast.Options":
+    """The options in the order in which the extension module takes them."""
+    if unknown:
+        known = "tag, timeout, min_world, scope, hash; reductions also quantize"
+        raise TypeError(f"unknown option {', '.join(sorted(unknown))}: this call takes {known}")
+    if retry is not None and not retries:
+        raise TypeError("unknown option retry: only all_reduce, all_reduce_many and barrier go on with the survivors")
+    return (op, tag, quantize, retries and retry is not False, min_world, timeout, scope, hash, root)
+
+
 def _group_from_environment() -> int:
     text = os.environ.get("OUTLAST_GROUP") or "0"
     try:
@@ -32,7 +85,7 @@ def _listen_from_environment() -> str:
     return f"0.0.0.0:{os.environ.get('OUTLAST_PORT') or 0}"
 
 
-class Communicator:
+class Communicator(OfThisProcess):
     """A peer's place in a run. Making one joins nothing yet: `connect` does, or `with`.
 
     Args:
@@ -47,7 +100,7 @@ class Communicator:
         advertise: The address that others should use, if it is not the one listened on.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. All members use the same.
         stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
-        site: Where this peer is, in a word. It is kept for people; nothing is planned by it yet.
+        site: Where this peer is. Comes with the planning of rings in a later version; leave it `None`.
         timeout: Seconds that calls may take which are not told otherwise.
         encryption: `"on"`, or `"off"` to send tensors in the clear: faster, and readable for whoever sees the
             network. All peers of a run must say the same. Votes are encrypted either way.
@@ -81,10 +134,11 @@ class Communicator:
         if options:
             unknown = ", ".join(sorted(options))
             raise InvalidArgument(f"unknown option {unknown}: see help(outlast.Communicator)")
+        if site is not None:
+            raise InvalidArgument(f"site={site!r}: rings are planned by site in a later version; leave it None")
         coordinator = coordinator or os.environ.get("OUTLAST_COORDINATOR")
         if not coordinator:
             raise InvalidArgument("no coordinator: pass its host:port, or set OUTLAST_COORDINATOR")
-        self.site = site
         self._core = _outlast.Communicator(
             coordinator,
             _run_id(run_id),
@@ -101,7 +155,7 @@ class Communicator:
 
     # Taking part.
 
-    def connect(self, min_world: int = 1, *, timeout: float | None = None) -> TopologyChange:
+    def connect(self, min_world: int = 1, prefetch: None = None, timeout: float | None = None) -> TopologyChange:
         """Join the run. Returns once admitted and the group has at least `min_world` members.
 
         Newcomers are admitted while it waits. Those who are in already must call `update_topology` for this
@@ -109,15 +163,20 @@ class Communicator:
 
         Args:
             min_world: How many members the group must have.
+            prefetch: The state to fetch while waiting outside. Comes with shared state in a later version; leave
+                it `None`.
             timeout: Seconds; default: the communicator's.
 
         Raises:
             OperationTimeout: Not admitted in time, or no coordinator was reached.
             Unauthorized: The coordinator has another secret.
         """
+        if prefetch is not None:
+            kind = type(prefetch).__name__
+            raise InvalidArgument(f"prefetch={kind}: shared state comes with a later version; leave it None")
         return self._core.connect(min_world, timeout)
 
-    def update_topology(self, min_world: int = 1, *, timeout: float | None = None) -> TopologyChange:
+    def update_topology(self, min_world: int = 1, timeout: float | None = None) -> TopologyChange:
         """Admit newcomers, and wait until the group has at least `min_world` members.
 
         Every member of the run must call it; a common place is the top of a step, when the last receipt's
@@ -218,161 +277,56 @@ class Communicator:
         options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
         return self._core.collective("all_reduce", [x], None if out is None else [out], options)
 
-    def all_reduce_async(
-        self,
-        x: Any,
-        op: Op = "sum",
-        out: Any = None,
-        tag: int = 0,
-        quantize: Quantize | None = None,
-        retry: bool = True,
-        min_world: int = 1,
-        timeout: float | None = None,
-        *,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> "Handle":
+    def all_reduce_async(self, x: Any, op: Op = "sum", out: Any = None, **options: Unpack[RetryOptions]) -> "Handle":
         """Begin an `all_reduce` and return at once; the handle's `wait` gives the receipt.
 
         The memory is in use until then: neither read nor write it. Concurrent operations need different tags.
         """
-        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
         outputs = None if out is None else [out]
-        return Handle(self._core.collective_async("all_reduce", [x], outputs, options))
+        return Handle(self._core.collective_async("all_reduce", [x], outputs, _options(op, retries=True, **options)))
 
     def all_reduce_many(
         self,
         tensors: Sequence[Any],
         op: Op = "sum",
         out: Sequence[Any] | None = None,
-        tag: int = 0,
-        quantize: Quantize | None = None,
-        retry: bool = True,
-        min_world: int = 1,
-        timeout: float | None = None,
-        *,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
+        **options: Unpack[RetryOptions],
     ) -> Receipt:
         """Reduce several tensors of one type in one transaction: one receipt, the same contributors for each."""
-        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
         outputs = None if out is None else list(out)
-        return self._core.collective("all_reduce_many", list(tensors), outputs, options)
+        return self._core.collective("all_reduce_many", list(tensors), outputs, _options(op, retries=True, **options))
 
-    def all_gather(
-        self,
-        out: Any,
-        x: Any,
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def all_gather(self, out: Any, x: Any, **options: Unpack[CallOptions]) -> Receipt:
         """Collect everybody's `x` in `out`, in the order of ranks: `out` is `world_size` times as large.
 
         This and all collectives below do not go on without a member by themselves, because what they mean
         depends on who is there: they raise `PeersLost`, and `out` is as it was.
         """
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
-        return self._core.collective("all_gather", [x], [out], options)
+        return self._core.collective("all_gather", [x], [out], _options(**options))
 
-    def reduce_scatter(
-        self,
-        out: Any,
-        x: Any,
-        op: Op = "sum",
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        quantize: Quantize | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def reduce_scatter(self, out: Any, x: Any, op: Op = "sum", **options: Unpack[ReduceOptions]) -> Receipt:
         """Join everybody's `x` and keep the part of this member's rank in `out`."""
-        options = (op, tag, quantize, False, min_world, timeout, scope, hash, None)
-        return self._core.collective("reduce_scatter", [x], [out], options)
+        return self._core.collective("reduce_scatter", [x], [out], _options(op, **options))
 
-    def broadcast(
-        self,
-        x: Any,
-        root: Who,
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def broadcast(self, x: Any, root: Who, **options: Unpack[CallOptions]) -> Receipt:
         """Give everybody the root's `x`. `root` is a peer's id, its name, or its rank at the time of the call."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
-        return self._core.collective("broadcast", [x], None, options)
+        return self._core.collective("broadcast", [x], None, _options(root=root, **options))
 
-    def reduce(
-        self,
-        x: Any,
-        root: Who,
-        op: Op = "sum",
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        quantize: Quantize | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def reduce(self, x: Any, root: Who, op: Op = "sum", **options: Unpack[ReduceOptions]) -> Receipt:
         """Join everybody's `x` at the root, in place; elsewhere `x` stays as it is."""
-        options = (op, tag, quantize, False, min_world, timeout, scope, hash, root)
-        return self._core.collective("reduce", [x], None, options)
+        return self._core.collective("reduce", [x], None, _options(op, root, **options))
 
-    def gather(
-        self,
-        out: Any,
-        x: Any,
-        root: Who,
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def gather(self, out: Any, x: Any, root: Who, **options: Unpack[CallOptions]) -> Receipt:
         """Collect everybody's `x` in the root's `out`, in the order of ranks; elsewhere `out` may be `None`."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
-        return self._core.collective("gather", [x], [] if out is None else [out], options)
+        return self._core.collective("gather", [x], [] if out is None else [out], _options(root=root, **options))
 
-    def scatter(
-        self,
-        out: Any,
-        x: Any,
-        root: Who,
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def scatter(self, out: Any, x: Any, root: Who, **options: Unpack[CallOptions]) -> Receipt:
         """Give everybody its part of the root's `x`, in the order of ranks; elsewhere `x` may be `None`."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
-        return self._core.collective("scatter", [] if x is None else [x], [out], options)
+        return self._core.collective("scatter", [] if x is None else [x], [out], _options(root=root, **options))
 
-    def all_to_all(
-        self,
-        out: Any,
-        x: Any,
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Receipt:
+    def all_to_all(self, out: Any, x: Any, **options: Unpack[CallOptions]) -> Receipt:
         """Give part r of `x` to rank r, and collect the parts for this rank in `out`, in the order of ranks."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
-        return self._core.collective("all_to_all", [x], [out], options)
+        return self._core.collective("all_to_all", [x], [out], _options(**options))
 
     def send(self, x: Any, to: Who, tag: int = 0, *, timeout: float | None = None) -> None:
         """Send `x` to one other member, which must `recv` as many elements of the same type.
@@ -386,30 +340,25 @@ class Communicator:
         """Fill `x` with what one other member sends. After an error its contents are as they were."""
         self._core.transfer(x, source, True, tag, timeout)
 
-    def barrier(
-        self,
-        everyone: bool = False,
-        tag: int = 0,
-        timeout: float | None = None,
-        *,
-        retry: bool = True,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-    ) -> Receipt:
+    def barrier(self, everyone: bool = False, *, retry: bool = True, **options: Unpack[CallOptions]) -> Receipt:
         """Wait until every member of the group has called it.
 
         Args:
-            everyone: Whether to wait for all groups of the run; this version waits within one group only.
-            tag: Tells concurrent collectives apart.
-            timeout: Seconds; default: the communicator's.
+            everyone: Whether to wait for all groups of the run. In a run of one group that is the same; this version
+                has no barrier across several and refuses.
             retry: Whether to go on with the survivors when members are lost.
-            min_world: Fewest members that are wanted.
-            scope: Only these members of the group take part.
+            options: As for every collective.
         """
         if everyone:
-            raise InvalidArgument("everyone=True: this version has no barrier across groups; use update_topology()")
-        options = ("sum", tag, None, retry, min_world, timeout, scope, False, None)
-        return self._core.collective("barrier", [], None, options)
+            _, here, everywhere, _ = self._core.place()
+            if options.get("scope") is not None:
+                raise InvalidArgument("everyone=True with a scope: a barrier waits for all or for a part, not both")
+            if everywhere > here:
+                raise InvalidArgument(
+                    f"everyone=True: {everywhere - here} of the run's {everywhere} members are in other groups, and "
+                    "this version has no barrier across groups; put all in one group and use a scope for each part"
+                )
+        return self._core.collective("barrier", [], None, _options(retries=True, retry=retry, **options))
 
     def __repr__(self) -> str:
         standing = self._core.standing()
@@ -419,8 +368,11 @@ class Communicator:
         return f"<outlast.Communicator {self.peer_id[:8]}: rank {rank} of {world_size}, epoch {epoch}>"
 
 
-class Handle:
-    """A collective in the background. Dropping it changes nothing: the operation goes on to its verdict."""
+class Handle(OfThisProcess):
+    """A collective in the background. Dropping it changes nothing: the operation goes on to its verdict.
+
+    In a coroutine wait with `await asyncio.to_thread(handle.wait)`.
+    """
 
     def __init__(self, core: _outlast.Handle) -> None:
         self._core = core

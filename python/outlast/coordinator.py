@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Any, Self
 
 from outlast import _outlast
+from outlast._process import OfThisProcess
 from outlast.errors import InvalidArgument
 
 
@@ -13,7 +14,7 @@ def _run_id(run_id: str | None) -> str:
     return run_id if run_id is not None else os.environ.get("OUTLAST_RUN_ID") or "default"
 
 
-class Coordinator:
+class Coordinator(OfThisProcess):
     """The service that admits peers, counts their votes and gives verdicts; serves many runs, by run id.
 
     Args:

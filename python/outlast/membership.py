@@ -6,6 +6,7 @@ from types import TracebackType
 from typing import Self, TypeAlias
 
 from outlast import _outlast
+from outlast._process import OfThisProcess
 from outlast.coordinator import _run_id
 from outlast.records import PeerId
 
@@ -25,48 +26,38 @@ class Member:
 
 
 @dataclass(frozen=True, slots=True)
-class Joined:
+class _OfMember:
+    member: Member
+    """Whom it happened to."""
+
+
+class Joined(_OfMember):
     """A member is here that was not here before, or is here again."""
 
-    member: Member
 
-
-@dataclass(frozen=True, slots=True)
-class Stalled:
+class Stalled(_OfMember):
     """A member does not answer, and its kernel does: it is stopped or starved, not dead."""
 
-    member: Member
 
-
-@dataclass(frozen=True, slots=True)
-class Suspected:
+class Suspected(_OfMember):
     """Nothing answers; it is being found out whether the member is dead."""
 
-    member: Member
 
-
-@dataclass(frozen=True, slots=True)
-class Recovered:
+class Recovered(_OfMember):
     """A member answers again."""
 
-    member: Member
-
 
 @dataclass(frozen=True, slots=True)
-class Died:
+class Died(_OfMember):
     """A member is dead."""
 
-    member: Member
     reason: str
     accusers: tuple[PeerId, ...]
     """Who testified."""
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(_OfMember):
     """A member said goodbye."""
-
-    member: Member
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +86,7 @@ _KINDS: dict[str, type[Joined | Stalled | Suspected | Recovered | Left]] = {
 }
 
 
-class Membership:
+class Membership(OfThisProcess):
     """One member of a group. It answers for this process until it leaves.
 
     Args:

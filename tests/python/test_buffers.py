@@ -1,7 +1,10 @@
 """Memory: what is lent without a copy, and what is refused with words."""
 
 import array
+import contextlib
 import ctypes
+import gc
+import weakref
 
 import numpy as np
 import outlast
@@ -167,6 +170,60 @@ def test_lent_memory_cannot_be_resized_while_in_flight(together):
         else:
             comm.barrier(tag=2)
             comm.all_reduce(bytearray(1000), tag=1)
+
+    together(2, work)
+
+
+def test_loans_are_given_back_however_a_call_ends(alone, together):
+    x, y = bytearray(64), bytearray(64)
+    calls = [
+        lambda: alone.all_reduce(x, "max"),
+        lambda: alone.all_reduce(x, "max", out=y),
+        lambda: alone.all_reduce_many([x, y], "max"),
+        lambda: alone.all_gather(y, x),
+        lambda: alone.broadcast(x, 0),
+        lambda: alone.all_reduce_async(x, "max").wait(),
+        # These are refused after the memory was borrowed.
+        lambda: alone.all_reduce(x, "max", out=x[:3]),
+        lambda: alone.all_reduce_many([x, y, x], "max"),
+        lambda: alone.all_reduce(x, "max", min_world=5),
+        lambda: alone.send(x, 0),
+    ]
+    for call in calls:
+        with contextlib.suppress(outlast.OutlastError):
+            call()
+        x.append(1)
+        y.append(1)
+        del x[-1], y[-1]
+
+    def work(number, comm):
+        z = bytearray(64)
+        if number == 0:
+            with pytest.raises(outlast.OperationTimeout):
+                comm.all_reduce(z, timeout=0.2)
+            z.append(1)
+        comm.barrier(tag=9)
+
+    together(2, work, run_id="late")
+
+
+def test_the_caller_may_drop_its_array_while_the_call_waits(together):
+    """The loan keeps the memory, not the program's name for it."""
+
+    def work(number, comm):
+        if number == 1:
+            comm.barrier(tag=9)
+        slots = [np.full(100_000, number + 1, np.float32)]
+        handle = comm.all_reduce_async(slots[0])
+        alive = weakref.ref(slots[0])
+        slots.clear()
+        gc.collect()
+        if number == 0:
+            assert alive() is not None, "in flight"
+            comm.barrier(tag=9)
+        handle.wait(20)
+        gc.collect()
+        assert alive() is None, "over"
 
     together(2, work)
 

@@ -2,10 +2,13 @@
 
 import functools
 import operator
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import outlast
 import pytest
+from conftest import wait_until
 
 DTYPES = ["uint8", "int8", "uint16", "int16", "uint32", "int32", "uint64", "int64", "float16", "float32", "float64"]
 OPS = {
@@ -146,6 +149,38 @@ def test_a_dropped_handle_goes_on_and_keeps_its_memory(together):
         return x[0]
 
     assert together(2, work) == [2.0, 2.0]
+
+
+def test_what_is_seen_changes_in_a_wait(coordinator, peer):
+    first, second = peer(name="first"), peer(name="second")
+    joined = threading.Thread(target=second.connect, args=(2,))
+    joined.start()
+    first.connect(2)
+    joined.join()
+    x = np.ones(1000, np.float32)
+    handle = first.all_reduce_async(x)
+    second.leave()
+    wait_until(handle.done)
+    assert first.world_size == 2
+    assert handle.wait().contributors == (first.peer_id,)
+    assert first.world_size == 1
+
+
+def test_one_communicator_serves_many_threads(together):
+    """Each thread has a tag of its own; all go on at once."""
+
+    def work(number, comm):
+        def reduce(tag):
+            for step in range(30):
+                x = np.full(1000 + tag, number + step, np.float32)
+                comm.all_reduce(x, tag=tag)
+                assert (x == 2 * step + 1).all()
+            return tag
+
+        with ThreadPoolExecutor(8) as pool:
+            assert sorted(pool.map(reduce, range(8))) == list(range(8))
+
+    together(2, work)
 
 
 def test_the_collectives_that_cut_into_parts(together):

@@ -3,6 +3,7 @@
 import gc
 import os
 import threading
+import time
 
 import numpy as np
 import outlast
@@ -74,6 +75,41 @@ def test_fifty_cycles_leave_nothing_behind(coordinator):
 @pytest.mark.soak
 def test_a_thousand_cycles_leave_nothing_behind(coordinator):
     cycles(coordinator, 200, 800, 8 << 20)
+
+
+def test_goodbyes_are_heard_when_all_leave_at_once():
+    """Each goodbye is news for those who are closing at that moment: writing to them must not lose theirs."""
+    count = 8
+    for _ in range(20):
+        with outlast.Coordinator(preset="local") as coordinator:
+            settings = {"secret": coordinator.secret, "preset": "local", "listen": "127.0.0.1:0"}
+            comms = [outlast.Communicator(coordinator.address, **settings) for _ in range(count)]
+            ready = threading.Barrier(count)
+
+            def work(comm, ready=ready):
+                comm.connect(count)
+                ready.wait(30)
+                comm.close()
+
+            peers = [threading.Thread(target=work, args=(comm,)) for comm in comms]
+            for peer in peers:
+                peer.start()
+            for peer in peers:
+                peer.join(30)
+            status = coordinator.status
+            wait_until(lambda status=status: status()["world_size"] == 0)
+            assert status()["evictions"] == 0
+
+
+def test_what_a_closed_communicator_had_is_given_back_at_once(coordinator):
+    cycle(coordinator)
+    gc.collect()
+    time.sleep(1.2)  # whatever the first one left behind is gone by now
+    before = descriptors()
+    for _ in range(10):
+        cycle(coordinator)
+    gc.collect()
+    wait_until(lambda: descriptors() <= before + 4, 0.5)
 
 
 def test_the_same_object_connects_and_leaves(coordinator, peer):

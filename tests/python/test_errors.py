@@ -1,5 +1,6 @@
 """Errors: each says what to do next, and carries what a program needs for it."""
 
+import copy
 import pickle
 import signal
 import threading
@@ -66,7 +67,10 @@ def test_errors_and_records_survive_pickling():
         (lambda comm: comm.all_reduce(ONES.copy(), quantize="int7"), "int7.*int8"),
         (lambda comm: comm.all_reduce(ONES.copy(), op="band"), "band|bits"),
         (lambda comm: comm.all_reduce(ONES.copy()), "not connected"),
-        (lambda comm: comm.barrier(everyone=True), "everyone"),
+        (lambda comm: comm.barrier(everyone=True, scope=[0]), "everyone=True with a scope"),
+        (lambda comm: comm.connect(prefetch={"w": 1}), "prefetch=dict.*later version"),
+        (lambda comm: comm.all_reduce(ONES.copy(), tag=2**63), "tag=9223372036854775808: give.*2\\*\\*63"),
+        (lambda comm: comm.all_reduce(ONES.copy(), min_world=2**70), "min_world=1180591620717411303424: give"),
         (lambda comm: comm.update_topology(), "not connected"),
     ],
 )
@@ -76,22 +80,31 @@ def test_arguments_that_make_no_sense(peer, use, words):
 
 
 @pytest.mark.parametrize(
-    "use",
+    ("use", "words"),
     [
-        lambda comm: comm.connect("two"),
-        lambda comm: comm.connect(timeout="soon"),
-        lambda comm: comm.all_reduce(ONES.copy(), op=3),
-        lambda comm: comm.all_reduce(ONES.copy(), tag="zero"),
-        lambda comm: comm.all_reduce(ONES.copy(), tag=1.5),
-        lambda comm: comm.all_reduce(ONES.copy(), scope=5),
-        lambda comm: comm.all_reduce_many(5),
-        lambda comm: comm.broadcast(ONES.copy(), 1.5),
-        lambda comm: comm.all_reduce(),
-        lambda comm: comm.all_reduce(ONES.copy(), unknown=1),
+        (lambda comm: comm.connect("two"), "'str' object cannot be interpreted as an integer"),
+        (lambda comm: comm.connect(timeout="soon"), "must be real number, not str"),
+        (lambda comm: comm.all_reduce(ONES.copy(), op=3), "op=3: give the name of a reduction"),
+        (lambda comm: comm.all_reduce(ONES.copy(), op=None), "op=None: give"),
+        (lambda comm: comm.all_reduce(ONES.copy(), tag="zero"), "tag='zero': give a whole number"),
+        (lambda comm: comm.all_reduce(ONES.copy(), tag=1.5), "tag=1.5"),
+        (lambda comm: comm.all_reduce(ONES.copy(), quantize=8), 'quantize=8: give "int8"'),
+        (lambda comm: comm.all_reduce(ONES.copy(), retry="no"), "retry='no': give True or False"),
+        (lambda comm: comm.all_reduce(ONES.copy(), min_world=1.0), "min_world=1.0: give"),
+        (lambda comm: comm.all_reduce(ONES.copy(), timeout="4"), "timeout='4': give a number of seconds"),
+        (lambda comm: comm.all_reduce(ONES.copy(), scope=5), "scope=5: give a list"),
+        (lambda comm: comm.all_reduce(ONES.copy(), scope="p0"), "scope='p0': give a list"),
+        (lambda comm: comm.all_reduce(ONES.copy(), hash="x" * 1000), "hash='x{59}..: give"),
+        (lambda comm: comm.all_reduce_many(5), "int"),
+        (lambda comm: comm.broadcast(ONES.copy(), 1.5), "1.5: name a member by its id"),
+        (lambda comm: comm.all_reduce(), "x"),
+        (lambda comm: comm.all_reduce(ONES.copy(), unknown=1), "unknown"),
+        (lambda comm: comm.all_gather(ONES.copy(), ONES.copy(), colour=1), "colour: this call takes tag"),
+        (lambda comm: comm.all_gather(ONES.copy(), ONES.copy(), retry=True), "retry: only all_reduce"),
     ],
 )
-def test_arguments_of_the_wrong_type(peer, use):
-    with pytest.raises(TypeError):
+def test_arguments_of_the_wrong_type(peer, use, words):
+    with pytest.raises(TypeError, match=words):
         use(peer())
 
 
@@ -109,12 +122,45 @@ def test_arguments_of_the_wrong_type(peer, use):
         ({"stall_budget": 0}, "stall_budget=0"),
         ({"timeout": -1}, "timeout=-1"),
         ({"colour": "blue"}, "colour"),
+        ({"site": "here"}, "site='here'.*later version"),
+        ({"group": -1}, "group=-1"),
+        ({"group": 2**32}, "group=4294967296"),
+        ({"coordinator": "localhost"}, 'coordinator="localhost": write host:port'),
+        ({"coordinator": "localhost:29400,"}, "host:port"),
+        ({"coordinator": "localhost:port"}, "host:port"),
+        ({"name": "x" * 1000}, "name is 1000, the limit is"),
     ],
 )
 def test_settings_that_make_no_sense(coordinator, options, words):
     settings = {"coordinator": coordinator.address, "secret": coordinator.secret} | options
     with pytest.raises(outlast.InvalidArgument, match=words):
         outlast.Communicator(**settings)
+
+
+@pytest.mark.parametrize("dump", [pickle.dumps, copy.copy, copy.deepcopy])
+def test_what_lives_in_one_process_is_neither_pickled_nor_copied(coordinator, peer, dump):
+    comm = peer()
+    comm.connect()
+    handle = comm.all_reduce_async(ONES.copy())
+    with outlast.Membership("127.0.0.1:0", preset="local", secret=coordinator.secret) as member:
+        for thing in (comm, handle, coordinator, member):
+            with pytest.raises(TypeError, match=f"outlast.{type(thing).__name__} belongs.*make another one"):
+                dump(thing)
+    handle.wait()
+
+
+def test_a_barrier_for_everyone_is_one_for_the_group_if_there_is_no_other(peer):
+    comm = peer(group=1)
+    comm.connect()
+    assert comm.barrier(everyone=True).contributors == (comm.peer_id,)
+    other = peer(group=2)
+    joined = threading.Thread(target=other.connect)
+    joined.start()
+    wait_until(lambda: comm.update_topology() and comm.global_world_size == 2)
+    joined.join()
+    with pytest.raises(outlast.InvalidArgument, match="everyone=True: 1 of the run's 2 members are in other groups"):
+        comm.barrier(everyone=True)
+    comm.barrier()
 
 
 def test_the_environment_gives_defaults(coordinator, monkeypatch, tmp_path):

@@ -1,9 +1,11 @@
 """Behaviour inside somebody else's process: signals, forks, threads, the end, silence."""
 
+import asyncio
 import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 
@@ -266,6 +268,68 @@ def test_multiprocessing_pools(peer, program, way):
     child = program(code)
     out, err = child.communicate(timeout=60)
     assert (out, err, child.returncode) == ("fine\n", "", 0)
+
+
+def test_a_spawned_child_makes_its_own_and_is_told_so(program, tmp_path):
+    """A communicator cannot be handed over; its settings can, and the environment has them."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        textwrap.dedent("""
+        import multiprocessing, numpy as np, outlast
+
+        def work(run_id, results):
+            with outlast.Communicator(run_id=run_id, preset="local", listen="127.0.0.1:0") as mine:
+                x = np.ones(3, np.float32)
+                mine.all_reduce(x)
+                results.put(x.sum())
+
+        if __name__ == "__main__":
+            spawn = multiprocessing.get_context("spawn")
+            results = spawn.Queue()
+            with outlast.Communicator(preset="local", listen="127.0.0.1:0") as comm:
+                try:
+                    spawn.Process(target=work, args=(comm, results)).start()
+                except TypeError as error:
+                    print("make another one" in str(error))
+                child = spawn.Process(target=work, args=("child", results))
+                child.start()
+                print(results.get(timeout=30))
+                child.join(30)
+                comm.all_reduce(np.ones(3, np.float32))
+                print(child.exitcode)
+        """)
+    )
+    child = program(f"import runpy; runpy.run_path({str(script)!r}, run_name='__main__')")
+    out, err = child.communicate(timeout=60)
+    assert (out, child.returncode) == ("True\n3.0\n0\n", 0), err
+
+
+def test_a_call_in_a_thread_lets_coroutines_run(together):
+    def work(number, comm):
+        async def steps():
+            beats = 0
+
+            async def beat():
+                nonlocal beats
+                while True:
+                    beats += 1
+                    await asyncio.sleep(0.005)
+
+            beating = asyncio.create_task(beat())
+            x = np.ones(1000, np.float32)
+            if number == 1:
+                await asyncio.sleep(0.3)
+            await asyncio.to_thread(comm.all_reduce, x)
+            handle = comm.all_reduce_async(x, tag=1)
+            await asyncio.to_thread(handle.wait)
+            beating.cancel()
+            return beats, x[0]
+
+        return asyncio.run(steps())
+
+    (beats, first), (_, second) = together(2, work)
+    assert (first, second) == (4, 4)
+    assert beats > 10
 
 
 @pytest.mark.parametrize("end", ["pass", "sys.exit(0)", "del comm, handles", "comm.leave()", "comm.close()"])

@@ -5,12 +5,46 @@ use crate::errors::invalid;
 use outlast::communicator::Encryption;
 use outlast::membership::{PeerId, Preset, RunId};
 use outlast::security::RunSecret;
+use pyo3::conversion::FromPyObjectOwned;
+use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
 
 /// Times beyond this are a mistake in a unit: three years.
 const SECONDS_MAX: f64 = 1e8;
+
+/// The longest piece of somebody's value that is repeated in a message.
+const SHOWN_MAX: usize = 60;
+
+/// A value as Python shows it, for messages; cut where it would fill a page.
+pub(crate) fn shown(value: &Bound<'_, PyAny>) -> String {
+    let text = value.repr().map_or_else(|_| "?".to_owned(), |text| text.to_string());
+    match text.char_indices().nth(SHOWN_MAX) {
+        Some((end, _)) => format!("{}..", &text[..end]),
+        None => text,
+    }
+}
+
+/// One of the arguments that come together in a tuple: what `name` was given as, or what to give.
+pub(crate) fn option<'py, T: FromPyObjectOwned<'py>>(
+    given: &Bound<'py, PyTuple>,
+    at: usize,
+    name: &str,
+    wanted: &str,
+) -> PyResult<T> {
+    let value = given.get_item(at)?;
+    value.extract::<T>().map_err(|error| {
+        let error: PyErr = error.into();
+        let text = format!("{name}={}: give {wanted}", shown(&value));
+        if error.is_instance_of::<PyOverflowError>(given.py()) {
+            invalid(text)
+        } else {
+            PyTypeError::new_err(text)
+        }
+    })
+}
 
 /// A time limit in seconds; `None` stays `None`.
 pub(crate) fn seconds(name: &str, value: Option<f64>) -> PyResult<Option<Duration>> {
@@ -27,6 +61,24 @@ pub(crate) fn members(name: &str, value: i64) -> PyResult<u32> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(invalid(format!("{name}={value}: give a whole number of members, at least 1"))),
     }
+}
+
+/// A group's number.
+pub(crate) fn group(value: i64) -> PyResult<u32> {
+    u32::try_from(value)
+        .map_err(|_| invalid(format!("group={value}: groups are numbered from 0 to 2**32 - 1")))
+}
+
+/// Refuses what is no list of addresses. Whether they lead anywhere is found out by connecting.
+pub(crate) fn coordinator(text: &str) -> PyResult<()> {
+    let is_address = |part: &str| {
+        let parts = part.trim().rsplit_once(':');
+        parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    };
+    if text.split(',').all(is_address) {
+        return Ok(());
+    }
+    Err(invalid(format!("coordinator={text:?}: write host:port, or several separated by commas")))
 }
 
 /// A tag.

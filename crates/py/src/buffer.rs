@@ -34,6 +34,9 @@ use pyo3::types::PyString;
 use std::ffi::CStr;
 use std::ops::Range;
 
+/// What to do about a type that is not known.
+const TYPES: &str = "convert it to integers of 8 to 64 bits, bool, f16, bf16, f32 or f64";
+
 /// A loan by the buffer protocol. Exporters may leave strides out (then the memory is plain) and, without axes,
 /// the shape; pyo3's own type does not take such loans.
 struct Exported(Box<ffi::Py_buffer>);
@@ -121,7 +124,8 @@ impl Tensor {
                 return Ok(tensor);
             }
             Err(error) => {
-                return Err(invalid(format!("{name}: {} lends no memory: {error}", describe(object))));
+                let text = format!("{name}: {} lends no memory ({error}): {TYPES}", describe(object));
+                return Err(invalid(text));
             }
         };
         let view = &buffer.0;
@@ -179,8 +183,8 @@ impl Tensor {
         let read_only = loan.flags().contains(DlpackFlags::READ_ONLY);
         let tensor = loan.validate().map_err(|error| invalid(format!("{name}: {error}")))?;
         let data_type = of_dlpack(tensor.dtype()).ok_or_else(|| {
-            let text = "has a type that collectives do not know; see the list of types in the guide";
-            invalid(format!("{name}: {} {text}", describe(object)))
+            let text = "has a type that collectives do not know";
+            invalid(format!("{name}: {} {text}: {TYPES}", describe(object)))
         })?;
         let shape: Vec<usize> =
             tensor.shape().iter().map(|size| usize::try_from(*size).unwrap_or(0)).collect();
@@ -253,7 +257,7 @@ impl Tensor {
 }
 
 fn not_dense(name: &str, object: &Bound<'_, PyAny>) -> PyErr {
-    let text = "has gaps between its elements (a slice or a broadcast view?)";
+    let text = "has gaps between its elements or runs backwards (a slice or a broadcast view?)";
     let remedy =
         "pass a dense copy, as numpy.ascontiguousarray(x) or x.contiguous() makes, and copy the result back";
     invalid(format!("{name}: {} {text}; {remedy}", describe(object)))
@@ -330,7 +334,7 @@ fn of_format(format: &[u8], size: usize) -> Result<DataType, String> {
     };
     found.filter(|known| known.size() == size).ok_or_else(|| {
         let format = String::from_utf8_lossy(format).into_owned();
-        format!("has elements {format:?}, which collectives do not know; see the list of types in the guide")
+        format!("has elements {format:?}, which collectives do not know: {TYPES}")
     })
 }
 

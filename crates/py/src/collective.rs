@@ -12,23 +12,42 @@ use outlast::communicator::{
     Call, CallBuffers, DataType, Error, OpKind, Quantisation, Receipt, ReduceOp, View,
 };
 use outlast::membership::PeerId;
+use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::pybacked::PyBackedStr;
+use pyo3::types::PyTuple;
 use std::ops::Range;
 
-/// What every collective may be told beside its tensors, by position.
-#[derive(FromPyObject)]
-pub(crate) struct Options<'py>(
-    PyBackedStr,                    // op
-    i64,                            // tag
-    Option<PyBackedStr>,            // quantize
-    bool,                           // retry
-    i64,                            // min_world
-    Option<f64>,                    // timeout
-    Option<Vec<Bound<'py, PyAny>>>, // scope
-    bool,                           // hash
-    Option<Bound<'py, PyAny>>,      // root
-);
+/// What every collective may be told beside its tensors.
+pub(crate) struct Options<'py> {
+    op: PyBackedStr,
+    tag: i64,
+    quantize: Option<PyBackedStr>,
+    retry: bool,
+    min_world: i64,
+    timeout: Option<f64>,
+    scope: Option<Vec<Bound<'py, PyAny>>>,
+    hash: bool,
+    root: Option<Bound<'py, PyAny>>,
+}
+
+impl<'py> Options<'py> {
+    /// From the tuple in which they come, in this order.
+    pub(crate) fn new(given: &Bound<'py, PyTuple>) -> PyResult<Self> {
+        let quantisations = "\"int8\", \"int4\" or None";
+        Ok(Self {
+            op: arguments::option(given, 0, "op", "the name of a reduction, such as \"sum\"")?,
+            tag: arguments::option(given, 1, "tag", "a whole number from 0 to 2**63 - 1")?,
+            quantize: arguments::option(given, 2, "quantize", quantisations)?,
+            retry: arguments::option(given, 3, "retry", "True or False")?,
+            min_world: arguments::option(given, 4, "min_world", "a whole number of members")?,
+            timeout: arguments::option(given, 5, "timeout", "a number of seconds, or None for the default")?,
+            scope: arguments::option(given, 6, "scope", "a list of members: ids, names or ranks")?,
+            hash: arguments::option(given, 7, "hash", "True or False")?,
+            root: arguments::option(given, 8, "root", "a member")?,
+        })
+    }
+}
 
 /// Memory as the runtime takes it.
 #[derive(Clone, Copy)]
@@ -72,7 +91,7 @@ impl Job {
         seen: &View,
     ) -> PyResult<Self> {
         let kind = kind_of(kind)?;
-        let Options(op, tag, quantize, retry, min_world, timeout, scope, hash, root) = options;
+        let Options { op, tag, quantize, retry, min_world, timeout, scope, hash, root } = options;
         let (tag, min_world) = (arguments::tag(tag)?, arguments::members("min_world", min_world)?);
         let op: ReduceOp = op.parse().map_err(|error| invalid(format!("op: {error}")))?;
         let scope = scope.map(|scope| resolve_all(seen, &scope)).transpose()?;
@@ -301,15 +320,21 @@ pub(crate) fn resolve(seen: &View, who: &Bound<'_, PyAny>) -> PyResult<PeerId> {
         let text = || format!("rank {rank}: the group has ranks 0 to {}", seen.peers.len().saturating_sub(1));
         return peer.map(|peer| peer.id).ok_or_else(|| invalid(text()));
     }
-    let text: String = who.extract()?;
+    let wrong = |_| {
+        let text = format!("{}: name a member by its id, its name or its rank", arguments::shown(who));
+        PyTypeError::new_err(text)
+    };
+    let text: PyBackedStr = who.extract().map_err(wrong)?;
     if let Some(id) = arguments::peer_id(&text) {
         return Ok(id);
     }
-    let mut named = seen.peers.iter().filter(|peer| peer.name == text).map(|peer| peer.id);
+    let mut named = seen.peers.iter().filter(|peer| peer.name == *text).map(|peer| peer.id);
     match (named.next(), named.next()) {
         (Some(id), None) => Ok(id),
-        (Some(_), Some(_)) => Err(invalid(format!("several members are called {text:?}: use the peer's id"))),
-        _ => Err(invalid(format!("no member of the group is called {text:?}"))),
+        (Some(_), Some(_)) => {
+            Err(invalid(format!("several members are called {:?}: use the peer's id", &*text)))
+        }
+        _ => Err(invalid(format!("no member of the group is called {:?}: see comm.peers()", &*text))),
     }
 }
 

@@ -19,6 +19,7 @@ use outlast::communicator::View;
 use outlast::fork::Creator;
 use outlast::membership::RunId;
 use pyo3::prelude::*;
+use pyo3::types::PyTuple;
 use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -202,7 +203,7 @@ impl Communicator {
         py: Python<'_>,
         coordinator: String,
         run_id: &str,
-        group: u32,
+        group: i64,
         secret: Option<&str>,
         name: Option<String>,
         listen: &str,
@@ -213,10 +214,11 @@ impl Communicator {
         encryption: &str,
     ) -> PyResult<Self> {
         let run = arguments::run_id(run_id)?;
+        arguments::coordinator(&coordinator)?;
         let mut builder = outlast::Communicator::builder()
             .coordinator(&coordinator)
             .run_id(run.clone())
-            .group(group)
+            .group(arguments::group(group)?)
             .listen(arguments::address("listen", listen)?)
             .preset(arguments::preset(preset)?)
             .encryption(arguments::encryption(encryption)?);
@@ -288,10 +290,11 @@ impl Communicator {
         kind: &str,
         inputs: Vec<Bound<'_, PyAny>>,
         outputs: Option<Vec<Bound<'_, PyAny>>>,
-        options: Options<'_>,
+        options: &Bound<'_, PyTuple>,
     ) -> PyResult<Py<PyAny>> {
         let comm = self.0.open()?;
-        let job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
+        let job =
+            Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &lock(&self.0.seen).clone())?;
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
         let ending = self.0.call_open(py, &comm, || job.perform(&comm).map_err(Arc::new))?;
         drop(job);
@@ -305,11 +308,11 @@ impl Communicator {
         py: Python<'_>,
         kind: &str,
         inputs: Vec<Bound<'_, PyAny>>,
-        options: Options<'_>,
+        options: &Bound<'_, PyTuple>,
         times: usize,
     ) -> PyResult<Vec<f64>> {
         check_process(self.0.creator)?;
-        let job = Job::new(kind, &inputs, None, options, &lock(&self.0.seen).clone())?;
+        let job = Job::new(kind, &inputs, None, Options::new(options)?, &lock(&self.0.seen).clone())?;
         let taken = self.0.call(py, |comm| {
             let timed = |_| {
                 let began = Instant::now();
@@ -346,11 +349,12 @@ impl Communicator {
         kind: &str,
         inputs: Vec<Bound<'_, PyAny>>,
         outputs: Option<Vec<Bound<'_, PyAny>>>,
-        options: Options<'_>,
+        options: &Bound<'_, PyTuple>,
     ) -> PyResult<Handle> {
         let comm = self.0.open()?;
         drop((self.0.in_flight.reap(), registry::reap()));
-        let mut job = Job::new(kind, &inputs, outputs.as_deref(), options, &lock(&self.0.seen).clone())?;
+        let mut job =
+            Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &lock(&self.0.seen).clone())?;
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
         let outcome = Arc::new(Outcome::default());
         let tensors = job.take_tensors();

@@ -50,8 +50,13 @@ pub(crate) enum Purpose {
 
 /// A communicator's error.
 pub(crate) fn of_call(py: Python<'_>, error: &Error, purpose: Purpose) -> PyErr {
-    let message = error.to_string();
+    let message = match error {
+        // The exception's name says that already.
+        Error::InvalidArgument(text) => text.clone(),
+        other => other.to_string(),
+    };
     let (class, fields) = match error {
+        Error::Membership(error) => return of_membership(py, error),
         Error::Call(call) => match of_call_error(py, call, purpose) {
             Ok(parts) => parts,
             Err(failed) => return failed,

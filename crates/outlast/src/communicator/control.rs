@@ -112,7 +112,7 @@ pub(super) struct Control {
     hung_up: Condvar,
     /// A group's epoch has begun, or the session is over.
     epoch_opened: Condvar,
-    timers: Notify,
+    timers: Arc<Notify>,
     wheel: Wheel,
     this: Weak<Control>,
 }
@@ -161,7 +161,7 @@ impl Control {
             talks: Mutex::new(0),
             hung_up: Condvar::new(),
             epoch_opened: Condvar::new(),
-            timers: Notify::new(),
+            timers: Arc::default(),
             wheel,
             this: this.clone(),
         });
@@ -625,10 +625,11 @@ async fn finish(line: &Arc<Line>) -> io::Result<()> {
 async fn keep_time(this: Weak<Control>) {
     loop {
         let Some(control) = this.upgrade() else { return };
-        let wait = control.keep_time();
-        let changed = control.timers.notified();
+        let (wait, timers) = (control.keep_time(), Arc::clone(&control.timers));
+        // Nothing is held while it waits: what a communicator has is given back when it is dropped.
+        drop(control);
         tokio::select! {
-            () = changed => {}
+            () = timers.notified() => {}
             () = tokio::time::sleep(wait) => {}
         }
     }

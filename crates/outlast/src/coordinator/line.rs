@@ -3,7 +3,7 @@
 use super::clerk::Inbox;
 use crate::port::{self, AuthenticatedStream};
 use outlast_proto::coordinator::ConnectionId;
-use outlast_proto::id::PeerId;
+use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -14,6 +14,8 @@ use tokio::sync::mpsc;
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 /// How long one write may take before the peer counts as gone; its kernel takes bytes while it is stopped.
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
+/// How long the words are listened to that a peer said before it closed; they are here already.
+const LAST_WORDS: Duration = Duration::from_secs(1);
 /// Messages that wait for a slow peer.
 const QUEUE_MAX: usize = 4_096;
 
@@ -37,19 +39,17 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
             biased;
             message = outbound.recv() => {
                 let Some(first) = message else { break };
-                if !write(frames, first, &mut outbound).await { break }
+                if write(frames, first, &mut outbound).await {
+                    continue;
+                }
+                // A peer that left has closed its end, and its goodbye may lie unread before that.
+                let _ = tokio::time::timeout(LAST_WORDS, async {
+                    while pass_on(frames.next().await, &run, id, peer, &inbox).await {}
+                })
+                .await;
+                break;
             }
-            frame = frames.next() => {
-                let Ok(Some(bytes)) = frame else { break };
-                let letter = match decode::<ToCoordinator>(&bytes) {
-                    Ok(message) => Inbox::Message { run: run.clone(), id, peer, message: Box::new(message) },
-                    Err(error) => {
-                        tracing::warn!(%peer, %error, "a peer sent what is no message");
-                        break;
-                    }
-                };
-                if inbox.send(letter).await.is_err() { break }
-            }
+            frame = frames.next() => if !pass_on(frame, &run, id, peer, &inbox).await { break },
         }
     }
     // What was said before is still worth saying.
@@ -60,6 +60,27 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
     }
     let _ = tokio::time::timeout(WRITE_TIMEOUT, frames.finish()).await;
     let _ = inbox.send(Inbox::Closed { run, id }).await;
+}
+
+/// Hands what the peer sent to the clerk. False if nothing more is to be expected.
+async fn pass_on<E>(
+    frame: Result<Option<Vec<u8>>, E>,
+    run: &RunId,
+    id: ConnectionId,
+    peer: PeerId,
+    inbox: &mpsc::Sender<Inbox>,
+) -> bool {
+    let Ok(Some(bytes)) = frame else { return false };
+    match decode::<ToCoordinator>(&bytes) {
+        Ok(message) => {
+            let letter = Inbox::Message { run: run.clone(), id, peer, message: Box::new(message) };
+            inbox.send(letter).await.is_ok()
+        }
+        Err(error) => {
+            tracing::warn!(%peer, %error, "a peer sent what is no message");
+            false
+        }
+    }
 }
 
 /// Writes a message and everything that waits behind it. False if the connection is broken.
