@@ -91,14 +91,7 @@ fn role() {
         if let Some("detour") = outcome {
             detours[step / PEERS % 3] += 1;
             if detours.iter().all(|count| *count >= PEERS) {
-                let other = comm.peers().iter().find(|peer| peer.id != comm.peer_id() && {
-                    let sent = comm.send(&[1_u8], peer.id, &Call::default().timeout(Duration::from_millis(1)));
-                    matches!(sent, Err(Error::Call(CallError::NoPath { from, to })) if (from, to) == (comm.peer_id(), peer.id))
-                }).map(|peer| peer.id);
                 say("around");
-                if other.is_some() {
-                    say("no path");
-                }
                 detours = [0; 3];
             }
         }
@@ -212,11 +205,6 @@ fn what_goes_straight_between_members_goes_around_a_cut_path() {
             let heard = worker.hear("around", soon(), status);
             println!("{:.1} s after the cut: {heard:?}", cut.elapsed().as_secs_f64());
         }
-    }
-    // A transfer has only that link, and says so at once.
-    for worker in &workers[..2] {
-        let heard = worker.hear("no path", soon(), status);
-        assert_eq!(heard.iter().filter(|line| line.starts_with("broken")).count(), 0, "{heard:?}");
     }
     let counters = |from, to| lab.counters(from, to).expect("counters").cut;
     assert!(counters("a", "b") + counters("b", "a") > 0, "the cut cut nothing");

@@ -109,10 +109,6 @@ impl Communicator {
             let text = format!("{} is no other member of this group", peer.short());
             return Err(Error::InvalidArgument(text));
         }
-        let (from, to) = if receives { (peer, me) } else { (me, peer) };
-        if self.control.is_broken(me, peer) {
-            return Err(CallError::NoPath { from, to }.into());
-        }
         let timeout = call.timeout.unwrap_or(self.timeout);
         let (_open, number) = self.transfers.begin((peer, call.tag, receives))?;
         let spec = TransferSpec {
@@ -149,6 +145,9 @@ impl Communicator {
             }
             Stopped::LinkBroken { towards, error, .. } => {
                 let (from, to) = if towards { (me, peer) } else { (peer, me) };
+                if self.control.is_broken(me, peer) {
+                    return CallError::NoPath { from, to }.into();
+                }
                 let known =
                     self.control.view().peers.iter().find(|known| known.id == to).map(|to| to.address);
                 let address = known.map_or_else(String::new, |address| format!(" ({address})"));

@@ -291,6 +291,8 @@ impl Run {
             self.counters.stale += 1;
             return;
         };
+        // Known to be broken before it was tried now.
+        let known = !doubtful && state.broken.contains(&link);
         let settling = state.settling.get_or_insert(Settling { until, links: BTreeMap::new() });
         let until = settling.until;
         if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.to_owned()).is_none() {
@@ -307,9 +309,20 @@ impl Run {
         }
         let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
         for key in self.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
-            self.abort(&key, reason.clone());
+            if known && !self.has_way(group, &key.scope) {
+                self.abort(&key, AbortReason::NoPath { from, to });
+            } else {
+                self.abort(&key, reason.clone());
+            }
         }
         self.schedule(until, Timer::LinkSettle(group));
+    }
+
+    /// Whether the members in scope have a ring among themselves that avoids the broken links.
+    fn has_way(&self, group: Group, scope: &Scope) -> bool {
+        let Some(state) = self.groups.get(&group) else { return false };
+        let members: Vec<_> = state.ring.iter().copied().filter(|peer| scope.involves(*peer)).collect();
+        around::plan(&members, &state.broken).is_some()
     }
 
     /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the

@@ -394,7 +394,11 @@ impl Run {
     }
 
     pub(super) fn abort(&mut self, key: &OpKey, reason: AbortReason) {
-        if matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. }) {
+        let waits = |reason: &AbortReason| {
+            use AbortReason::{LinkBroken, NoPath, PeersLost};
+            matches!(reason, PeersLost(_) | LinkBroken { .. } | NoPath { .. })
+        };
+        if waits(&reason) {
             self.make_wait(key.group);
         }
         self.write_verdict(key, Verdict::Abort(reason));

@@ -7,7 +7,7 @@
 
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
-use super::tags::{Learned, name_lost};
+use super::tags::{Learned, ends_call, name_lost};
 use crate::collective::{OpKey, Scope, around};
 use crate::id::PeerId;
 use crate::time::Instant;
@@ -76,23 +76,23 @@ impl Call {
 
 /// After such an abort attempts wait until the coordinator says that they can succeed again.
 fn holds(reason: &AbortReason) -> bool {
-    matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. })
+    matches!(reason, AbortReason::PeersLost(_) | AbortReason::LinkBroken { .. } | AbortReason::NoPath { .. })
 }
 
 /// The ring of those in scope, and whether what goes straight between members must go around it instead, because
-/// a link between two of them is broken. It follows from the record alone, so all members have the same.
-fn way(record: &EpochRecord, scope: &Scope) -> Result<(Vec<PeerId>, bool), CallError> {
+/// a link between two of them is broken. It follows from the record alone, so all members have the same. Where no
+/// ring avoids what is broken the usual way is tried: perhaps it works again.
+fn way(record: &EpochRecord, scope: &Scope) -> (Vec<PeerId>, bool) {
     let ring = record.ring.iter().map(|rank| record.roster[*rank as usize].id);
     let ring: Vec<_> = ring.filter(|peer| scope.involves(*peer)).collect();
     let broken = record.broken_links().filter(|(from, to)| scope.involves(*from) && scope.involves(*to));
     let broken: BTreeSet<_> = broken.collect();
-    let Some(&(from, to)) = broken.first() else { return Ok((ring, false)) };
-    if *scope == Scope::Whole {
-        return Ok((ring, true)); // The coordinator has planned it.
+    if broken.is_empty() {
+        return (ring, false);
     }
     match around::plan(&ring, &broken) {
-        Some(ring) => Ok((ring, true)),
-        None => Err(CallError::NoPath { from, to }),
+        Some(ring) => (ring, true),
+        None => (ring, false),
     }
 }
 
@@ -134,11 +134,7 @@ impl Session {
             call.stage = Stage::Refused { key: key.clone(), reason: Refusal::Deadline };
             return self.send(ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
         }
-        let (ring, goes_around) = match way(&record, &key.scope) {
-            Ok(way) => way,
-            Err(error) => return self.fail(id, error),
-        };
-        let Some(call) = self.calls.get_mut(&id) else { return };
+        let (ring, goes_around) = way(&record, &key.scope);
         call.attempts += 1;
         call.failure = None;
         call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: None };
@@ -327,7 +323,7 @@ impl Session {
         let Some(call) = self.calls.get(&id) else { return };
         let retry = call.op.fingerprint.retry;
         // Whether the others go on with this call, whatever becomes of ours.
-        let goes_on = reason == AbortReason::Void || (retry && !matches!(reason, AbortReason::Timeout(_)));
+        let goes_on = reason == AbortReason::Void || (retry && !ends_call(&reason));
         let given_up = |text: String| Some(CallError::GivenUp(text));
         let error = match reason {
             AbortReason::Timeout(waiting) => Some(CallError::Timeout(waiting)),
@@ -354,6 +350,7 @@ impl Session {
                 given_up(format!("{} called {theirs}", who.join(", ")))
             }
             AbortReason::Cancelled { by } => given_up(format!("cancelled by {}", by.short())),
+            AbortReason::NoPath { from, to } => Some(CallError::NoPath { from, to }),
             AbortReason::Void => None,
         };
         match error {

@@ -77,7 +77,7 @@ impl TagMemory {
             Verdict::Abort(AbortReason::Void) => Learned::Dropped,
             Verdict::Abort(reason) => {
                 if let Some(retry) = self.ghost {
-                    if !retry || matches!(reason, AbortReason::Timeout(_)) {
+                    if !retry || ends_call(reason) {
                         self.ghost = None;
                     }
                     return Learned::Dropped;
@@ -123,6 +123,11 @@ impl TagMemory {
         };
         self.commit.iter().filter(latest).chain(&self.learned).cloned().collect()
     }
+}
+
+/// Whether such an abort ends the call for all, also if it retries.
+pub(super) fn ends_call(reason: &AbortReason) -> bool {
+    matches!(reason, AbortReason::Timeout(_) | AbortReason::NoPath { .. })
 }
 
 /// Blames those who were lost rather than the link that was missed first, if anybody was lost (rule 8). Whether the

@@ -467,6 +467,17 @@ pub enum AbortReason {
     /// the next attempt, whether it retries or not; who has not made the call yet has missed nothing.
     #[n(5)]
     Void,
+    /// A link that is known to be broken broke again, and nobody else takes part who could pass things on (rule
+    /// 16). The call is over for all: a retry would not differ from what failed.
+    #[n(6)]
+    NoPath {
+        /// The end that sends.
+        #[n(0)]
+        from: PeerId,
+        /// The end that receives.
+        #[n(1)]
+        to: PeerId,
+    },
 }
 
 /// Somebody that an attempt waited for.

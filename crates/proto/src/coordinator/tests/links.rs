@@ -93,6 +93,26 @@ fn a_link_beside_the_ring_that_was_blamed_twice_is_told_to_all() {
 }
 
 #[test]
+fn a_part_of_the_group_without_a_way_around_is_told_so() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    bench.clear();
+    let part = OpKey { scope: Scope::Members(vec![id(1), id(2)]), ..key(2, 0, 0) };
+    bench.all_say(&[1, 2], &initiate(part.clone()));
+    bench.say(1, broken(1, 2, 2, true));
+    bench.assert_told(&[1, 2], &[abort(part, AbortReason::NoPath { from: id(1), to: id(2) })]);
+    // With somebody between them there is a way, and somebody in doubt may be another matter.
+    bench.wait(ms(25));
+    bench.clear();
+    bench.health(2, Sign::Suspect);
+    let part = OpKey { scope: Scope::Members(vec![id(1), id(2)]), ..key(2, 0, 1) };
+    bench.all_say(&[1, 2], &initiate(part.clone()));
+    bench.say(1, broken(1, 2, 2, true));
+    bench.assert_told(&[1, 2], &[abort(part, reason(1, 2))]);
+}
+
+#[test]
 fn where_no_ring_exists_the_end_that_fewer_reach_leaves() {
     let mut bench = Bench::of(&[1, 2, 3, 4]);
     // Nobody reaches the oldest but 2; it goes, though it is the oldest.

@@ -90,18 +90,27 @@ fn what_a_broken_link_is_in_the_way_of_goes_around_it_or_says_that_it_cannot() {
         let op = Op { scope, tag: 0, fingerprint: fingerprint(false), deadline, members: None };
         bench.session.handle_op_call(bench.now, op);
         match bench.drain().pop() {
-            Some(Action::Call(_, Command::Perform { ring, goes_around, .. })) => Ok((ring, goes_around)),
-            Some(Action::Call(_, Command::Finish(Err(error)))) => Err(error),
+            Some(Action::Call(_, Command::Perform { ring, goes_around, .. })) => (ring, goes_around),
             other => panic!("{other:?}"),
         }
     };
     let ids = |numbers: &[u8]| numbers.iter().map(|number| id(*number)).collect::<Vec<_>>();
-    assert_eq!(call(&[1, 2, 3, 4]), Ok((ids(&[1, 2, 4, 3]), true)));
-    assert_eq!(call(&[1, 3, 4]), Ok((ids(&[1, 4, 3]), false)), "it is in nobody's way here");
-    let no_path = CallError::NoPath { from: id(2), to: id(3) };
-    assert_eq!(call(&[1, 2, 3]), Err(no_path.clone()), "a ring of three has a link between any two");
-    let text = no_path.to_string();
+    assert_eq!(call(&[1, 2, 3, 4]), (ids(&[1, 2, 4, 3]), true));
+    assert_eq!(call(&[1, 3, 4]), (ids(&[1, 4, 3]), false), "it is in nobody's way here");
+    assert_eq!(
+        call(&[1, 2, 3]),
+        (ids(&[1, 2, 3]), false),
+        "no ring of three avoids it; perhaps it is healed"
+    );
+    // If it is not, the call is over for all, whether it retries or not, and names both ends.
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let call = bench.call(true);
+    bench.drain();
+    bench.abort(key(1, 0), AbortReason::NoPath { from: id(2), to: id(3) });
+    let error = CallError::NoPath { from: id(2), to: id(3) };
+    let text = error.to_string();
     assert!(text.contains(&id(2).to_string()) && text.contains(&id(3).to_string()), "{text}");
+    assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error)]);
 }
 
 #[test]

@@ -30,8 +30,8 @@ impl Checker for GroupIsolation {
         }
         if let Some(before) = self.last.get(&(record.founder, record.epoch - 1)) {
             let roster = |record: &EpochRecord| record.roster.iter().map(|info| info.id).collect::<Vec<_>>();
-            let same = roster(before) == roster(record) && before.ring == record.ring;
-            if same {
+            let ways = |record: &EpochRecord| (record.ring.clone(), record.broken.clone());
+            if roster(before) == roster(record) && ways(before) == ways(record) {
                 return Err(format!("epoch {} of group {} changes nothing", record.epoch, record.group));
             }
         }
