@@ -28,7 +28,7 @@ pub(crate) trait Beside: Send + Sync {
 }
 
 /// A companion is looked at this often while bytes move without a pause.
-const TURN_INTERVAL: Duration = Duration::from_micros(500);
+const TURN_INTERVAL: Duration = Duration::from_millis(2);
 
 /// Where a data plane keeps its companion. It does not keep it alive.
 pub(super) type Place = OnceLock<Weak<dyn Companion>>;

@@ -96,13 +96,15 @@ impl Report {
                 let figure = figures.iter().find(|figure| figure["what"] == what)?;
                 figure[field].as_f64().map(|seconds| seconds * 1e3)
             };
-            let cost = find("votes", "median").zip(find("ring", "median")).map(|(all, ring)| all - ring);
+            let in_step = figures.iter().any(|figure| figure["what"] == "in step");
+            let ring = if in_step { "in step" } else { "ring" };
+            let cost = find("votes", "median").zip(find(ring, "median")).map(|(all, ring)| all - ring);
             let cells = [
                 find("votes", "median"),
                 find("votes", "best"),
                 find("votes", "p99"),
-                find("ring", "median"),
-                find("ring", "best"),
+                find(ring, "median"),
+                find(ring, "best"),
                 cost,
             ];
             let cells = cells.map(|cell| cell.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}")));
