@@ -83,8 +83,9 @@ impl Wire for Policed {
     }
 
     fn gauge(&self) -> Option<Gauge> {
-        // It never rests, and it is not far.
-        Some(Gauge { acknowledged: self.sent, busy: self.since.elapsed(), round_trip: Duration::ZERO })
+        // As long as it takes at this speed, and it is not far.
+        let busy = Duration::from_micros(self.sent * 1_000_000 / self.bytes_per_second);
+        Some(Gauge { acknowledged: self.sent, busy, round_trip: Duration::ZERO })
     }
 }
 

@@ -79,6 +79,15 @@ struct AllReduce {
     /// Links of a lab (needs root) instead of loopback; any of these makes one
     #[command(flatten)]
     link: RuleArgs,
+    /// The hosts' TCP congestion control, as in reno; the machine's own otherwise
+    #[arg(long, value_name = "NAME")]
+    congestion: Option<String>,
+    /// Streams per link at most
+    #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
+    streams: u8,
+    /// Calls before the first that counts: to find out how many streams help takes about thirty
+    #[arg(long, default_value_t = 3, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=1_000))]
+    warm_up: u32,
     /// Time for each size, in seconds
     #[arg(long, default_value_t = 1.5, value_name = "SECONDS")]
     seconds: f64,
@@ -105,8 +114,11 @@ fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
     if !(args.seconds.is_finite() && args.seconds > 0.0) {
         bail!("--seconds {}: it must be more than nothing", args.seconds);
     }
-    let place = Place::new(&args.link.change(), args.world)?;
+    let place = Place::new(&args.link.change(), args.world, args.congestion.as_deref())?;
     let in_lab = place.is_lab();
+    if !in_lab && args.congestion.is_some() {
+        bail!("--congestion is for hosts of a lab: give --rate, --delay or --loss too");
+    }
     if in_lab && args.no_votes {
         bail!(
             "the bare ring (--no-votes) runs on loopback only: leave out --rate, --delay, --loss and the like"
@@ -131,6 +143,7 @@ fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
         command.args(["--coordinator", place.coordinator(), "--listen", &place.listen(number)?]);
         let types: Vec<_> = args.types.iter().map(|kind| kind.name()).collect();
         command.args(["--types", &types.join(",")]);
+        command.args(["--streams-max", &args.streams.to_string(), "--warm-up", &args.warm_up.to_string()]);
         if in_lab {
             command.arg("--streams");
         }

@@ -10,6 +10,7 @@ use crate::membership::{Membership, Preset};
 use crate::port::Routes;
 use crate::runtime;
 use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
 use outlast_proto::session;
 pub use outlast_proto::wire::control::Encryption;
@@ -34,6 +35,7 @@ pub struct CommunicatorBuilder {
     stall_budget: Option<Duration>,
     timeout: Duration,
     encryption: Encryption,
+    streams_max: u8,
 }
 
 impl CommunicatorBuilder {
@@ -50,6 +52,7 @@ impl CommunicatorBuilder {
             stall_budget: None,
             timeout: Duration::from_mins(1),
             encryption: Encryption::On,
+            streams_max: STREAMS_MAX,
         }
     }
 
@@ -121,6 +124,13 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// At most so many streams per data link to another host; the default is 8. How many there are is measured: one,
+    /// unless more made calls faster. `1` for a network that wants it so.
+    pub fn streams_max(mut self, streams: u8) -> Self {
+        self.streams_max = streams;
+        self
+    }
+
     /// Opens the port and starts the health plane. Nothing is joined before `connect`.
     pub fn start(self) -> Result<Communicator, Error> {
         let secret = match self.secret {
@@ -189,7 +199,7 @@ impl CommunicatorBuilder {
         let membership = member.start()?;
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
-        let settings = DataSettings::default();
+        let settings = DataSettings { streams_max: self.streams_max, ..DataSettings::default() };
         let data = DataPlane::new(me, settings, dialer, move |event| {
             let _ = events.send(event);
         })?;

@@ -15,6 +15,7 @@ use super::companion::{Accompanied, Beside};
 use super::conn::{Broken, Conn, Role};
 use super::desk::{Desk, OpId};
 use super::operation::{End, Operation};
+use super::plane::DataSettings;
 use super::routing::check_credit;
 use super::seat::Seat;
 use super::wakeup::Wakeup;
@@ -79,6 +80,7 @@ pub(super) struct Engine {
     epochs: BTreeMap<Group, OpenEpoch>,
     /// The streams of outgoing links to other hosts.
     stripes: BTreeMap<PeerId, Stripes>,
+    streams_max: u8,
     /// Bytes that an operation should have under way, by the longest way to a neighbour.
     window: Arc<AtomicUsize>,
     window_min: usize,
@@ -94,13 +96,14 @@ impl std::fmt::Debug for Engine {
 }
 
 impl Engine {
-    pub(super) fn new(me: PeerId, link_grace: Duration, window: Arc<AtomicUsize>) -> Self {
+    pub(super) fn new(me: PeerId, settings: &DataSettings, window: Arc<AtomicUsize>) -> Self {
         Self {
+            streams_max: settings.streams_max,
             stripes: BTreeMap::new(),
             window_min: window.load(Ordering::Relaxed),
             window,
             me,
-            link_grace,
+            link_grace: settings.link_grace,
             desk: Desk::new(),
             conns: BTreeMap::new(),
             outgoing: BTreeMap::new(),

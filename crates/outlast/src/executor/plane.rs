@@ -13,6 +13,7 @@ use crate::link::{Dial, Wire};
 use crate::watch;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::{Flow, Plan};
+use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind};
 use outlast_proto::id::PeerId;
 use std::fmt;
@@ -36,6 +37,8 @@ pub struct DataSettings {
     pub link_grace: Duration,
     /// Undo copies that are kept for the next operation, in bytes.
     pub undo_bytes_max: usize,
+    /// Streams of one link at most; how many there are is measured.
+    pub streams_max: u8,
 }
 
 impl Default for DataSettings {
@@ -45,6 +48,7 @@ impl Default for DataSettings {
             dial_timeout: Duration::from_secs(5),
             link_grace: Duration::from_secs(1),
             undo_bytes_max: 2 << 30,
+            streams_max: STREAMS_MAX,
         }
     }
 }
@@ -101,7 +105,7 @@ impl DataPlane {
     ) -> io::Result<Self> {
         let window = Arc::new(AtomicUsize::new(settings.window_bytes));
         let home = Home {
-            engine: Some(Box::new(Engine::new(me, settings.link_grace, Arc::clone(&window)))),
+            engine: Some(Box::new(Engine::new(me, &settings, Arc::clone(&window)))),
             inbox: Vec::new(),
             dead: false,
         };

@@ -52,6 +52,7 @@ struct Worker {
     commits: Vec<Commit>,
     aborts: Vec<u64>,
     outs: Vec<String>,
+    streams: Vec<String>,
     children: Vec<i32>,
     killed: bool,
     done: bool,
@@ -134,6 +135,7 @@ impl Herd {
             commits: Vec::new(),
             aborts: Vec::new(),
             outs: Vec::new(),
+            streams: Vec::new(),
             children: Vec::new(),
             killed: false,
             done: false,
@@ -183,6 +185,11 @@ impl Herd {
         &self.workers[number].outs
     }
 
+    /// What it decided about the streams of its link.
+    pub(crate) fn streams(&self, number: usize) -> &[String] {
+        &self.workers[number].streams
+    }
+
     pub(crate) fn id(&self, number: usize) -> &str {
         &self.workers[number].id
     }
@@ -220,6 +227,7 @@ impl Herd {
             "child" => worker.children.extend(rest.parse::<i32>()),
             "abort" => worker.aborts.extend(rest.parse::<u64>()),
             "out" => worker.outs.push(rest.to_owned()),
+            "streams" => worker.streams.push(rest.to_owned()),
             "done" => worker.done = true,
             "op" => match parse_commit(rest) {
                 Some(commit) => self.enter(number, commit),

@@ -36,7 +36,9 @@ pub(crate) const PRESET: &str = "OUTLAST_STORM_PRESET";
 /// Set to see every event of the runtime on stderr.
 pub(crate) const LOG: &str = "OUTLAST_STORM_LOG";
 
-pub(crate) const BYTES_MIN: usize = 64 << 10;
+/// The smallest tensors, unless that is said.
+pub(crate) const BYTES_MIN: &str = "OUTLAST_STORM_BYTES_MIN";
+const BYTES_MIN_DEFAULT: usize = 64 << 10;
 /// No call may take longer than this and the verdict's grace.
 pub(crate) const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// No forked child outlives a test that went wrong for longer than this.
@@ -174,12 +176,14 @@ struct Round {
 
 impl Round {
     fn plan(epoch: u64, number: u64) -> Self {
-        let bytes_max: usize = setting(BYTES_MAX).and_then(|bytes| bytes.parse().ok()).unwrap_or(1 << 20);
+        let bytes = |name: &str| setting(name).and_then(|bytes| bytes.parse::<usize>().ok());
+        let bytes_min = bytes(BYTES_MIN).unwrap_or(BYTES_MIN_DEFAULT);
+        let bytes_max = bytes(BYTES_MAX).unwrap_or(1 << 20).max(bytes_min);
         let mut dice = Dice::new(epoch.wrapping_mul(1_000_003).wrapping_add(number));
-        let doublings = (bytes_max / BYTES_MIN).ilog2();
+        let doublings = (bytes_max / bytes_min).ilog2();
         // Small ones are common, so that the storm has many collectives to hit.
         let size =
-            BYTES_MIN << dice.below(u64::from(doublings) + 1).min(dice.below(u64::from(doublings) + 1));
+            bytes_min << dice.below(u64::from(doublings) + 1).min(dice.below(u64::from(doublings) + 1));
         let odd = dice.below(7) as usize;
         let count = size / 4 + odd;
         let tags = if dice.below(3) == 0 { 1..5 } else { 0..1 };
@@ -297,6 +301,9 @@ mod trace {
                 && text.0.contains("an attempt stopped")
             {
                 say(&format!("abort {}", micros()));
+            }
+            if text.0.contains("the streams of a link") {
+                say(&format!("streams {}", text.0));
             }
             if self.log {
                 let name = std::env::var(super::NAME).unwrap_or_else(|_| "coordinator".to_owned());

@@ -18,7 +18,6 @@ use std::time::{Duration, Instant};
 
 const REPETITIONS_MIN: i64 = 7;
 const REPETITIONS_MAX: i64 = 1_000;
-const WARM_UP: usize = 3;
 /// Operations in a contender's turn that count.
 const TURN: u64 = 4;
 /// For one call. A measurement in which nothing moves for so long has failed.
@@ -50,6 +49,10 @@ pub(super) struct Member {
     /// Measure what plain streams carry around the ring.
     #[arg(long)]
     streams: bool,
+    #[arg(long)]
+    streams_max: u8,
+    #[arg(long)]
+    warm_up: u32,
 }
 
 /// What is reduced, and how it is moved.
@@ -123,11 +126,12 @@ pub(super) fn run(args: &Member) -> anyhow::Result<ExitCode> {
         .name(format!("bench-{}", args.number))
         .timeout(TIMEOUT)
         .encryption(encryption)
+        .streams_max(args.streams_max)
         .start()?;
     comm.connect(args.world)?;
     let rank = comm.rank();
     let mut ring = if args.ring { Some(bare_ring(&comm)?) } else { None };
-    let bench = Bench { comm, rank, budget: Duration::from_secs_f64(args.seconds) };
+    let bench = Bench { comm, rank, budget: Duration::from_secs_f64(args.seconds), warm_up: args.warm_up };
     let tell = |line: serde_json::Value| -> anyhow::Result<()> {
         // Ranks follow the order of arrival; whoever started us listens to the first that it started.
         if args.number == 0 {
@@ -208,6 +212,7 @@ struct Bench {
     comm: Communicator,
     rank: usize,
     budget: Duration,
+    warm_up: u32,
 }
 
 impl Bench {
@@ -233,7 +238,7 @@ impl Bench {
     ) -> anyhow::Result<Vec<Figure>> {
         let world = self.comm.world_size();
         for contender in contenders.iter_mut() {
-            for _ in 0..WARM_UP {
+            for _ in 0..self.warm_up {
                 tensors.fill(self.rank as f32 + 1.0);
                 (contender.reduce)(tensors)?;
             }

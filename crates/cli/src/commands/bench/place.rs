@@ -19,7 +19,7 @@ pub(super) enum Place {
 
 impl Place {
     /// Loopback unless `link` says how links should be.
-    pub(super) fn new(link: &Change, world: u32) -> anyhow::Result<Self> {
+    pub(super) fn new(link: &Change, world: u32, congestion: Option<&str>) -> anyhow::Result<Self> {
         if *link == Change::default() {
             let listen = (Ipv4Addr::LOCALHOST, 0).into();
             let coordinator = Coordinator::builder().listen(listen).preset(Preset::Local).start()?;
@@ -29,6 +29,15 @@ impl Place {
         let hosts = (0..world).map(host).chain([COORDINATOR.to_owned()]);
         let rule = Rule::perfect().changed(link);
         let lab = Lab::builder("bench").hosts(hosts).rule(rule).start()?;
+        if let Some(name) = congestion {
+            for number in 0..world {
+                // Which network the file is about depends on who opens it.
+                let set = || std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", name);
+                lab.host(&host(number))?
+                    .enter(set)?
+                    .with_context(|| format!("cannot use {name:?} for congestion control"))?;
+            }
+        }
         let place = lab.host(COORDINATOR)?;
         let address = format!("{}:{DEFAULT_PORT}", place.address());
         let secret = RunSecret::generate();

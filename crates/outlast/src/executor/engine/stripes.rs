@@ -32,11 +32,17 @@ const SPEED_MAX: u128 = 1_000_000_000;
 const WINDOW_MAX: usize = 32 << 20;
 
 /// The streams of one outgoing link beyond the first.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(super) struct Stripes {
     pub(super) conns: Vec<ConnId>,
     dialling: u8,
     policy: Striping,
+}
+
+impl Stripes {
+    fn new(streams_max: u8) -> Self {
+        Self { conns: Vec::new(), dialling: 0, policy: Striping::new(streams_max) }
+    }
 }
 
 impl Engine {
@@ -46,7 +52,7 @@ impl Engine {
             let measurable = self.outgoing.get(&peer).and_then(|id| self.conns.get(id)?.gauge()).is_some();
             match self.stripes.get_mut(&peer) {
                 Some(stripes) => (stripes.conns, stripes.dialling) = (Vec::new(), 0),
-                None if measurable => drop(self.stripes.insert(peer, Stripes::default())),
+                None if measurable => drop(self.stripes.insert(peer, Stripes::new(self.streams_max))),
                 None => {}
             }
         }
@@ -189,7 +195,7 @@ impl Engine {
             self.stripes.keys().filter(|peer| !successors.contains(peer)).copied().collect();
         for peer in needless {
             if let Some(stripes) = self.stripes.get_mut(&peer) {
-                stripes.policy = Striping::default();
+                stripes.policy = Striping::new(self.streams_max);
             }
             self.fit_streams(peer);
             if !self.outgoing.contains_key(&peer) {
