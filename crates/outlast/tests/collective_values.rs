@@ -1,12 +1,14 @@
 //! What every collective computes, for every type, operation, world, count and place, against a reference.
 //!
 //! The reference knows numbers, not bytes: it computes in wide integers and in f64 from values that are exact in
-//! every type, so that the expected result does not depend on the order of a reduction.
+//! every type, so that the expected result does not depend on the order of a reduction. What members contribute
+//! repeats itself after a while, at no multiple of any block's size, so that a reference for large tensors is
+//! computed once and laid out as often as it is needed.
 
 mod support;
 
 use half::{bf16, f16};
-use outlast::executor::{Abort, Buffers};
+use outlast::executor::{Abort, Buffers, OpSpec};
 use outlast_proto::collective::{DataType, Fingerprint, OpKind, ReduceOp, legal};
 use support::{Cluster, Member};
 
@@ -21,11 +23,14 @@ enum Number {
     Real(f64),
 }
 
+/// After so many places contributions repeat themselves.
+const PERIOD: usize = 97 * 251;
+
 /// The number that a member contributes at a place: small, and of both signs where there are signs.
 fn contribution(data_type: DataType, member: usize, at: usize) -> Number {
     let pattern = (at * 7 + member * 13 + at / 251) % 97;
     match data_type {
-        DataType::Bool => Number::Whole(i128::from(!(at + member).is_multiple_of(member + 2))),
+        DataType::Bool => Number::Whole(i128::from(!pattern.is_multiple_of(member + 2))),
         DataType::U8 | DataType::U16 | DataType::U32 | DataType::U64 => Number::Whole(pattern as i128 * 2),
         DataType::I8 | DataType::I16 | DataType::I32 | DataType::I64 => Number::Whole(pattern as i128 - 48),
         // Products of five of these fit the eight bits of a bf16.
@@ -106,30 +111,63 @@ fn reduced(op: ReduceOp, data_type: DataType, world: usize, at: usize) -> Number
     }
 }
 
+/// What a call is held against: a period of each member's contribution, and of their reduction.
+struct Reference {
+    contributions: Vec<Vec<u8>>,
+    reduction: Vec<u8>,
+}
+
+impl Reference {
+    fn new(call: &Fingerprint, world: usize) -> Self {
+        let (data_type, op) = (call.data_type, call.op);
+        let places = PERIOD.min(world * call.elements() as usize);
+        let bytes = |number: &dyn Fn(usize) -> Number| {
+            let mut bytes = Vec::with_capacity(places * data_type.size());
+            (0..places).for_each(|at| encode(data_type, number(at), &mut bytes));
+            bytes
+        };
+        let contributed = |member| bytes(&|at| held(data_type, contribution(data_type, member, at)));
+        let reduces = call.kind.reduces();
+        Self {
+            contributions: (0..world).map(contributed).collect(),
+            reduction: if reduces { bytes(&|at| reduced(op, data_type, world, at)) } else { Vec::new() },
+        }
+    }
+}
+
 /// One collective as one member sees it.
 struct Case<'a> {
     call: &'a Fingerprint,
+    reference: &'a Reference,
     world: usize,
     rank: usize,
     root: usize,
 }
 
 impl Case<'_> {
-    fn bytes(&self, elements: impl Iterator<Item = Number>) -> Vec<u8> {
+    /// Part `at` of something that repeats itself.
+    fn part_of(&self, period: &[u8], at: usize, bytes: &mut Vec<u8>) {
+        let part = self.call.elements() as usize * self.call.data_type.size();
+        let (mut place, end) = (at * part, (at + 1) * part);
+        while place < end {
+            let from = place % period.len();
+            let length = (period.len() - from).min(end - place);
+            bytes.extend_from_slice(&period[from..from + length]);
+            place += length;
+        }
+    }
+
+    /// What these members contribute to that part, one behind the other.
+    fn parts(&self, which: impl Iterator<Item = (usize, usize)>) -> Vec<u8> {
         let mut bytes = Vec::new();
-        elements.for_each(|number| encode(self.call.data_type, number, &mut bytes));
+        which.for_each(|(from, at)| self.part_of(&self.reference.contributions[from], at, &mut bytes));
         bytes
     }
 
-    fn part(&self, from: usize, at: usize) -> impl Iterator<Item = Number> {
-        let (count, data_type) = (self.call.elements() as usize, self.call.data_type);
-        (at * count..(at + 1) * count).map(move |i| held(data_type, contribution(data_type, from, i)))
-    }
-
-    fn reduction(&self, at: usize) -> impl Iterator<Item = Number> {
-        let (count, data_type, op) = (self.call.elements() as usize, self.call.data_type, self.call.op);
-        let world = self.world;
-        (at * count..(at + 1) * count).map(move |i| reduced(op, data_type, world, i))
+    fn reduction(&self, at: usize) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        self.part_of(&self.reference.reduction, at, &mut bytes);
+        bytes
     }
 
     fn is_root(&self) -> bool {
@@ -139,21 +177,20 @@ impl Case<'_> {
     fn input(&self) -> Vec<u8> {
         let (reads, _) = self.call.shape(self.world, self.is_root());
         let parts = reads.checked_div(self.call.elements()).unwrap_or(0) as usize;
-        self.bytes((0..parts).flat_map(|part| self.part(self.rank, part)))
+        self.parts((0..parts).map(|part| (self.rank, part)))
     }
 
     fn expected(&self) -> Vec<u8> {
+        let everybody = |part: usize| self.parts((0..self.world).map(|from| (from, part)));
         match self.call.kind {
-            OpKind::AllReduce => self.bytes(self.reduction(0)),
-            OpKind::ReduceScatter => self.bytes(self.reduction(self.rank)),
-            OpKind::Reduce if self.is_root() => self.bytes(self.reduction(0)),
-            OpKind::AllGather => self.bytes((0..self.world).flat_map(|from| self.part(from, 0))),
-            OpKind::Gather if self.is_root() => {
-                self.bytes((0..self.world).flat_map(|from| self.part(from, 0)))
-            }
-            OpKind::Broadcast if !self.is_root() => self.bytes(self.part(self.root, 0)),
-            OpKind::Scatter => self.bytes(self.part(self.root, self.rank)),
-            OpKind::AllToAll => self.bytes((0..self.world).flat_map(|from| self.part(from, self.rank))),
+            OpKind::AllReduce => self.reduction(0),
+            OpKind::ReduceScatter => self.reduction(self.rank),
+            OpKind::Reduce if self.is_root() => self.reduction(0),
+            OpKind::AllGather => everybody(0),
+            OpKind::Gather if self.is_root() => everybody(0),
+            OpKind::Broadcast if !self.is_root() => self.parts([(self.root, 0)].into_iter()),
+            OpKind::Scatter => self.parts([(self.root, self.rank)].into_iter()),
+            OpKind::AllToAll => everybody(self.rank),
             _ => Vec::new(),
         }
     }
@@ -172,14 +209,12 @@ impl Case<'_> {
     /// Performs it, and compares. Whatever the caller did not offer as output must be as it was.
     fn perform(
         &self,
-        cluster: &Cluster,
+        spec: &OpSpec,
         member: &Member,
         (input, expected): (&[u8], &[u8]),
-        seq: u64,
         in_place: bool,
         commit: bool,
     ) {
-        let spec = cluster.spec_of(self.call, 0, seq);
         let (reads, writes) = (input.len(), expected.len());
         let what = || format!("{} at rank {} of {}, in place: {in_place}", self.call, self.rank, self.world);
         if in_place && reads > 0 && writes > 0 {
@@ -192,7 +227,7 @@ impl Case<'_> {
             let buffers = unsafe {
                 Buffers::from_raw([(start.add(from).cast_const(), reads)], [(start.add(to), writes)])
             };
-            let performed = member.plane.perform(&spec, buffers, &Abort::new()).unwrap();
+            let performed = member.plane.perform(spec, buffers, &Abort::new()).unwrap();
             if commit {
                 performed.commit();
                 assert!(memory[to..to + writes] == *expected, "{}", what());
@@ -209,7 +244,7 @@ impl Case<'_> {
         }
         let mut output = vec![0x5a; writes];
         let buffers = Buffers::out_of_place([input], [&mut output[..]]);
-        let performed = member.plane.perform(&spec, buffers, &Abort::new()).unwrap();
+        let performed = member.plane.perform(spec, buffers, &Abort::new()).unwrap();
         if commit {
             performed.commit();
             assert!(output == expected, "{}", what());
@@ -239,15 +274,22 @@ fn calls(kinds: &[OpKind], world: usize, counts: &[usize]) -> Vec<Fingerprint> {
 
 /// Every member makes all calls in the same order, in place and out of place.
 fn run(cluster: &Cluster, calls: &[Fingerprint], commit: bool) {
+    run_as(cluster, calls, 0, commit);
+}
+
+/// The same under a tag.
+fn run_as(cluster: &Cluster, calls: &[Fingerprint], tag: u64, commit: bool) {
     let world = cluster.members.len();
+    let references: Vec<_> = calls.iter().map(|call| Reference::new(call, world)).collect();
     cluster.everybody(|rank, member| {
-        for (number, call) in calls.iter().enumerate() {
+        for (number, (call, reference)) in calls.iter().zip(&references).enumerate() {
             let root = (0..world).position(|rank| call.root == Some(support::peer(rank))).unwrap_or(0);
-            let case = Case { call, world, rank, root };
+            let case = Case { call, reference, world, rank, root };
             let (input, expected) = (case.input(), case.expected());
             for (half, in_place) in [true, false].into_iter().enumerate() {
                 let seq = (2 * number + half) as u64;
-                case.perform(cluster, member, (&input, &expected), seq, in_place, commit);
+                let spec = cluster.spec_of(call, tag, seq);
+                case.perform(&spec, member, (&input, &expected), in_place, commit);
             }
         }
     });
@@ -274,19 +316,37 @@ fn every_type_is_moved_to_where_it_belongs() {
     }
 }
 
-#[test]
-fn large_parts_take_many_blocks() {
-    for world in [2, 3, 5] {
-        let mut calls = Vec::new();
-        for kind in REDUCTIONS.iter().chain(&MOVES) {
-            for (data_type, op) in [(DataType::BF16, ReduceOp::Max), (DataType::I32, ReduceOp::Avg)] {
-                let root = kind.has_root().then(|| support::peer(world - 1));
-                let call = Fingerprint::new(*kind, data_type, [203_530]);
-                calls.push(Fingerprint { op, root, ..call });
-            }
-        }
-        run(&Cluster::new(world), &calls, true);
+/// A count that no block, no world and no vector divides.
+const LARGE: usize = 203_530;
+
+/// All calls of these kinds with large tensors; one type at a time, because the references are large too.
+fn run_large(kinds: &[OpKind], world: usize) {
+    let cluster = Cluster::new(world);
+    for (number, data_type) in DataType::ALL.into_iter().enumerate() {
+        let mut calls = calls(kinds, world, &[LARGE]);
+        calls.retain(|call| call.data_type == data_type);
+        run_as(&cluster, &calls, number as u64, true);
     }
+}
+
+#[test]
+fn every_large_reduction_of_every_type_is_exact_up_to_three_members() {
+    (1..=3).for_each(|world| run_large(&REDUCTIONS, world));
+}
+
+#[test]
+fn every_large_reduction_of_every_type_is_exact_among_four() {
+    run_large(&REDUCTIONS, 4);
+}
+
+#[test]
+fn every_large_reduction_of_every_type_is_exact_among_five() {
+    run_large(&REDUCTIONS, 5);
+}
+
+#[test]
+fn every_large_tensor_of_every_type_is_moved_to_where_it_belongs() {
+    (1..=5).for_each(|world| run_large(&MOVES, world));
 }
 
 #[test]

@@ -161,8 +161,14 @@ impl Engine {
 
     /// One stream of a link is gone.
     pub(super) fn lost_stripe(&mut self, conn: Conn, primary: ConnId, broken: &Broken) {
-        let closed = matches!(broken, Broken::Closed) && conn.is_between_frames();
-        if conn.role == Role::Incoming && closed {
+        // A stream that is dropped says no goodbye of TLS. Whoever cut it short between two frames cut it at the
+        // sending end too, which breaks the link.
+        let ended = match broken {
+            Broken::Closed => true,
+            Broken::Io(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+            Broken::BadFrame(_) | Broken::Misbehaved(_) => false,
+        };
+        if conn.role == Role::Incoming && ended && conn.is_between_frames() {
             return;
         }
         let (id, peer) = (conn.id, conn.peer);
