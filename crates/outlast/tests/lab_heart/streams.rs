@@ -1,7 +1,7 @@
 //! Links that one stream does not fill: more are opened, every value stays right, and a stream that is cut in the
 //! middle of a call or a worker that is killed costs a retry.
 //!
-//! Packets are lost now and then on a way of ten milliseconds, and the hosts use a congestion control that takes
+//! Packets are lost now and then on a way of a few milliseconds, and the hosts use a congestion control that takes
 //! each loss for a full line.
 
 use crate::herd::PATIENCE;
@@ -23,7 +23,7 @@ fn lossy(lab: &Lab) {
         let set = || std::fs::write("/proc/sys/net/ipv4/tcp_congestion_control", "reno");
         lab.host(host).expect("a host").enter(set).expect("inside").expect("reno is everywhere");
     }
-    let rule = Rule::perfect().rate(Rate::mbit(500)).delay(Duration::from_millis(5)).loss(0.001);
+    let rule = Rule::perfect().rate(Rate::mbit(500)).delay(Duration::from_millis(2)).loss(0.0005);
     lab.set_all(rule).expect("a rule");
 }
 
