@@ -5,7 +5,7 @@
 
 mod support;
 
-use outlast::executor::{DataSettings, Performed, Stopped};
+use outlast::executor::{DataSettings, LinkEvent, Performed, Stopped};
 use outlast::link::{Gauge, Wire};
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::collective::{DataType, ReduceOp};
@@ -42,12 +42,16 @@ struct Streams {
     /// Bytes of all.
     sent: AtomicU64,
     broken: AtomicUsize,
+    /// Streams whose other end was closed.
+    ended: AtomicUsize,
+    /// All streams share one line: more of them gain nothing.
+    share_a_line: bool,
 }
 
 impl Wire for Policed {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         let allowed = self.since.elapsed().as_micros() as u64 * self.bytes_per_second / 1_000_000 + BURST;
-        if self.sent >= allowed {
+        if self.on_the_line() >= allowed {
             // The socket has room, so whoever polls it comes back at once.
             std::thread::sleep(Duration::from_micros(200));
             return Err(io::ErrorKind::WouldBlock.into());
@@ -67,7 +71,13 @@ impl Wire for Policed {
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.wire.receive(pieces)
+        let bytes = self.wire.receive(pieces)?;
+        if bytes == 0 {
+            // As TLS says it of a stream that was dropped without a goodbye.
+            self.streams.ended.fetch_add(1, Ordering::SeqCst);
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        }
+        Ok(bytes)
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -84,17 +94,30 @@ impl Wire for Policed {
 
     fn gauge(&self) -> Option<Gauge> {
         // As long as it takes at this speed, and it is not far.
-        let busy = Duration::from_micros(self.sent * 1_000_000 / self.bytes_per_second);
+        let busy = Duration::from_micros(self.on_the_line() * 1_000_000 / self.bytes_per_second);
         Some(Gauge { acknowledged: self.sent, busy, round_trip: Duration::ZERO })
     }
 }
 
+impl Policed {
+    /// Bytes that were sent on the line that this stream has for itself, or shares.
+    fn on_the_line(&self) -> u64 {
+        if self.streams.share_a_line { self.streams.sent.load(Ordering::Relaxed) } else { self.sent }
+    }
+}
+
 fn cluster(world: usize, bytes_per_second: u64) -> (Cluster, Arc<Streams>) {
-    let streams = Arc::new(Streams { breaks: AtomicUsize::new(NEVER), ..Streams::default() });
+    cluster_of(world, bytes_per_second, Streams::default())
+}
+
+fn cluster_of(world: usize, bytes_per_second: u64, streams: Streams) -> (Cluster, Arc<Streams>) {
+    let streams = Arc::new(Streams { breaks: AtomicUsize::new(NEVER), ..streams });
     let shared = Arc::clone(&streams);
+    let began = Instant::now();
     let wrap: Wrap = Arc::new(move |wire| {
         let streams = Arc::clone(&shared);
-        Box::new(Policed { wire, bytes_per_second, since: Instant::now(), sent: 0, streams, counted: false })
+        let since = if streams.share_a_line { began } else { Instant::now() };
+        Box::new(Policed { wire, bytes_per_second, since, sent: 0, streams, counted: false })
     });
     let settings = DataSettings { window_bytes: 2 << 20, ..DataSettings::default() };
     (Cluster::with(world, settings, &wrap), streams)
@@ -141,6 +164,27 @@ fn a_link_that_limits_each_stream_gets_more_of_them() {
             call(&cluster, seq).into_iter().for_each(|outcome| outcome.expect("a sum"));
         }
         assert!(streams.used.load(Ordering::SeqCst) <= world * usize::from(STREAMS_MAX));
+    }
+}
+
+#[test]
+fn streams_that_gain_nothing_are_closed_and_break_nothing() {
+    let shared = Streams { share_a_line: true, ..Streams::default() };
+    let (cluster, streams) = cluster_of(2, 80 << 20, shared);
+    let (deadline, mut seq) = (Instant::now() + PATIENCE, 0);
+    while streams.ended.load(Ordering::SeqCst) == 0 {
+        assert!(Instant::now() < deadline, "no stream was closed of {}", streams.used.load(Ordering::SeqCst));
+        call(&cluster, seq).into_iter().for_each(|outcome| outcome.expect("a sum"));
+        seq += 1;
+    }
+    assert!(streams.used.load(Ordering::SeqCst) > 2, "no more streams were tried");
+    for seq in seq..seq + 6 {
+        call(&cluster, seq).into_iter().for_each(|outcome| outcome.expect("a sum"));
+    }
+    for member in &cluster.members {
+        let events = member.events.lock().unwrap();
+        let broken = events.iter().find(|event| matches!(event, LinkEvent::Down { .. }));
+        assert!(broken.is_none(), "{broken:?}");
     }
 }
 
