@@ -159,7 +159,9 @@ impl CommunicatorBuilder {
             tcp: TcpSettings::default(),
             encryption,
             silent_after: links::silent_after(self.preset),
+            plane: Arc::default(),
         });
+        let watched = Arc::clone(&links.plane);
         let dialer = Arc::clone(&links);
         let mut routes = Routes::new();
         for is_stripe in [false, true] {
@@ -205,6 +207,7 @@ impl CommunicatorBuilder {
         })?;
         let data = Arc::new(data);
         let _ = plane.set(Arc::clone(&data));
+        let _ = watched.set(Arc::downgrade(&data));
         let registration = Registration {
             info: (*membership.info()).clone(),
             group: self.group,

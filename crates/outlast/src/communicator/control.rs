@@ -287,9 +287,9 @@ impl Control {
         state.session.record().is_some_and(|record| record.broken_links().any(is_theirs))
     }
 
-    /// Why a peer is no member any more.
-    pub(super) fn loss_of(&self, peer: PeerId) -> LossReason {
-        lock(&self.state).session.loss_of(peer)
+    /// Why a peer went that was a member not long ago.
+    pub(super) fn departure(&self, peer: PeerId) -> Option<LossReason> {
+        lock(&self.state).session.departure(peer)
     }
 
     /// Whether a peer that a link was lost to is no member soon. If it is alive it answers within the time after

@@ -19,6 +19,7 @@
 //! up; the frames' checksums find accidents only.
 
 use crate::coordinator::ControlFrames;
+use crate::executor::DataPlane;
 use crate::fork::Guarded;
 use crate::link::{Dial, TcpSettings, TcpWire, TlsWire, Wire};
 use crate::membership::Preset;
@@ -30,6 +31,7 @@ use outlast_proto::wire::frame::FrameBuffer;
 use rustls::Connection;
 use std::io::{self, Read};
 use std::net::{SocketAddr, TcpStream};
+use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
@@ -62,6 +64,8 @@ pub(super) struct Links {
     pub(super) tcp: TcpSettings,
     pub(super) encryption: Encryption,
     pub(super) silent_after: Duration,
+    /// Who is to look at its links when one is found silent.
+    pub(super) plane: Arc<OnceLock<Weak<DataPlane>>>,
 }
 
 /// How long a data link may go without an acknowledgement of what was sent before it counts as cut. Kernels
@@ -85,6 +89,15 @@ impl Dial for Links {
 }
 
 impl Links {
+    fn teller(&self) -> impl FnOnce() + Send + 'static {
+        let plane = Arc::clone(&self.plane);
+        move || {
+            if let Some(plane) = plane.get().and_then(Weak::upgrade) {
+                plane.look_at_links();
+            }
+        }
+    }
+
     fn open(
         &self,
         plane: &[u8],
@@ -130,12 +143,12 @@ impl Links {
         Ok(match self.encryption {
             Encryption::On => {
                 let wire = TlsWire::new(socket, session, &self.tcp)?;
-                wire.break_when_silent(&self.runtime, self.silent_after);
+                wire.break_when_silent(&self.runtime, self.silent_after, self.teller());
                 Box::new(wire)
             }
             Encryption::Off => {
                 let wire = TcpWire::new(socket, &self.tcp)?;
-                wire.break_when_silent(&self.runtime, self.silent_after);
+                wire.break_when_silent(&self.runtime, self.silent_after, self.teller());
                 Box::new(wire)
             }
         })
@@ -238,7 +251,7 @@ mod tests {
     use crate::security::{RunKeys, RunSecret, fresh_peer_id};
     use std::io::{IoSlice, IoSliceMut, Write};
     use std::net::TcpListener;
-    use std::sync::{Arc, Mutex, mpsc};
+    use std::sync::{Mutex, mpsc};
 
     const PATIENCE: Duration = Duration::from_secs(20);
     /// What a tensor might hold; not to be found in an encrypted stream.
@@ -273,7 +286,14 @@ mod tests {
     fn links(keys: &RunKeys, encryption: Encryption) -> Links {
         let identity = TlsIdentity::derived(keys, fresh_peer_id());
         let (runtime, tcp) = (runtime::handle().unwrap(), TcpSettings::default());
-        Links { identity, runtime, tcp, encryption, silent_after: Duration::from_secs(1) }
+        Links {
+            identity,
+            runtime,
+            tcp,
+            encryption,
+            silent_after: Duration::from_secs(1),
+            plane: Arc::default(),
+        }
     }
 
     fn keys() -> Arc<RunKeys> {

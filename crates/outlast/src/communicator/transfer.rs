@@ -10,7 +10,7 @@ use crate::watch;
 use outlast_proto::collective::{Fingerprint, OpKind, Seq, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::CallError;
-use outlast_proto::wire::control::Waiting;
+use outlast_proto::wire::control::{LossReason, Waiting};
 use std::collections::BTreeSet;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -102,8 +102,9 @@ impl Communicator {
         let me = self.control.me();
         let (group, members) = self.control.present()?;
         if peer == me || !members.contains(&peer) {
+            // The program may have seen it, or another of its threads may have seen it go.
             let known = self.control.view().peers.iter().any(|known| known.id == peer);
-            if known && peer != me {
+            if peer != me && (known || self.control.departure(peer).is_some()) {
                 return Err(self.control.why_lost(peer).into());
             }
             let text = format!("{} is no other member of this group", peer.short());
@@ -186,9 +187,9 @@ impl Communicator {
 impl super::control::Control {
     /// Why a peer that was a member is none any more.
     pub(super) fn why_lost(&self, peer: PeerId) -> CallError {
-        match self.present() {
-            Err(Error::Call(error)) => error,
-            _ => CallError::PeersLost(vec![(peer, self.loss_of(peer))]),
+        if let Err(Error::Call(error)) = self.present() {
+            return error;
         }
+        CallError::PeersLost(vec![(peer, self.departure(peer).unwrap_or(LossReason::NotResumed))])
     }
 }

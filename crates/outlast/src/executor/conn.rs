@@ -38,6 +38,13 @@ pub(super) enum Broken {
     Misbehaved(String),
 }
 
+impl Broken {
+    /// Whether the other host acknowledged nothing any more: what was sent last is lost.
+    pub(super) fn is_silence(&self) -> bool {
+        matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::TimedOut)
+    }
+}
+
 /// Which way blocks go on a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Role {

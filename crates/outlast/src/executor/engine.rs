@@ -47,6 +47,7 @@ pub(super) enum Command {
     AcceptedStripe { peer: PeerId, wire: Box<dyn Wire> },
     Dialled { peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>> },
     DialledStripe { peer: PeerId, primary: ConnId, result: io::Result<Box<dyn Wire>> },
+    Look,
     Shutdown,
 }
 
@@ -140,6 +141,9 @@ impl Engine {
             Command::AcceptedStripe { peer, wire } => self.accepted_stripe(peer, wire),
             Command::Dialled { peer, serial, result } => self.dialled(peer, serial, result),
             Command::DialledStripe { peer, primary, result } => self.dialled_stripe(peer, primary, result),
+            Command::Look => self.conns.keys().copied().collect::<Vec<_>>().into_iter().for_each(|conn| {
+                self.probe(Some(conn));
+            }),
             Command::Shutdown => self.shut_down(),
         }
     }

@@ -167,6 +167,11 @@ impl DataPlane {
         self.shared.post(Command::AcceptedStripe { peer, wire });
     }
 
+    /// Finds out which links are closed, also if nobody moves bytes: a link may have been found silent.
+    pub fn look_at_links(&self) {
+        self.shared.post(Command::Look);
+    }
+
     /// Maps and touches memory for the undo copy of operations of up to `bytes`, so that the first one does
     /// not pay for it.
     pub fn reserve(&self, bytes: usize) -> io::Result<()> {

@@ -8,8 +8,10 @@
 //! and no acknowledgement since.
 //!
 //! A link that is silent for too long is shut down; whoever uses it finds it broken and reports it (rule 16).
-//! That condemns nobody. What this does not notice: a cut under a link on which nothing is under way; keep-alive
-//! finds that in its own time, and nobody waits for it.
+//! That condemns nobody. What this does not notice: a cut under a link on which nothing is under way; nobody waits
+//! for it, and keep-alive finds it in its own time. The first use of such a link puts something under way: what is
+//! sent is not acknowledged, or the credit is not, and from then on it is found like any other. The end that has
+//! sent everything and sits still is told, because it alone knows what its kernel did not get rid of.
 
 use super::gauge::{self, Gauge};
 use crate::fork::Guarded;
@@ -85,8 +87,14 @@ impl AsFd for Line {
     }
 }
 
-/// Looks at a line until it is closed, and shuts it down once nothing was acknowledged for `limit`.
-pub(super) fn watch(line: &Arc<Line>, runtime: &Handle, limit: Duration) {
+/// Looks at a line until it is closed, and shuts it down once nothing was acknowledged for `limit`. Then it tells:
+/// perhaps nobody is looking at the line, because all that was to be sent is in the kernel.
+pub(super) fn watch(
+    line: &Arc<Line>,
+    runtime: &Handle,
+    limit: Duration,
+    tell: impl FnOnce() + Send + 'static,
+) {
     let line = Arc::downgrade(line);
     runtime.spawn(async move {
         loop {
@@ -96,7 +104,7 @@ pub(super) fn watch(line: &Arc<Line>, runtime: &Handle, limit: Duration) {
                 line.silent.store(true, Ordering::Relaxed);
                 // It fails only on a line that is closed already.
                 let _ = line.socket.shutdown(Shutdown::Both);
-                return;
+                return tell();
             }
         }
     });

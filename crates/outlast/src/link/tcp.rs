@@ -60,8 +60,8 @@ impl TcpWire {
     }
 
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
-    pub fn break_when_silent(&self, runtime: &Handle, limit: Duration) {
-        pulse::watch(&self.line, runtime, limit);
+    pub fn break_when_silent(&self, runtime: &Handle, limit: Duration, tell: impl FnOnce() + Send + 'static) {
+        pulse::watch(&self.line, runtime, limit, tell);
     }
 }
 

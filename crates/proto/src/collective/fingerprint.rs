@@ -84,6 +84,11 @@ impl OpKind {
         matches!(self, Self::Broadcast | Self::Reduce | Self::Gather | Self::Scatter)
     }
 
+    /// Whether it goes straight from member to member, beside the ring.
+    pub const fn goes_straight(self) -> bool {
+        matches!(self, Self::Gather | Self::Scatter | Self::AllToAll | Self::SendReceive)
+    }
+
     /// Whether its bytes pass over every link of the ring.
     pub const fn uses_whole_ring(self) -> bool {
         matches!(self, Self::AllReduce | Self::AllReduceMany | Self::AllGather | Self::ReduceScatter)

@@ -13,6 +13,7 @@ use crate::wire::control::{
     ToPeer,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::sync::Arc;
 
 /// What the driver is asked to do.
 #[expect(clippy::large_enum_variant, reason = "actions are drained one at a time and never kept in numbers")]
@@ -75,7 +76,8 @@ pub struct Session {
     connection: Connection,
     down_since: Option<Instant>,
     redial: Duration,
-    pub(super) record: Option<EpochRecord>,
+    /// Shared, because every attempt looks into it while the rest of the session changes.
+    pub(super) record: Option<Arc<EpochRecord>>,
     /// The epoch whose links are up.
     linked: Option<u64>,
     /// After an abort or a resume: attempts wait for `Proceed` or a new epoch.
@@ -233,7 +235,7 @@ impl Session {
                 registration: self.registration.clone(),
                 generation: self.generation,
                 term: self.term,
-                record: record.clone(),
+                record: EpochRecord::clone(record),
                 tags: self.reports(now),
                 topology_vote: self.topology.as_ref().map(|call| call.min_world.max(1)),
                 rounds: self.rounds,
@@ -316,7 +318,8 @@ impl Session {
         }
     }
 
-    /// A link of that epoch broke outside of any attempt, or could not be dialled.
+    /// A link of that epoch broke outside of any attempt, or could not be dialled. One beside the ring matters only
+    /// to a call that has voted and may have sent over it: what it sent may be lost.
     pub fn handle_link_broken(
         &mut self,
         epoch: u64,
@@ -327,6 +330,18 @@ impl Session {
     ) {
         if let Some(record) = self.record.as_ref().filter(|record| record.epoch == epoch) {
             let group = record.group;
+            let in_ring = record.is_ring_link(from, to);
+            let used = |call: &Call| {
+                let (scope, kind) = (&call.op.scope, call.op.fingerprint.kind);
+                matches!(call.stage, Stage::Complete { .. })
+                    && scope.involves(from)
+                    && scope.involves(to)
+                    && (*scope != Scope::Whole || kind.goes_straight())
+            };
+            if !in_ring && !self.calls.values().any(used) {
+                return;
+            }
+            let dialling = dialling && in_ring;
             let report = ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error };
             if self.is_up() {
                 self.send(report);
@@ -391,14 +406,18 @@ impl Session {
 
     /// The group's epoch that this peer is in, once admitted.
     pub fn record(&self) -> Option<&EpochRecord> {
-        self.record.as_ref()
+        self.record.as_deref()
     }
 
-    /// Why a peer that was a member is none any more. Of one that went too long ago to be remembered, or that was
-    /// never heard of, only this is known: it did not come back.
-    pub fn loss_of(&self, peer: PeerId) -> LossReason {
-        let known = self.departed.iter().rev().find(|(gone, _)| *gone == peer);
-        known.map_or(LossReason::NotResumed, |(_, reason)| *reason)
+    /// Why a peer went that was a member not long ago.
+    pub fn departure(&self, peer: PeerId) -> Option<LossReason> {
+        self.departed.iter().rev().find(|(gone, _)| *gone == peer).map(|(_, reason)| *reason)
+    }
+
+    /// Why a peer is no member any more. Of one that went too long ago to be remembered, or that was never heard of,
+    /// only this is known: it did not come back.
+    pub(super) fn loss_of(&self, peer: PeerId) -> LossReason {
+        self.departure(peer).unwrap_or(LossReason::NotResumed)
     }
 
     /// Members of all groups together, as last told.
@@ -494,7 +513,7 @@ impl Session {
         self.global_world_size = record.global_world_size;
         self.hold = false;
         self.unreported.clear();
-        self.record = Some(record.clone());
+        self.record = Some(Arc::new(record.clone()));
         self.act(Action::OpenEpoch(record));
         self.settled(&lost);
         self.void_attempts(now);

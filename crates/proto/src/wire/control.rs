@@ -634,6 +634,13 @@ impl EpochRecord {
         self.broken.iter().filter_map(move |(from, to)| Some((end(*from)?, end(*to)?)))
     }
 
+    /// Whether the ring leads from the one to the other.
+    pub fn is_ring_link(&self, from: PeerId, to: PeerId) -> bool {
+        let peer = |at: usize| self.roster.get(*self.ring.get(at)? as usize).map(|info| info.id);
+        let next = |at: usize| peer((at + 1) % self.ring.len());
+        (0..self.ring.len()).any(|at| peer(at) == Some(from) && next(at) == Some(to))
+    }
+
     /// The rank of a member.
     pub fn rank_of(&self, peer: PeerId) -> Option<usize> {
         self.roster.iter().position(|info| info.id == peer)

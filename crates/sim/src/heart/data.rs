@@ -3,9 +3,11 @@
 use outlast_proto::collective::OpKey;
 use outlast_proto::id::PeerId;
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
-/// A tensor: how often each (peer, step) is in it. A step of `None` is a newcomer's, who does not know it yet.
-pub type Buffer = BTreeMap<(PeerId, Option<u64>), u32>;
+/// A tensor: how often each (peer, step) is in it. A step of `None` is a newcomer's, who does not know it yet. All
+/// members of a large group hold the same result, and share it.
+pub type Buffer = Arc<BTreeMap<(PeerId, Option<u64>), u32>>;
 
 /// One ring at work on one attempt. Attempts of one key in two lineages have different rings.
 pub(super) type TransferId = (OpKey, Vec<PeerId>);
@@ -17,16 +19,21 @@ pub(super) struct Transfer {
     pub(super) inputs: BTreeMap<usize, (u64, Buffer)>,
     /// All bytes have been exchanged; nobody's death stops it any more.
     pub(super) moved: bool,
+    result: Option<Buffer>,
 }
 
 impl Transfer {
-    /// The sum over all contributions.
-    pub(super) fn sum(&self) -> Buffer {
-        let mut sum = Buffer::new();
-        for (contribution, count) in self.inputs.values().flat_map(|(_, buffer)| buffer) {
-            *sum.entry(*contribution).or_default() += count;
-        }
-        sum
+    /// The sum over all contributions, which do not change any more.
+    pub(super) fn sum(&mut self) -> Buffer {
+        let inputs = &self.inputs;
+        let sum = self.result.get_or_insert_with(|| {
+            let mut sum = BTreeMap::new();
+            for (contribution, count) in inputs.values().flat_map(|(_, buffer)| &**buffer) {
+                *sum.entry(*contribution).or_default() += count;
+            }
+            Arc::new(sum)
+        });
+        Arc::clone(sum)
     }
 }
 

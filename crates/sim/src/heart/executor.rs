@@ -224,7 +224,7 @@ impl World {
         let deadline = now + planned.timeout;
         let (scope, tag, fingerprint) = (planned.scope.clone(), planned.tag, planned.fingerprint());
         let peer = &mut self.processes[process];
-        let before = Buffer::from([((peer.id, peer.step), 1)]);
+        let before = Buffer::new([((peer.id, peer.step), 1)].into());
         // The call's thread must be there before it is told anything.
         let id = peer.session.handle_op_call(now, Op { scope, tag, fingerprint, deadline, members: None });
         self.begin_call(process, id, Some(planned), deadline, before);
@@ -245,7 +245,7 @@ impl World {
                 let min_world = if first && now < Instant::from_nanos(2_000_000_000) { all } else { 1 };
                 self.processes[process].phase = Phase::Connecting;
                 let id = self.processes[process].session.handle_connect_call(now, min_world, deadline);
-                self.begin_call(process, id, None, deadline, Buffer::new());
+                self.begin_call(process, id, None, deadline, Buffer::default());
                 self.drain_peer(process);
             }
             Phase::Connecting | Phase::Voting => {
@@ -258,7 +258,7 @@ impl World {
                 if std::mem::take(&mut peer.pending) > 0 {
                     peer.phase = Phase::Voting;
                     let id = peer.session.handle_topology_call(now, 1, deadline);
-                    self.begin_call(process, id, None, deadline, Buffer::new());
+                    self.begin_call(process, id, None, deadline, Buffer::default());
                     return self.drain_peer(process);
                 }
                 peer.phase = Phase::Stepping;
@@ -325,7 +325,7 @@ impl World {
                 // The same vote again.
                 let deadline = now + Duration::from_secs(30);
                 let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
-                self.begin_call(process, id, None, deadline, Buffer::new());
+                self.begin_call(process, id, None, deadline, Buffer::default());
                 self.drain_peer(process);
             }
             (Ok(Done::Topology { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),

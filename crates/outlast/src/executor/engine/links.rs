@@ -132,8 +132,9 @@ impl Engine {
                 lane.conn = None;
                 (lane.frames_begun, lane.outstanding == 0, &mut lane.redials_left)
             };
-            if done {
-                // All that it was for is done. If the other end is not content, its vote says so.
+            // All that it was for is done. If the other end is not content, its vote says so; unless the path was
+            // cut, for then the other end waits for what is lost in our kernel.
+            if done && !(towards && broken.is_silence() && !is_transfer) {
                 continue;
             }
             if begun || moved > 0 || *redials == 0 {
@@ -161,14 +162,16 @@ impl Engine {
         }
     }
 
-    /// Tells the listener about a link of every epoch whose ring it belongs to.
+    /// Tells the listener about a link of every epoch whose ring it belongs to. That a link beside the ring broke
+    /// is told by the end that sends: it may have sent all that it had to, and nobody else may know.
     pub(super) fn report(&mut self, peer: PeerId, role: Role, error: Option<&str>) {
         for (group, open) in &self.epochs {
             let (neighbour, direction) = match role {
                 Role::Outgoing => (open.successor, Direction::Towards),
                 Role::Incoming => (open.predecessor, Direction::From),
             };
-            if neighbour == Some(peer) {
+            let beside = role == Role::Outgoing && error.is_some() && open.addresses.contains_key(&peer);
+            if neighbour == Some(peer) || beside {
                 self.outputs.push(Output::Event(link_event(*group, open.epoch, peer, direction, error)));
             }
         }

@@ -114,6 +114,33 @@ fn what_a_broken_link_is_in_the_way_of_goes_around_it_or_says_that_it_cannot() {
 }
 
 #[test]
+fn a_link_beside_the_ring_is_reported_if_what_was_sent_over_it_may_be_lost() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    // The bench's ring is 4, 3, 2, 1.
+    let report = |dialling| {
+        let (group, epoch, from, to, error) = (0, 1, id(1), id(3), "silent".to_owned());
+        send(ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error })
+    };
+    let breaks = |bench: &mut Bench| {
+        bench.session.handle_link_broken(1, id(1), id(3), true, "silent".to_owned());
+        bench.drain()
+    };
+    assert_eq!(breaks(&mut bench), [], "nobody used it");
+    let fingerprint = Fingerprint::new(OpKind::Scatter, DataType::F32, [8]);
+    let deadline = bench.now + ms(1_000);
+    let op = Op { scope: Scope::Whole, tag: 0, fingerprint, deadline, members: None };
+    let call = bench.session.handle_op_call(bench.now, op);
+    bench.drain();
+    assert_eq!(breaks(&mut bench), [], "the executor says itself what it means for its attempt");
+    bench.performed(call, PerformResult::Done);
+    assert_eq!(breaks(&mut bench), [report(false)]);
+    bench.verdict(key(1, 0), Verdict::Commit { pending: 0 });
+    bench.call(true);
+    bench.drain();
+    assert_eq!(breaks(&mut bench), [], "a ring does not use it");
+}
+
+#[test]
 fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
     let mut bench = Bench::of(&[1, 2, 3]);
     let gather = |members: &[u8], now: Instant| Op {

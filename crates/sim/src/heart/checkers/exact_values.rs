@@ -37,15 +37,20 @@ impl Checker for ExactValues {
             }
             Ok(Done::Topology { .. }) | Err(_) => return Ok(()),
         };
-        let peers: BTreeSet<_> = after.keys().map(|(peer, _)| *peer).collect();
-        if peers != contributors.iter().copied().collect() || after.values().any(|count| *count != 1) {
-            return Err(format!("process {process} committed {key} of {contributors:?} with {after:?}"));
-        }
-        let steps: BTreeSet<_> = after.keys().filter_map(|(_, step)| *step).collect();
-        if steps.len() > 1 {
-            return Err(format!("process {process} committed {key} over data of different steps {steps:?}"));
-        }
         let place = (key.clone(), contributors.clone());
+        // What is equal to a result that was looked at needs no second look.
+        if self.results.get(&place).is_none_or(|(_, result, _)| result != after) {
+            let peers: BTreeSet<_> = after.keys().map(|(peer, _)| *peer).collect();
+            if peers != contributors.iter().copied().collect() || after.values().any(|count| *count != 1) {
+                return Err(format!("process {process} committed {key} of {contributors:?} with {after:?}"));
+            }
+            let steps: BTreeSet<_> = after.keys().filter_map(|(_, step)| *step).collect();
+            if steps.len() > 1 {
+                return Err(format!(
+                    "process {process} committed {key} over data of different steps {steps:?}"
+                ));
+            }
+        }
         let mine = || (*peer, after.clone(), pending);
         let (first, result, told) = self.results.entry(place).or_insert_with(mine);
         if result != after {

@@ -30,7 +30,10 @@ impl Checker for OneVerdict {
                 if told.insert(*peer, commit).is_some_and(|before| before != commit) {
                     return Err(format!("{} was told both verdicts on {key}", peer.short()));
                 }
-                if told.values().any(|other| *other != commit) {
+                // All before were told the same, or it is a conflict already.
+                if told.values().next().is_some_and(|other| *other != commit)
+                    || told.values().next_back().is_some_and(|other| *other != commit)
+                {
                     self.conflicts.insert((*founder, key.clone()));
                 }
             }
