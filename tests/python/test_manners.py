@@ -360,6 +360,52 @@ def test_the_interpreter_ends_cleanly_with_operations_in_flight(coordinator, pee
     assert status["evictions"] == 0, status
 
 
+@pytest.mark.parametrize("late", ["", "atexit.register(comm.close)"])
+def test_the_interpreter_ends_cleanly_with_daemon_threads_in_every_call(program, late):
+    """They come back from a call at every moment of the end; up to Python 3.13 asking for it too late is deadly."""
+    code = (
+        BEGIN
+        + f"""
+    import atexit
+    {late}
+    comm.connect()
+    member = outlast.Membership("127.0.0.1:0", preset="local")
+    coordinator = outlast.Coordinator(preset="local")
+    feedback = outlast.ErrorFeedback()
+
+    def again(call):
+        while True:
+            try:
+                call()
+            except outlast.OutlastError:
+                pass
+
+    calls = [
+        lambda: comm.all_reduce(np.ones(1000, np.float32), tag=1),
+        lambda: comm.all_reduce(np.ones(1000, np.float32), tag=2),
+        lambda: comm.all_reduce_async(np.ones(1000, np.float32), tag=3).wait(),
+        lambda: comm.all_reduce_async(np.ones(1000, np.float32), tag=4).wait(0.0001),
+        lambda: comm.barrier(tag=5),
+        lambda: comm.peers(),
+        lambda: comm.connect(timeout=0.01),
+        lambda: member.events(0.0001),
+        lambda: member.active(),
+        lambda: coordinator.status(),
+        lambda: feedback(np.ones(1000, np.float32)),
+    ]
+    for call in calls:
+        threading.Thread(target=again, args=(call,), daemon=True).start()
+    time.sleep(0.1)
+    print("ready")
+    """
+    )
+    for _ in range(5):
+        child = program(code)
+        out, err = child.communicate(timeout=30)
+        assert (out, child.returncode) == ("ready\n", 0), err
+        assert "panicked" not in err
+
+
 def test_nothing_is_printed_unless_asked(program):
     code = (
         BEGIN
@@ -393,6 +439,51 @@ def test_two_communicators_of_one_run_in_one_thread_are_refused(peer):
     first.connect(timeout=5)
     other.all_reduce(np.ones(3, np.float32))
     first.all_reduce(np.ones(3, np.float32))
+
+
+SLOW = {
+    "memory that is lent slowly": """
+    class Slow:
+        shape, dtype = (3,), "slow"
+        def __dlpack_device__(self):
+            time.sleep(0.1)
+            return (1, 0)
+        def __dlpack__(self, **options):
+            time.sleep(0.1)
+            return np.ones(3, np.float32).__dlpack__(**options)
+    """,
+    "the first receipt is made slowly": """
+    import builtins
+    Slow = lambda: np.ones(3, np.float32)
+    at_once = builtins.__import__
+    def slowly(name, *rest):
+        time.sleep(0.1)
+        return at_once(name, *rest)
+    builtins.__import__ = slowly
+    """,
+}
+
+
+@pytest.mark.parametrize("slow", SLOW)
+def test_python_code_inside_a_call_may_let_other_threads_run(program, slow):
+    """No lock is held meanwhile that the others could wait for with the interpreter in their hands."""
+    code = (
+        BEGIN
+        + SLOW[slow]
+        + """
+    comm.connect()
+    call = lambda tag: comm.all_reduce(Slow(), tag=tag)
+    threads = [threading.Thread(target=call, args=(tag,), daemon=True) for tag in range(6)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(20)
+    print(comm.rank, any(thread.is_alive() for thread in threads))
+    """
+    )
+    child = program(code)
+    out, err = child.communicate(timeout=30)
+    assert (out, err, child.returncode) == ("0 False\n", "", 0)
 
 
 def test_threads_of_a_pool_may_take_turns(peer):

@@ -14,6 +14,7 @@ use crate::in_flight::{Busy, Ending, Flight, InFlight, Outcome};
 use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
+use crate::visit::Visit;
 use crate::workers::Workers;
 use outlast::communicator::View;
 use outlast::fork::Creator;
@@ -110,26 +111,35 @@ impl Shared {
     fn call<R: Send>(
         self: &Arc<Self>,
         py: Python<'_>,
+        visit: &Visit,
         work: impl FnOnce(&outlast::Communicator) -> R + Send,
     ) -> PyResult<R> {
         let comm = self.open()?;
-        self.call_open(py, &comm, || work(&comm))
+        self.call_open(py, visit, &comm, || work(&comm))
     }
 
     /// The same on a communicator that is known to be open.
     fn call_open<R: Send>(
         self: &Arc<Self>,
         py: Python<'_>,
+        visit: &Visit,
         comm: &outlast::Communicator,
         work: impl FnOnce() -> R + Send,
     ) -> PyResult<R> {
         self.check_driver()?;
         drop((self.in_flight.reap(), registry::reap()));
         self.blocked.fetch_add(1, Ordering::SeqCst);
-        let result = blocking(py, work);
+        let result = blocking(py, visit, work);
         self.blocked.fetch_sub(1, Ordering::SeqCst);
         self.look(comm);
         result
+    }
+
+    /// What the program has seen of the group. A function of its own, so that the lock is let go before anything of
+    /// Python's runs: that may let another thread of the program run, which would wait for the lock with the
+    /// interpreter in its hands.
+    fn seen(&self) -> Arc<View> {
+        Arc::clone(&lock(&self.seen))
     }
 
     /// The program may see now what has changed.
@@ -139,7 +149,14 @@ impl Shared {
 
     fn give(&self, py: Python<'_>, ending: &Ending) -> PyResult<Py<PyAny>> {
         match ending {
-            Ok(receipt) => outcome::receipt(py, receipt, &mut lock(&self.contributors)),
+            Ok(receipt) => {
+                // Taken while it is used, and put back: no lock of ours is held while Python runs.
+                let mut known = std::mem::take(&mut *lock(&self.contributors));
+                let made = outcome::receipt(py, receipt, &mut known);
+                let replaced = std::mem::replace(&mut *lock(&self.contributors), known);
+                drop(replaced);
+                made
+            }
             Err(error) => {
                 let raised = errors::of_call(py, error, Purpose::Collective);
                 self.note(error);
@@ -213,6 +230,7 @@ impl Communicator {
         timeout: Option<f64>,
         encryption: &str,
     ) -> PyResult<Self> {
+        let visit = Visit::begin(py);
         let run = arguments::run_id(run_id)?;
         arguments::coordinator(&coordinator)?;
         let mut builder = outlast::Communicator::builder()
@@ -237,7 +255,7 @@ impl Communicator {
         if let Some(timeout) = arguments::seconds("timeout", timeout)? {
             builder = builder.timeout(timeout);
         }
-        let comm = py.detach(|| builder.start());
+        let comm = visit.away(py, || builder.start());
         let comm = comm.map_err(|error| errors::of_call(py, &error, Purpose::Topology))?;
         let shared = Arc::new(Shared {
             creator: Creator::this_process(),
@@ -256,9 +274,10 @@ impl Communicator {
     }
 
     fn connect(&self, py: Python<'_>, min_world: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let visit = Visit::begin(py);
         let min_world = arguments::members("min_world", min_world)?;
         let timeout = arguments::seconds("timeout", timeout)?;
-        let joined = self.0.call(py, |comm| match timeout {
+        let joined = self.0.call(py, &visit, |comm| match timeout {
             Some(timeout) => comm.connect_within(min_world, timeout),
             None => comm.connect(min_world),
         })?;
@@ -268,11 +287,12 @@ impl Communicator {
     }
 
     fn update_topology(&self, py: Python<'_>, min_world: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let visit = Visit::begin(py);
         let min_world = arguments::members("min_world", min_world)?;
         let timeout = arguments::seconds("timeout", timeout)?;
         check_process(self.0.creator)?;
         self.0.no_flights()?;
-        let changed = self.0.call(py, |comm| match timeout {
+        let changed = self.0.call(py, &visit, |comm| match timeout {
             Some(timeout) => comm.update_topology_within(min_world, timeout),
             None => comm.update_topology(min_world),
         })?;
@@ -292,11 +312,11 @@ impl Communicator {
         outputs: Option<Vec<Bound<'_, PyAny>>>,
         options: &Bound<'_, PyTuple>,
     ) -> PyResult<Py<PyAny>> {
+        let visit = Visit::begin(py);
         let comm = self.0.open()?;
-        let job =
-            Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &lock(&self.0.seen).clone())?;
+        let job = Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &self.0.seen())?;
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
-        let ending = self.0.call_open(py, &comm, || job.perform(&comm).map_err(Arc::new))?;
+        let ending = self.0.call_open(py, &visit, &comm, || job.perform(&comm).map_err(Arc::new))?;
         drop(job);
         self.0.give(py, &ending)
     }
@@ -311,9 +331,10 @@ impl Communicator {
         options: &Bound<'_, PyTuple>,
         times: usize,
     ) -> PyResult<Vec<f64>> {
+        let visit = Visit::begin(py);
         check_process(self.0.creator)?;
-        let job = Job::new(kind, &inputs, None, Options::new(options)?, &lock(&self.0.seen).clone())?;
-        let taken = self.0.call(py, |comm| {
+        let job = Job::new(kind, &inputs, None, Options::new(options)?, &self.0.seen())?;
+        let taken = self.0.call(py, &visit, |comm| {
             let timed = |_| {
                 let began = Instant::now();
                 job.perform(comm).map(|_| began.elapsed().as_secs_f64())
@@ -333,10 +354,11 @@ impl Communicator {
         tag: i64,
         timeout: Option<f64>,
     ) -> PyResult<()> {
+        let visit = Visit::begin(py);
         check_process(self.0.creator)?;
-        let transfer = Transfer::new(x, other, receives, tag, timeout, &lock(&self.0.seen).clone())?;
+        let transfer = Transfer::new(x, other, receives, tag, timeout, &self.0.seen())?;
         self.0.in_flight.check(None, transfer.tensors()).map_err(|busy| self.0.busy(&busy))?;
-        let outcome = self.0.call(py, |comm| transfer.perform(comm))?;
+        let outcome = self.0.call(py, &visit, |comm| transfer.perform(comm))?;
         outcome.map_err(|error| {
             self.0.note(&error);
             errors::of_call(py, &error, Purpose::Collective)
@@ -346,15 +368,16 @@ impl Communicator {
     /// The same as `collective` in the background.
     fn collective_async(
         &self,
+        py: Python<'_>,
         kind: &str,
         inputs: Vec<Bound<'_, PyAny>>,
         outputs: Option<Vec<Bound<'_, PyAny>>>,
         options: &Bound<'_, PyTuple>,
     ) -> PyResult<Handle> {
+        let _visit = Visit::begin(py);
         let comm = self.0.open()?;
         drop((self.0.in_flight.reap(), registry::reap()));
-        let mut job =
-            Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &lock(&self.0.seen).clone())?;
+        let mut job = Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &self.0.seen())?;
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
         let outcome = Arc::new(Outcome::default());
         let tensors = job.take_tensors();
@@ -376,17 +399,19 @@ impl Communicator {
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let visit = Visit::begin(py);
         check_process(self.0.creator)?;
-        py.detach(|| self.0.leave());
+        visit.away(py, || self.0.leave());
         *lock(&self.0.drivers) = Drivers::Nobody;
         Ok(())
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let visit = Visit::begin(py);
         check_process(self.0.creator)?;
         let comm = lock(&self.0.comm).take();
         self.0.connected.store(false, Ordering::SeqCst);
-        py.detach(|| {
+        visit.away(py, || {
             if let Some(comm) = &comm {
                 comm.leave();
             }
@@ -407,14 +432,15 @@ impl Communicator {
     /// Rank, world size, world size of the run, epoch.
     fn place(&self) -> PyResult<(usize, usize, u32, u64)> {
         check_process(self.0.creator)?;
-        let seen = lock(&self.0.seen).clone();
+        let seen = self.0.seen();
         Ok((seen.rank, seen.peers.len(), seen.global_world_size, seen.epoch))
     }
 
     fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
+        let visit = Visit::begin(py);
         let comm = self.0.open()?;
-        let health = py.detach(|| comm.peers());
-        let seen = lock(&self.0.seen).clone();
+        let health = visit.away(py, || comm.peers());
+        let seen = self.0.seen();
         outcome::peers(py, &seen, &health)
     }
 
@@ -451,6 +477,7 @@ impl Handle {
     }
 
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let visit = Visit::begin(py);
         check_process(self.shared.creator)?;
         let limit = arguments::seconds("timeout", timeout)?;
         let deadline = limit.map(|limit| Instant::now() + limit);
@@ -460,7 +487,7 @@ impl Handle {
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
             let slice = if main { LOOK_EVERY } else { Duration::from_secs(1) };
             let slice = left.map_or(slice, |left| left.min(slice));
-            if let Some(ending) = py.detach(|| self.outcome.wait(slice)) {
+            if let Some(ending) = visit.away(py, || self.outcome.wait(slice)) {
                 break ending;
             }
             if main {

@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_coordinator};
 use crate::manners::check_process;
+use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
@@ -36,6 +37,7 @@ impl Coordinator {
         preset: &str,
         stall_budget: Option<f64>,
     ) -> PyResult<Self> {
+        let visit = Visit::begin(py);
         let mut builder = outlast::Coordinator::builder()
             .listen(arguments::address("listen", listen)?)
             .preset(arguments::preset(preset)?);
@@ -49,7 +51,7 @@ impl Coordinator {
         if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
             builder = builder.stall_budget(budget);
         }
-        let service = py.detach(|| builder.start()).map_err(|error| of_coordinator(py, &error))?;
+        let service = visit.away(py, || builder.start()).map_err(|error| of_coordinator(py, &error))?;
         let (address, secret) = (service.address().to_string(), service.secret().to_text().clone());
         let service = Mutex::new(Some(Arc::new(service)));
         Ok(Self { service, address, secret, creator: Creator::this_process() })
@@ -69,20 +71,22 @@ impl Coordinator {
 
     /// How a run stands, as JSON. One that nobody has joined stands as a run does before its first peer.
     fn status(&self, py: Python<'_>, run_id: &str) -> PyResult<String> {
+        let visit = Visit::begin(py);
         check_process(self.creator)?;
         let run = arguments::run_id(run_id)?;
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
         let service =
             service.ok_or_else(|| invalid("this coordinator is closed; make a new one".to_owned()))?;
-        let status = py.detach(|| service.status(&run)).map_err(|error| of_coordinator(py, &error))?;
+        let status = visit.away(py, || service.status(&run)).map_err(|error| of_coordinator(py, &error))?;
         let empty = || Run::new(Config::preset(Preset::Local)).status(outlast::clock::now()).to_json();
         Ok(status.unwrap_or_else(empty))
     }
 
     fn close(&self, py: Python<'_>) -> PyResult<()> {
+        let visit = Visit::begin(py);
         check_process(self.creator)?;
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
-        py.detach(|| drop(service));
+        visit.away(py, || drop(service));
         Ok(())
     }
 

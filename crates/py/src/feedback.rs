@@ -2,6 +2,7 @@
 
 use crate::buffer::Tensor;
 use crate::errors::invalid;
+use crate::visit::Visit;
 use outlast::communicator::DataType;
 use outlast_kernels::{Element, Quantisation, error_feedback};
 use pyo3::prelude::*;
@@ -34,6 +35,7 @@ impl ErrorFeedback {
 
     /// Adds to `x` what was lost before, and remembers what quantising the sum will lose.
     fn apply(&self, py: Python<'_>, x: &Bound<'_, PyAny>) -> PyResult<()> {
+        let visit = Visit::begin(py);
         let x = Tensor::borrow("x", x)?.writable("x")?;
         let data_type = x.data_type();
         let element = match data_type {
@@ -49,7 +51,7 @@ impl ErrorFeedback {
         let mut residual = known.unwrap_or_else(|| Residual { data_type, bytes: vec![0; length] });
         let fits = residual.data_type == data_type && residual.bytes.len() == length;
         if fits {
-            py.detach(|| {
+            visit.away(py, || {
                 // SAFETY: the loan lasts until the end of this call, is writable, and the residual is our own.
                 let values = unsafe { x.bytes_mut() };
                 error_feedback(self.quantisation, element, values, &mut residual.bytes);

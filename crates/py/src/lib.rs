@@ -13,6 +13,9 @@
 //!   whatever must be given back to Python is given back by a thread that Python called us on.
 //! - Memory that a collective uses is held (its exporter cannot free or resize it) until the runtime has let
 //!   go of it, whatever becomes of the objects that people see (`in_flight`).
+//! - No lock of ours is held while Python's code may run: it may let another thread run, which would wait for the
+//!   lock and keep the interpreter.
+//! - Nobody comes back to an interpreter that has ended (`visit`).
 //! - In a forked child every object refuses, before it takes any lock (`manners`).
 //!
 //! # What it does not do
@@ -32,6 +35,7 @@ mod membership;
 mod outcome;
 mod program;
 mod registry;
+mod visit;
 mod workers;
 
 use pyo3::prelude::*;
@@ -56,6 +60,7 @@ mod _outlast {
     #[pymodule_init]
     fn init(module: &Bound<'_, PyModule>) -> PyResult<()> {
         super::manners::log_if_asked();
+        super::visit::open_door();
         module.add("__version__", env!("CARGO_PKG_VERSION"))
     }
 }

@@ -7,11 +7,13 @@
 //! - A forked child owns none of our threads and must not take our locks: objects know who created them and
 //!   refuse elsewhere, and what would be dropped in a child is left alone.
 //! - When the interpreter ends, every communicator says goodbye, so that operations in flight end; and what
-//!   they hold is never given back: memory that nobody frees cannot be written to too late.
+//!   they hold is never given back: memory that nobody frees cannot be written to too late. Threads that are
+//!   away in a call then do not come back (`visit`).
 //! - Nothing is printed unless `OUTLAST_LOG` says so.
 
 use crate::errors::{fatal, invalid};
 use crate::registry;
+use crate::visit::{self, Visit};
 use outlast::fork::Creator;
 use outlast::watch;
 use pyo3::prelude::*;
@@ -52,7 +54,11 @@ pub(crate) fn is_main_thread(py: Python<'_>) -> bool {
 }
 
 /// Does `work` with the interpreter let go, and answers signals meanwhile.
-pub(crate) fn blocking<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send) -> PyResult<R> {
+pub(crate) fn blocking<R: Send>(
+    py: Python<'_>,
+    visit: &Visit,
+    work: impl FnOnce() -> R + Send,
+) -> PyResult<R> {
     if BLOCKED.replace(true) {
         let text = "a blocking call was made by a signal's handler while another one waits on the same thread; \
                     set a flag in the handler and call later";
@@ -60,7 +66,7 @@ pub(crate) fn blocking<R: Send>(py: Python<'_>, work: impl FnOnce() -> R + Send)
     }
     let _unblock = Unblock;
     let main = is_main_thread(py);
-    let outcome = py.detach(|| {
+    let outcome = visit.away(py, || {
         if !main {
             return work();
         }
@@ -108,5 +114,8 @@ pub(crate) fn log_if_asked() {
 /// Runs when the interpreter ends: everybody says goodbye, and nothing writes into Python's memory any more.
 #[pyfunction]
 pub(crate) fn at_exit(py: Python<'_>) {
-    py.detach(|| registry::end_all(EXIT_PATIENCE));
+    py.detach(|| {
+        registry::end_all(EXIT_PATIENCE);
+        visit::close_door(EXIT_PATIENCE);
+    });
 }

@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_membership};
 use crate::manners::{self, LOOK_EVERY, check_process};
+use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::membership::{Event, Happening, Member, MemberInfo, MembershipError, TimedEvent};
 use pyo3::prelude::*;
@@ -48,6 +49,7 @@ impl Membership {
         name: Option<String>,
         advertise: Option<&str>,
     ) -> PyResult<Self> {
+        let visit = Visit::begin(py);
         let mut builder = outlast::Membership::builder()
             .listen(arguments::address("listen", listen)?)
             .join(join)
@@ -63,7 +65,7 @@ impl Membership {
         if let Some(address) = advertise {
             builder = builder.advertise(arguments::address("advertise", address)?);
         }
-        let member = py.detach(|| builder.start()).map_err(|error| of_membership(py, &error))?;
+        let member = visit.away(py, || builder.start()).map_err(|error| of_membership(py, &error))?;
         let (address, id) = (member.address().to_string(), member.id().to_string());
         let member = Mutex::new(Some(Arc::new(member)));
         Ok(Self { member, address, id, creator: Creator::this_process() })
@@ -83,20 +85,23 @@ impl Membership {
 
     /// Rows of the active list: id, name, address, meta, health.
     fn active<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let visit = Visit::begin(py);
         let member = self.open()?;
-        let rows = py.detach(|| member.active()).map_err(|error| of_membership(py, &error))?;
+        let rows = visit.away(py, || member.active()).map_err(|error| of_membership(py, &error))?;
         rows.iter().map(|row| row_of(py, row)).collect()
     }
 
     /// Rows of the failed list.
     fn failed<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let visit = Visit::begin(py);
         let member = self.open()?;
-        let rows = py.detach(|| member.failed()).map_err(|error| of_membership(py, &error))?;
+        let rows = visit.away(py, || member.failed()).map_err(|error| of_membership(py, &error))?;
         rows.iter().map(|row| row_of(py, row)).collect()
     }
 
     /// What happened: the kind, who (or nothing), and what else the kind says.
     fn events<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let visit = Visit::begin(py);
         let member = self.open()?;
         // Unlike in other calls zero makes sense here: look, do not wait.
         let limit = match timeout {
@@ -108,7 +113,7 @@ impl Membership {
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             let slice = left.min(if main { LOOK_EVERY } else { Duration::from_secs(1) });
-            let happened = py.detach(|| member.events(slice));
+            let happened = visit.away(py, || member.events(slice));
             let happened = happened.map_err(|error| of_membership(py, &error))?;
             if !happened.is_empty() || left.is_zero() {
                 return happened.iter().map(|event| event_of(py, event)).collect();
@@ -120,10 +125,11 @@ impl Membership {
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
+        let visit = Visit::begin(py);
         check_process(self.creator)?;
         let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).take();
         let Some(member) = member else { return Ok(()) };
-        match py.detach(|| member.leave(GOODBYE)) {
+        match visit.away(py, || member.leave(GOODBYE)) {
             // It ends by itself soon; there is nothing that the program should do.
             Ok(()) | Err(MembershipError::GoodbyeTimeout(_)) => Ok(()),
             Err(error) => Err(of_membership(py, &error)),
