@@ -263,6 +263,9 @@ impl Communicator {
 impl Drop for Communicator {
     fn drop(&mut self) {
         self.leave();
-        self.data.shutdown();
+        // A forked child has a copy of this object and none of its links.
+        if self.creator.check().is_ok() {
+            self.data.shutdown();
+        }
     }
 }

@@ -2,7 +2,7 @@
 
 mod support;
 
-use outlast::executor::{Abort, Buffers};
+use outlast::executor::{Abort, Buffers, DataSettings};
 use outlast_proto::collective::{DataType, ReduceOp};
 use support::{
     Cluster, bytes_of, bytes_of_mut, contribution_f32, contribution_i64, reduce, sum_f32, sum_i64,
@@ -36,6 +36,31 @@ fn sums_are_exact_in_place() {
             assert!(results.iter().all(|result| *result == expected), "world {world}, count {count}");
         }
     }
+}
+
+/// Each member's window follows from the ways that it knows, so neighbours may differ: nobody sends what the next
+/// has no place for.
+#[test]
+fn neighbours_may_have_windows_of_different_sizes() {
+    let wide = DataSettings { window_bytes: 16 << 20, ..DataSettings::default() };
+    let cluster = Cluster::of(&[wide, DataSettings::default(), DataSettings::default()], &wrap());
+    let count = 4_000_000;
+    for seq in 0..3 {
+        let spec = cluster.spec(1, seq as u64, DataType::F32, ReduceOp::Sum, &[count]);
+        let results = cluster.everybody(|number, member| {
+            // The receiver is late, so that the sender has everything ready that it may send.
+            std::thread::sleep(std::time::Duration::from_millis(20 * number as u64));
+            let mut tensor = contribution_f32(number, count, seq);
+            reduce(member, &spec, &mut tensor).unwrap().commit();
+            tensor
+        });
+        let expected = sum_f32(3, count, seq);
+        assert!(results.iter().all(|result| *result == expected), "call {seq}");
+    }
+}
+
+fn wrap() -> support::Wrap {
+    std::sync::Arc::new(|wire| wire)
 }
 
 #[test]

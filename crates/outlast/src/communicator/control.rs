@@ -356,8 +356,9 @@ impl Control {
                 Action::Send(message) => {
                     let Some(line) = &state.line else { continue };
                     let fits = line.put(&message);
-                    // That a call has begun is news which may go with the next message.
-                    if !matches!(message, ToCoordinator::Initiate { .. }) {
+                    // That a call has begun is news which may go with the next message; one without time left
+                    // is a vote that nothing follows.
+                    if !matches!(message, ToCoordinator::Initiate { timeout_ms: 1.., .. }) {
                         urgent = Some(Arc::clone(line));
                     }
                     if !fits {
@@ -437,17 +438,21 @@ impl Control {
         let poll = |bell: &Wakeup, until: std::time::Instant| {
             let line = self.line();
             let left = until.saturating_duration_since(std::time::Instant::now());
+            let left = left.min(line.as_ref().and_then(|line| line.due()).unwrap_or(left));
             let timeout =
                 Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-            let bell = PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN);
+            let watched = PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN);
+            let mut polled = [watched.clone(), watched];
+            let mut count = 1;
+            if let Some(line) = &line {
+                polled[1] = PollFd::from_borrowed_fd(line.socket(), PollFlags::IN);
+                count = 2;
+            }
             // An interrupted or failed poll is a short one.
-            let _ = match &line {
-                Some(line) => {
-                    let line = PollFd::from_borrowed_fd(line.socket(), PollFlags::IN);
-                    poll(&mut [bell, line], Some(&timeout))
-                }
-                None => poll(&mut [bell], Some(&timeout)),
-            };
+            let _ = poll(&mut polled[..count], Some(&timeout));
+            if !polled[0].revents().is_empty() {
+                bell.heard();
+            }
         };
         self.wheel.wait(desk, until, poll, || self.turn())
     }
@@ -525,7 +530,7 @@ impl Control {
     async fn talk(&self, dial: u64, line: Arc<Line>) {
         {
             let mut state = lock(&self.state);
-            if state.dials != dial {
+            if state.dials != dial || state.session.out().is_some() {
                 return;
             }
             state.line = Some(Arc::clone(&line));
@@ -543,6 +548,9 @@ impl Control {
                     () = line.wanted() => {}
                     () = tokio::time::sleep(pause) => pause = (2 * pause).min(TASK_PAUSE_MAX),
                 }
+                // Whoever has the wheel may be held up: a signal handler takes its time.
+                line.flush_if_due();
+                self.take_in(&line);
                 continue;
             }
             pause = TASK_PAUSE;
@@ -591,9 +599,9 @@ impl Control {
         if state.session.poll_timeout().is_some_and(|at| at <= now) {
             state.session.handle_timeout(now);
         }
-        let wait = state.session.poll_timeout().map_or(Duration::MAX, |at| at.since(now));
-        let wait = wait.clamp(Duration::from_millis(1), Duration::from_secs(1));
-        state.timer = now + wait;
+        let latest = now + Duration::from_secs(1);
+        state.timer = state.session.poll_timeout().map_or(latest, |at| at.min(latest));
+        let wait = state.timer.since(now).max(Duration::from_millis(1));
         self.carry_out(state);
         wait
     }

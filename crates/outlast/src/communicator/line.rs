@@ -120,14 +120,13 @@ impl Line {
 
     /// Sends what waits, as far as the socket takes it. The connection's task sends the rest.
     pub(super) fn flush(&self) {
+        // Whether something is left is said before the next may put more behind it.
         let mut pipe = self.pipe();
-        let flushed = pipe.flush();
-        if flushed.is_ok() {
-            self.waits.store(false, Ordering::Release);
-        }
-        drop(pipe);
-        match flushed {
-            Ok(()) => self.blocked.store(false, Ordering::Release),
+        match pipe.flush() {
+            Ok(()) => {
+                self.waits.store(false, Ordering::Release);
+                self.blocked.store(false, Ordering::Release);
+            }
             Err(error) if error.kind() == ErrorKind::WouldBlock => {
                 if !self.blocked.swap(true, Ordering::AcqRel) {
                     self.task.notify_one();

@@ -94,7 +94,13 @@ impl Wheel {
     pub(super) fn leave(&self) {
         let now = u64::try_from(self.start.elapsed().as_millis()).unwrap_or(u64::MAX);
         self.left_at.store(now, Ordering::Relaxed);
-        if self.looking.fetch_sub(1, Ordering::SeqCst) == 1
+        self.looking.fetch_sub(1, Ordering::SeqCst);
+        self.pass_on();
+    }
+
+    /// Offers the wheel on if nobody has it: whoever returns may have been offered it and not taken it.
+    fn pass_on(&self) {
+        if self.looking.load(Ordering::SeqCst) == 0
             && let Some(desk) = lock(&self.sleeping).pop()
         {
             desk.offer_wheel();
@@ -126,9 +132,11 @@ impl Wheel {
     ) -> Option<Order> {
         loop {
             if let Some(order) = desk.take() {
+                self.pass_on();
                 return Some(order);
             }
             if Instant::now() >= until {
+                self.pass_on();
                 return None;
             }
             if self.looking.compare_exchange(0, 1, Ordering::SeqCst, Ordering::SeqCst).is_ok() {
@@ -178,7 +186,10 @@ mod tests {
     fn poll_bell(bell: &Wakeup, until: Instant) {
         let left = until.saturating_duration_since(Instant::now());
         let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: 0 };
-        let _ = poll(&mut [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN)], Some(&timeout));
+        let mut polled = [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN)];
+        if matches!(poll(&mut polled, Some(&timeout)), Ok(1..)) {
+            bell.heard();
+        }
     }
 
     fn waits(wheel: &Arc<Wheel>, desk: &Arc<Desk>) -> thread::JoinHandle<Option<Order>> {
@@ -227,6 +238,23 @@ mod tests {
         until(|| desk.polls.load(Ordering::SeqCst));
         wheel.order(&desk, Order::Commit);
         assert!(matches!(waiting.join().unwrap(), Some(Order::Commit)));
+    }
+
+    #[test]
+    fn a_wheel_that_was_offered_and_not_taken_is_offered_on() {
+        let wheel = Arc::new(Wheel::new().unwrap());
+        let desks: Vec<_> = (0..2).map(|_| Arc::new(Desk::default())).collect();
+        wheel.join();
+        let sleepers: Vec<_> = desks.iter().map(|desk| waits(&wheel, desk)).collect();
+        until(|| lock(&wheel.sleeping).len() == 2);
+        // The one that will be offered the wheel has its order by then.
+        let offered = lock(&wheel.sleeping).last().map(Arc::clone).unwrap();
+        lock(&offered.inner).orders.push_back(Order::Commit);
+        wheel.leave();
+        let other = desks.iter().find(|desk| !Arc::ptr_eq(desk, &offered)).unwrap();
+        until(|| other.polls.load(Ordering::SeqCst));
+        wheel.order(other, Order::Commit);
+        assert!(sleepers.into_iter().all(|sleeper| sleeper.join().unwrap().is_some()));
     }
 
     #[test]

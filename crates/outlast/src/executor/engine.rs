@@ -158,6 +158,7 @@ impl Engine {
         // meanwhile, such as a word that was taken back, came before this call.
         for peer in &outgoing {
             self.probe(self.outgoing.get(peer).copied());
+            self.probe_stripes(*peer);
         }
         let id = self.desk.add(operation);
         let is_open = self.epochs.get(&name.group).is_some_and(|open| {
@@ -267,7 +268,7 @@ impl Engine {
         self.check_deadlines(now);
         self.allow_more();
         let mut progress = false;
-        let mut lost = None;
+        let mut lost = Vec::new();
         for (id, conn) in &mut self.conns {
             let mut work = || -> Result<bool, Broken> {
                 let mut moved = false;
@@ -286,12 +287,12 @@ impl Engine {
             };
             match work() {
                 Ok(moved) => progress |= moved,
-                Err(broken) => lost = Some((*id, broken)),
+                Err(broken) => lost.push((*id, broken)),
             }
         }
-        if let Some((id, broken)) = lost {
+        progress |= !lost.is_empty();
+        for (id, broken) in lost {
             self.lost(id, &broken);
-            progress = true;
         }
         progress
     }
@@ -389,6 +390,9 @@ impl Engine {
         polled.extend(beside.iter().map(|beside| PollFd::from_borrowed_fd(beside.socket(), PollFlags::IN)));
         // An interrupted or failed wait is a short wait: the next turn finds out what is the matter.
         let count = poll(&mut polled, Some(&timeout));
+        if !polled[0].revents().is_empty() {
+            wakeup.heard();
+        }
         let beside = beside.is_some() && polled.last().is_some_and(|fd| !fd.revents().is_empty());
         let ready: Vec<PollFlags> = polled[1..].iter().map(PollFd::revents).collect();
         for (conn, ready) in self.conns.values_mut().zip(ready) {

@@ -14,6 +14,10 @@ use super::lanes::{Message, Source};
 use outlast_proto::collective::ring::RingPlan;
 use std::collections::VecDeque;
 
+/// Every window has two rounds at least: eager frames may belong to two (a plan of several rounds has blocks of
+/// 32 KiB and more).
+const WINDOW_MIN: u32 = 2;
+
 /// How far one round is.
 #[derive(Clone, Copy, Debug, Default)]
 struct Progress {
@@ -44,9 +48,7 @@ pub(super) struct Rounds {
 
 impl Rounds {
     pub(super) fn new(plan: &RingPlan, window: u32) -> Self {
-        // Two rounds at least: eager frames may belong to two (a plan of several rounds has blocks of 32 KiB
-        // and more).
-        let window = window.max(2);
+        let window = window.max(WINDOW_MIN);
         let places = (2 * window).min(plan.rounds().max(1)) as usize;
         Self {
             window,
@@ -121,7 +123,8 @@ impl Rounds {
             *oldest = Progress::default();
             self.base += 1;
         }
-        let window = granted.map_or(self.window, |granted| granted.min(self.window));
+        // Before the receiver has granted anything, what any receiver has places for.
+        let window = granted.unwrap_or(WINDOW_MIN).min(self.window);
         while self.opened < self.rounds && self.opened - self.base < window {
             ready.push_back(Message { lane: 0, round: self.opened, step: 0, source: Source::Input });
             for _ in 0..self.held.len() {

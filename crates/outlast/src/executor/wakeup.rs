@@ -1,5 +1,6 @@
 //! Waking whoever drives, from any thread, in any wait.
 
+use crate::fork::Guarded;
 use rustix::event::{EventfdFlags, eventfd};
 use rustix::io::{read, write};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -10,13 +11,13 @@ use std::sync::{Arc, Mutex, PoisonError};
 #[derive(Debug)]
 pub(crate) struct Wakeup {
     ringing: AtomicBool,
-    event: OwnedFd,
+    event: Guarded<OwnedFd>,
 }
 
 impl Wakeup {
     pub(crate) fn new() -> std::io::Result<Self> {
         let event = eventfd(0, EventfdFlags::NONBLOCK | EventfdFlags::CLOEXEC)?;
-        Ok(Self { ringing: AtomicBool::new(false), event })
+        Ok(Self { ringing: AtomicBool::new(false), event: Guarded::new(event)? })
     }
 
     /// Wakes the driver, now or at its next look.
@@ -24,7 +25,7 @@ impl Wakeup {
         if !self.ringing.swap(true, Ordering::SeqCst) {
             // The counter cannot overflow: one ring, one answer. So the only error would be a closed
             // descriptor, and ours is open as long as `self` lives.
-            let _ = write(&self.event, &1_u64.to_ne_bytes());
+            let _ = write(&*self.event, &1_u64.to_ne_bytes());
         }
     }
 
@@ -33,9 +34,15 @@ impl Wakeup {
         if !self.ringing.load(Ordering::Relaxed) {
             return false;
         }
-        let _ = read(&self.event, &mut [0_u8; 8]);
+        let _ = read(&*self.event, &mut [0_u8; 8]);
         // Cleared after the read: a ring in between finds it still ringing and is covered by this answer.
         self.ringing.swap(false, Ordering::SeqCst)
+    }
+
+    /// A poll found it readable. A ring that was being written while it was answered is answered once more: its
+    /// bytes came after the answer, and would be readable for ever.
+    pub(crate) fn heard(&self) {
+        self.ringing.store(true, Ordering::SeqCst);
     }
 
     pub(crate) fn descriptor(&self) -> BorrowedFd<'_> {

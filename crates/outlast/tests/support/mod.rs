@@ -116,7 +116,13 @@ impl Cluster {
     }
 
     pub(crate) fn with(world: usize, settings: DataSettings, wrap: &Wrap) -> Self {
-        let members: Vec<_> = (0..world).map(|number| Member::new(number, settings, wrap)).collect();
+        Self::of(&vec![settings; world], wrap)
+    }
+
+    /// Each member with settings of its own.
+    pub(crate) fn of(settings: &[DataSettings], wrap: &Wrap) -> Self {
+        let member = |(number, settings): (usize, &DataSettings)| Member::new(number, *settings, wrap);
+        let members: Vec<_> = settings.iter().enumerate().map(member).collect();
         let mut cluster = Self { ring: members.iter().map(|member| member.id).collect(), members, epoch: 0 };
         cluster.open_epoch();
         cluster

@@ -42,7 +42,9 @@ pub(super) struct GroupState {
     /// Who has not reported its link of this epoch yet.
     pub(super) unconfirmed: BTreeSet<PeerId>,
     pub(super) broken: BTreeSet<(PeerId, PeerId)>,
-    /// Whether there are some that this epoch's record does not tell.
+    /// Those that this epoch's record tells: all its members plan by the same list.
+    pub(super) broken_told: BTreeSet<(PeerId, PeerId)>,
+    /// Whether there are some that it does not.
     broken_untold: bool,
     blames: BTreeMap<(PeerId, PeerId), u32>,
     pub(super) tags: BTreeMap<(Scope, Tag), TagState>,
@@ -72,6 +74,7 @@ impl GroupState {
             rounds: Rounds::default(),
             unconfirmed: BTreeSet::new(),
             broken: BTreeSet::new(),
+            broken_told: BTreeSet::new(),
             broken_untold: false,
             blames: BTreeMap::new(),
             tags: BTreeMap::new(),
@@ -89,7 +92,7 @@ impl GroupState {
         let tags: usize = self.tags.values().map(TagState::footprint).sum();
         let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
         let untold = self.untold.0.len() + self.untold.1.len();
-        self.roster.len() + self.broken.len() + self.blames.len() + tags + settling + untold
+        self.roster.len() + 2 * self.broken.len() + self.blames.len() + tags + settling + untold
     }
 
     /// All links of the ring carried a collective to its end: what they were blamed for is forgiven. What goes
@@ -187,6 +190,7 @@ impl Run {
         state.unconfirmed = members;
         state.settling = None;
         state.waiting = false;
+        state.broken_told = state.broken.clone();
         state.broken_untold = false;
         let (epoch, size) = (state.epoch, state.roster.len());
         self.note(Note::Epoch(group, epoch, size));
@@ -218,7 +222,7 @@ impl Run {
             rounds: state.rounds,
             founder: state.founder,
             broken: state
-                .broken
+                .broken_told
                 .iter()
                 .filter_map(|(from, to)| Some((*rank.get(from)?, *rank.get(to)?)))
                 .take(BROKEN_LINKS_MAX)

@@ -297,6 +297,7 @@ impl Run {
         state.ring = ring.filter(|peer| members.contains(peer)).collect();
         let broken = record.broken_links();
         state.broken = broken.filter(|(a, b)| members.contains(a) && members.contains(b)).collect();
+        state.broken_told = state.broken.clone();
         state.unconfirmed = members;
         state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
 

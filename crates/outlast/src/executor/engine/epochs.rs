@@ -28,6 +28,9 @@ impl Engine {
         // Links that closed while they rested are found before the epoch counts: it dials them again, and
         // nobody takes them for links of this epoch that could not be made.
         self.probe(successor.and_then(|peer| self.outgoing.get(&peer).copied()));
+        if let Some(successor) = successor {
+            self.probe_stripes(successor);
+        }
         self.probe(predecessor.and_then(|peer| self.incoming.get(&peer).copied()));
         let before = self.epochs.insert(group, open);
         self.close_needless_stripes();

@@ -99,7 +99,10 @@ impl Engine {
         }
         let surplus = stripes.conns.split_off(stripes.conns.len().min(wanted));
         for id in surplus {
-            if self.desk.iter().any(|(_, operation)| operation.lane_towards(id).is_some()) {
+            let in_use = self.desk.iter().any(|(_, operation)| operation.lane_towards(id).is_some());
+            // A frame that was begun is finished (the receiver would take its end for a broken link).
+            let rests = self.conns.get(&id).is_none_or(|conn| conn.is_between_frames() && conn.is_flushed());
+            if in_use || !rests {
                 // Looked at again when the next call ends.
                 stripes.conns.push(id);
             } else {
@@ -163,9 +166,11 @@ impl Engine {
     pub(super) fn lost_stripe(&mut self, conn: Conn, primary: ConnId, broken: &Broken) {
         // A stream that is dropped says no goodbye of TLS. Whoever cut it short between two frames cut it at the
         // sending end too, which breaks the link.
+        let rests = !self.desk.awaits_blocks(primary);
         let ended = match broken {
             Broken::Closed => true,
-            Broken::Io(error) => error.kind() == io::ErrorKind::UnexpectedEof,
+            // A firewall may forget a stream that rests; what was lost on one in use breaks the link.
+            Broken::Io(error) => error.kind() == io::ErrorKind::UnexpectedEof || rests,
             Broken::BadFrame(_) | Broken::Misbehaved(_) => false,
         };
         if conn.role == Role::Incoming && ended && conn.is_between_frames() {
@@ -180,6 +185,14 @@ impl Engine {
         }
         let error = format!("one of its streams broke: {broken}");
         self.lost(primary, &Broken::Io(io::Error::other(error)));
+    }
+
+    /// A stream that closed while it rested must not look like one that broke in use.
+    pub(super) fn probe_stripes(&mut self, peer: PeerId) {
+        let conns = self.stripes.get(&peer).map_or_else(Vec::new, |stripes| stripes.conns.clone());
+        for conn in conns {
+            self.probe(Some(conn));
+        }
     }
 
     /// The streams of a link that is gone.
