@@ -136,6 +136,9 @@ impl Session {
         }
         let id = self.next_call();
         self.out = None;
+        // The promise to obey no lower term (rule 17) was the old session's, which is over. A process that was just
+        // started knows of none either; and a run that began afresh would be closed to this one for ever.
+        self.term = 0;
         self.registration.min_world = min_world.max(1);
         self.topology = Some(TopologyCall::new(id, min_world, deadline, true, None));
         self.redial = self.config.redial.0;
