@@ -21,12 +21,14 @@ use outlast_proto::coordinator::Config;
 use outlast_proto::id::{PeerId, RunId};
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
-use std::sync::Arc;
+use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
 /// Letters that wait for the clerk; beyond it connections wait, not the clerk.
 const INBOX_MAX: usize = 16_384;
+/// How long the clerk is waited for; it stops after the letter at hand.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a question about the status may take.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -37,7 +39,9 @@ pub struct Coordinator {
     secret: RunSecret,
     inbox: mpsc::Sender<Inbox>,
     /// Dropping it stops the clerk, who closes every connection.
-    _stop: oneshot::Sender<()>,
+    stop: Option<oneshot::Sender<()>>,
+    /// Whether the clerk is gone.
+    gone: Arc<(Mutex<bool>, Condvar)>,
     _serving: Serving,
     _port: Port,
     creator: Creator,
@@ -127,9 +131,15 @@ impl CoordinatorBuilder {
         let config = Config::preset(self.preset);
         let clerk = Clerk::new(config, health, secret.clone(), address, fresh_after, inbox.downgrade());
         let (stop, stopped) = oneshot::channel();
-        handle.spawn(clerk.run(letters, stopped));
-        let creator = Creator::this_process();
-        Ok(Coordinator { address, secret, inbox, _stop: stop, _serving: serving, _port: port, creator })
+        let gone = Arc::<(Mutex<bool>, Condvar)>::default();
+        let left = Arc::clone(&gone);
+        handle.spawn(async move {
+            clerk.run(letters, stopped).await;
+            *left.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            left.1.notify_all();
+        });
+        let (stop, creator) = (Some(stop), Creator::this_process());
+        Ok(Coordinator { address, secret, inbox, stop, gone, _serving: serving, _port: port, creator })
     }
 }
 
@@ -162,6 +172,18 @@ impl Coordinator {
         let asked = self.inbox.blocking_send(letter);
         asked.map_err(|_| CoordinatorError::Silent)?;
         answered.blocking_recv().map_err(|_| CoordinatorError::Silent)
+    }
+}
+
+impl Drop for Coordinator {
+    /// Nothing is decided any more once it returns. (A forked child has a copy of this object and no clerk.)
+    fn drop(&mut self) {
+        self.stop = None;
+        if self.creator.check().is_ok() {
+            let (gone, left) = &*self.gone;
+            let gone = gone.lock().unwrap_or_else(PoisonError::into_inner);
+            let _ = left.wait_timeout_while(gone, STOP_TIMEOUT, |gone| !*gone);
+        }
     }
 }
 

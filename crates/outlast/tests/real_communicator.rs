@@ -3,7 +3,7 @@
 mod peers;
 
 use outlast::Coordinator;
-use outlast::communicator::{Call, Error, NextStep};
+use outlast::communicator::{Call, Error, Interrupt, NextStep};
 use outlast::membership::Preset;
 use peers::{coordinator, each, peer};
 use std::sync::{Arc, Barrier};
@@ -19,6 +19,25 @@ fn a_world_of_one_reduces_alone() {
     let receipt = comm.all_reduce(&mut data, &Call::sum()).expect("a sum");
     assert_eq!((receipt.contributors.len(), receipt.world_size, receipt.rank), (1, 1, 0));
     assert!(data.iter().all(|value| value.to_bits() == 2.5f32.to_bits()));
+}
+
+#[test]
+fn a_coordinator_that_was_dropped_decides_nothing_any_more() {
+    for _ in 0..20 {
+        let coordinator = coordinator();
+        let comm = peer(&coordinator, "alone");
+        comm.connect(1).expect("admitted");
+        comm.barrier(&Call::sum()).expect("a verdict");
+        drop(coordinator);
+        let interrupt = Interrupt::new();
+        let call = Call::sum().interrupt(&interrupt);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| comm.barrier(&call));
+            thread::sleep(Duration::from_millis(20));
+            interrupt.trigger();
+            assert!(waiting.join().unwrap().is_err(), "a verdict of nobody");
+        });
+    }
 }
 
 #[test]
