@@ -76,6 +76,7 @@ impl Run {
 
     /// Is that peer to be evicted now? If not, when is it to be looked at again?
     pub(super) fn review_lost(&mut self, now: Instant, peer: PeerId) {
+        self.forgive_own_lateness(now, peer);
         let Some(record) = self.peers.get(&peer) else { return };
         if let Some(reason) = self.cause(now, record) {
             let silence = match reason {
@@ -109,6 +110,19 @@ impl Run {
         }
         if let Some(next) = moments.into_iter().flatten().filter(|moment| !due(moment)).min() {
             self.schedule(next, Timer::Lost(peer));
+        }
+    }
+
+    /// A coordinator that stood still while it should have waited for a peer's answer cannot say that none came: the
+    /// peer may have stood still with it (a frozen machine), or its answer is not read yet. It asks again.
+    fn forgive_own_lateness(&mut self, now: Instant, peer: PeerId) {
+        let patience = self.config.probe_timeout;
+        let Some(record) = self.peers.get_mut(&peer) else { return };
+        let unheard = record.refused_at.filter(|refused| record.heard <= *refused);
+        let due = unheard.map(|refused| refused + patience);
+        if due.is_some_and(|due| now.since(due) > patience / 2) && record.lost_since.is_some() {
+            record.refused_at = Some(now);
+            self.act(Action::Look(peer));
         }
     }
 

@@ -203,6 +203,13 @@ impl Bench {
         self.now = until;
     }
 
+    /// Stands still for that long, and then looks at the clock.
+    pub(super) fn sleep(&mut self, time: Duration) {
+        self.now += time;
+        self.run.handle_timeout(self.now);
+        self.drain();
+    }
+
     /// What a peer was told since it was last asked.
     pub(super) fn told(&mut self, number: u8) -> Vec<ToPeer> {
         self.inbox.remove(&self.at[&number]).unwrap_or_default()

@@ -37,6 +37,21 @@ fn a_closed_connection_and_a_refusal_evict_after_a_probe_timeout() {
 }
 
 #[test]
+fn a_coordinator_that_stood_still_asks_again_before_it_evicts() {
+    let mut bench = trusted(&[1, 2]);
+    bench.close(2);
+    bench.answer_knocks(ConnectOutcome::Refused);
+    // The whole machine froze: nobody could answer, and nobody could hear it.
+    bench.sleep(ms(300));
+    assert_eq!(bench.lost(), []);
+    assert_eq!(bench.looks.len(), 3, "it is asked once more");
+    bench.wait(ms(49));
+    assert_eq!(bench.lost(), []);
+    bench.wait(ms(1));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Killed)]);
+}
+
+#[test]
 fn a_port_that_still_accepts_is_asked_again() {
     let mut bench = trusted(&[1, 2]);
     bench.close(2);
