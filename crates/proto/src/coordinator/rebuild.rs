@@ -167,12 +167,19 @@ impl Run {
         }
         let unlearned: Vec<_> = state.tags.values().flat_map(|tag| tag.unlearned(from)).collect();
         let behind = resume.record.epoch < state.epoch;
-        for (key, verdict) in unlearned {
+        // In the order in which it would have heard them: should the connection break in between, it must not know
+        // of verdicts in an epoch that it does not know.
+        let (known, news): (Vec<_>, Vec<_>) =
+            unlearned.into_iter().partition(|(key, _)| key.epoch <= resume.record.epoch);
+        for (key, verdict) in known {
             self.tell(from, ToPeer::Verdict { key, verdict });
         }
         if behind {
             let record = self.record(group, Vec::new(), Vec::new());
             self.tell(from, ToPeer::Epoch(record));
+        }
+        for (key, verdict) in news {
+            self.tell(from, ToPeer::Verdict { key, verdict });
         }
         self.tell_rounds(from, group, resume.rounds);
         self.vote_again(now, from, group, resume.topology_vote, resume.rounds);
