@@ -71,6 +71,8 @@ fn everything_at_once() {
     play("heart-mixed", 0..60);
     // Found a peer that a run which began afresh was closed to.
     play("heart-mixed", 201_157..201_158);
+    // A peer that came back heard of verdicts in an epoch that it did not know.
+    play("heart-mixed", 201_919..201_920);
 }
 
 #[test]
