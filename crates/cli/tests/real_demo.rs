@@ -1,10 +1,14 @@
 //! The demo keeps what it promises, in a short version: real processes, a kill, a stop, a newcomer, a coordinator
 //! that dies. The demo itself judges; here it is checked that it does, and what it hands over.
 
+#[path = "common/exit.rs"]
+mod exit;
+
+use exit::wait_exit;
 use serde_json::Value;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Far more than it takes on a busy machine; the demo's own waits are shorter.
 const PATIENCE: Duration = Duration::from_secs(150);
@@ -37,17 +41,7 @@ fn the_demo_succeeds_and_tells_what_happened() {
         .stdout(Stdio::from(std::fs::File::create(folder.path().join("lines")).expect("a file")))
         .spawn()
         .expect("the demo starts");
-    let deadline = Instant::now() + PATIENCE;
-    let status = loop {
-        if let Some(status) = child.try_wait().expect("its state") {
-            break status;
-        }
-        if Instant::now() > deadline {
-            let _ = child.kill();
-            panic!("the demo does not end");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let status = wait_exit(&mut child, "the demo", PATIENCE);
     let text = std::fs::read_to_string(folder.path().join("lines")).expect("its lines");
     assert!(status.success(), "{text}");
 

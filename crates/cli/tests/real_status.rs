@@ -1,6 +1,10 @@
 //! `outlast coordinator` and `outlast status` as a person uses them: one prints what the other needs.
 
+#[path = "common/exit.rs"]
+mod exit;
+
 use assert_cmd::cargo::CommandCargoExt as _;
+use exit::wait_exit;
 use outlast::Communicator;
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
@@ -51,14 +55,7 @@ impl Service {
         let pid = i32::try_from(self.process.id()).unwrap();
         // SAFETY: a signal to a child that we have not waited for.
         assert_eq!(unsafe { libc::kill(pid, libc::SIGTERM) }, 0);
-        let deadline = Instant::now() + Duration::from_secs(10);
-        loop {
-            if let Some(status) = self.process.try_wait().unwrap() {
-                return status.code();
-            }
-            assert!(Instant::now() < deadline, "it does not stop");
-            std::thread::sleep(Duration::from_millis(20));
-        }
+        wait_exit(&mut self.process, "the coordinator", Duration::from_secs(10)).code()
     }
 }
 
@@ -191,16 +188,6 @@ fn watching_in_a_terminal_redraws_and_survives_the_coordinator() {
     screen.shows(&[CLEAR, "cannot be reached"]);
     // SAFETY: a signal to a child that we have not waited for.
     assert_eq!(unsafe { libc::kill(i32::try_from(watcher.id()).unwrap(), libc::SIGINT) }, 0);
-    let deadline = Instant::now() + Duration::from_secs(10);
-    let status = loop {
-        if let Some(status) = watcher.try_wait().unwrap() {
-            break status;
-        }
-        if Instant::now() > deadline {
-            let _ = watcher.kill();
-            panic!("it does not stop");
-        }
-        std::thread::sleep(Duration::from_millis(20));
-    };
+    let status = wait_exit(&mut watcher, "the watcher", Duration::from_secs(10));
     assert!(status.success(), "{status}");
 }

@@ -8,6 +8,8 @@
     reason = "an expectation would be unfulfilled in the binaries that use everything"
 )]
 
+mod exit;
+
 use rustix::process::{Pid, Signal, kill_process, set_parent_process_death_signal};
 use serde_json::Value;
 use std::fmt::Write as _;
@@ -174,14 +176,7 @@ impl Member {
 
     /// Waits for the process to end.
     pub(crate) fn wait_exit(&mut self, timeout: Duration) -> ExitStatus {
-        let deadline = Instant::now() + timeout;
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap() {
-                return status;
-            }
-            assert!(Instant::now() < deadline, "{} did not exit within {timeout:?}", self.name);
-            std::thread::sleep(Duration::from_millis(5));
-        }
+        exit::wait_exit(&mut self.child, &self.name, timeout)
     }
 
     /// Memory that is resident, in bytes.
