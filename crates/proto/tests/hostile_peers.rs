@@ -297,6 +297,7 @@ fn some_record() -> impl Strategy<Value = EpochRecord> {
             rounds: Rounds { ended: epoch, done: epoch },
             founder: id(founder),
             broken: if odd { vec![(0, 1), (u32::MAX, 0)] } else { Vec::new() },
+            incumbents: if odd { u32::MAX } else { 1 },
         }
     })
 }

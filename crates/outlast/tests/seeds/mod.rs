@@ -207,6 +207,7 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
         rounds: Rounds { ended: 2, done: 1 },
         founder: peer(7),
         broken: vec![(0, 0)],
+        incumbents: 1,
     };
     let waiting = Waiting {
         peer: peer(1),

@@ -33,6 +33,8 @@ pub(super) struct GroupState {
     pub(super) founder: PeerId,
     /// In the order of ranks.
     pub(super) roster: Vec<PeerId>,
+    /// How many of them, the first ones, were in a roster that gave a commit of the whole group (rule 42).
+    pub(super) incumbents: usize,
     pub(super) ring: Vec<PeerId>,
     /// Members without a connection.
     pub(super) away: BTreeSet<PeerId>,
@@ -68,6 +70,7 @@ impl GroupState {
             epoch,
             founder,
             roster: Vec::new(),
+            incumbents: 0,
             ring: Vec::new(),
             away: BTreeSet::new(),
             voters: BTreeSet::new(),
@@ -104,6 +107,11 @@ impl GroupState {
                 self.blames.remove(&(*from, ring[(at + 1) % ring.len()]));
             }
         }
+    }
+
+    /// Members who were there first, of those whom a scope involves (rule 42).
+    pub(super) fn incumbents_in(&self, scope: &Scope) -> BTreeSet<PeerId> {
+        self.roster.iter().take(self.incumbents).copied().filter(|peer| scope.involves(*peer)).collect()
     }
 
     fn uses_broken(&self) -> bool {
@@ -171,6 +179,9 @@ impl Run {
         let placed: BTreeSet<_> = state.ring.iter().copied().collect();
         let mut order: Vec<_> = state.ring.iter().copied().filter(|peer| members.contains(peer)).collect();
         order.extend(roster.iter().copied().filter(|peer| !placed.contains(peer)));
+        // Whoever stays keeps its place before whoever comes, so the incumbents remain a prefix (rule 42).
+        state.incumbents =
+            state.roster[..state.incumbents].iter().filter(|peer| members.contains(peer)).count();
         state.roster = roster;
         // A stream needs both directions of a path: the way back of a broken link is used only if it must be.
         let shunned = state.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
@@ -227,6 +238,7 @@ impl Run {
                 .filter_map(|(from, to)| Some((*rank.get(from)?, *rank.get(to)?)))
                 .take(BROKEN_LINKS_MAX)
                 .collect(),
+            incumbents: state.incumbents as u32,
         }
     }
 

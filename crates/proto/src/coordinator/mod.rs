@@ -27,6 +27,7 @@
 mod config;
 mod eviction;
 mod groups;
+mod mismatch;
 mod ops;
 mod peers;
 mod rebuild;

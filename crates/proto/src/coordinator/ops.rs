@@ -17,7 +17,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 #[derive(Clone, Debug)]
 pub(super) struct Vote {
     /// Index into the attempt's fingerprints.
-    call: usize,
+    pub(super) call: usize,
     pub(super) complete: bool,
 }
 
@@ -27,13 +27,21 @@ pub(super) struct Op {
     pub(super) opened: Instant,
     pub(super) deadline: Instant,
     /// How many must say Complete; an epoch's roster does not change.
-    members: usize,
+    pub(super) members: usize,
     pub(super) votes: BTreeMap<PeerId, Vote>,
     completes: usize,
     /// The different calls that were made; one if all agree.
     pub(super) calls: Vec<Fingerprint>,
     /// Calls differ: when it is judged who deviates.
-    judged_at: Option<Instant>,
+    pub(super) judged_at: Option<Instant>,
+}
+
+impl Op {
+    /// When it is to be looked at next. A judgement that was due and waits for somebody's call waits until the
+    /// deadline.
+    fn due(&self, now: Instant) -> Instant {
+        self.judged_at.filter(|at| *at > now).map_or(self.deadline, |at| at.min(self.deadline))
+    }
 }
 
 /// A verdict, and who is not known to have it.
@@ -196,7 +204,7 @@ impl Run {
         } else if op.calls.len() > 1 {
             op.judged_at.get_or_insert(now + self.config.mismatch_settle);
         }
-        let wake = op.judged_at.map_or(op.deadline, |judged_at| judged_at.min(op.deadline));
+        let wake = op.due(now);
         self.schedule(wake, Timer::Ops(key.group));
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.last_call = (words, now);
@@ -272,40 +280,6 @@ impl Run {
         }
     }
 
-    /// Who deviates, if calls differ and all of them, or enough time, are in (rule 7).
-    fn judge_mismatch(&mut self, now: Instant, key: &OpKey) {
-        let Some(state) = self.groups.get(&key.group).filter(|state| state.epoch == key.epoch) else {
-            return;
-        };
-        let tag = state.tags.get(&(key.scope.clone(), key.tag)).filter(|tag| tag.next_seq == key.seq);
-        let Some(op) = tag.and_then(|tag| tag.open.as_ref()) else { return };
-        let Some(judged_at) = op.judged_at else { return };
-        if now < judged_at && op.votes.len() < op.members {
-            return;
-        }
-        if op.calls.len() < 2 {
-            // A frame disagreed though the votes do not: try again from the start.
-            return self.abort(key, AbortReason::Void);
-        }
-        // The largest side is right; among equal ones the side with the oldest member.
-        let side =
-            |call: usize| op.votes.iter().filter(move |(_, vote)| vote.call == call).map(|(id, _)| *id);
-        let weight = |call: &usize| {
-            let oldest = side(*call).map(|id| self.peers.get(&id).map_or(u64::MAX, |peer| peer.age)).min();
-            (side(*call).count(), std::cmp::Reverse(oldest))
-        };
-        let common = (0..op.calls.len()).max_by_key(weight).unwrap_or(0);
-        let deviating: Vec<_> =
-            op.votes.iter().filter(|(_, vote)| vote.call != common).map(|(id, _)| *id).collect();
-        let theirs = op.votes.values().find(|vote| vote.call != common).map(|vote| vote.call);
-        let reason = AbortReason::Mismatch {
-            deviating,
-            theirs: theirs.map_or_else(String::new, |call| op.calls[call].to_string()),
-            common: op.calls[common].to_string(),
-        };
-        self.abort(key, reason);
-    }
-
     /// A deadline, or the time to judge differing calls, may have come.
     pub(super) fn review_ops(&mut self, now: Instant, group: Group) {
         for key in self.open_keys(group, |_, op| now >= op.deadline) {
@@ -316,9 +290,8 @@ impl Run {
         }
         self.judge_mixed_calls(now, group);
         let Some(state) = self.groups.get(&group) else { return };
-        let ops = state.tags.values().filter_map(|tag| tag.open.as_ref());
-        let due = ops.map(|op| op.judged_at.map_or(op.deadline, |judged_at| judged_at.min(op.deadline)));
-        if let Some(due) = due.chain(state.mixed_at).min() {
+        let due = state.tags.values().filter_map(|tag| Some(tag.open.as_ref()?.due(now)));
+        if let Some(due) = due.chain(state.mixed_at.filter(|at| *at > now)).min() {
             self.schedule(due, Timer::Ops(group));
         }
     }
@@ -423,6 +396,9 @@ impl Run {
         match verdict {
             Verdict::Commit { .. } => {
                 self.counters.commits += 1;
+                if key.scope == Scope::Whole {
+                    state.incumbents = state.roster.len();
+                }
                 if key.scope == Scope::Whole && used_ring {
                     state.forgive_links();
                 }

@@ -11,13 +11,13 @@ use super::groups::GroupState;
 use super::peers::{Lobby, Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
-use crate::collective::Group;
+use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, HELD_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator,
-    ToPeer,
+    ToPeer, Verdict,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -309,6 +309,14 @@ impl Run {
         state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
 
         let decided = decide(&record, &mut resumed);
+        // Who was there first: the record says it of the time when it was written (rule 42).
+        let whole_commit = |(key, verdict, _): &(OpKey, Verdict, _)| {
+            (key.epoch, &key.scope) == (record.epoch, &Scope::Whole)
+                && matches!(verdict, Verdict::Commit { .. })
+        };
+        let since = decided.verdicts.iter().any(whole_commit);
+        let first = if since { roster.len() } else { roster.len().min(record.incumbents as usize) };
+        state.incumbents = roster[..first].iter().filter(|peer| state.roster.contains(peer)).count();
         let mut told = Vec::new();
         for (key, verdict, unknowing) in decided.verdicts {
             let tag = state.tags.entry((key.scope.clone(), key.tag)).or_default();
@@ -404,7 +412,7 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
     }
     let learned = tags.iter().flat_map(|tag| tag.learned.iter().map(|(key, _)| key));
     let mut keys = learned.chain(tags.iter().filter_map(|tag| tag.open.as_ref().map(|open| &open.key)));
-    let foreign = |key: &&crate::collective::OpKey| {
+    let foreign = |key: &&OpKey| {
         key.group != record.group
             || key.epoch > record.epoch
             || !key.scope.involves(from)

@@ -3,6 +3,7 @@
 mod bench;
 mod collectives;
 mod evictions;
+mod incumbents;
 mod links;
 mod rebuilding;
 mod sessions;

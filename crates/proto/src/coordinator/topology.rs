@@ -12,12 +12,12 @@
 
 use super::groups::GroupState;
 use super::peers::Phase;
-use super::run::{Note, Run, Timer};
-use crate::collective::{Group, Scope};
+use super::run::{Note, Run};
+use crate::collective::Group;
 use crate::id::PeerId;
 use crate::time::Instant;
-use crate::wire::control::{AbortReason, Rounds, ToPeer};
-use std::collections::{BTreeMap, BTreeSet};
+use crate::wire::control::{Rounds, ToPeer};
+use std::collections::BTreeMap;
 
 impl Run {
     pub(super) fn vote_topology(&mut self, now: Instant, from: PeerId, min_world: u32, round: u64) {
@@ -59,48 +59,6 @@ impl Run {
             self.set_vote(voter, None);
         }
         self.tell_all(&roster, ToPeer::TopologyTimeout { round, waiting });
-    }
-
-    /// Two kinds of calls in one group are a mistake of the program, not a reason to wait (rule 7). Like
-    /// differing calls they are judged when all have called, or after a moment.
-    pub(super) fn judge_mixed_calls(&mut self, now: Instant, group: Group) {
-        let settle = self.config.mismatch_settle;
-        let Some(state) = self.groups.get_mut(&group) else { return };
-        if state.voters.is_empty() || state.open_ops == 0 {
-            state.mixed_at = None;
-            return;
-        }
-        let whole = state.tags.iter().filter(|((scope, _), _)| *scope == Scope::Whole);
-        let ops: Vec<_> = whole.filter_map(|(_, tag)| tag.open.as_ref()).collect();
-        let callers: BTreeSet<_> = ops.iter().flat_map(|op| op.votes.keys().copied()).collect();
-        let voters: Vec<_> = state.voters.difference(&callers).copied().collect();
-        let Some(words) = ops.first().map(|op| op.calls[0].to_string()).filter(|_| !voters.is_empty()) else {
-            state.mixed_at = None;
-            return;
-        };
-        let judged_at = *state.mixed_at.get_or_insert(now + settle);
-        if now < judged_at && callers.len() + voters.len() < state.roster.len() {
-            return self.schedule(judged_at, Timer::Ops(group));
-        }
-        state.mixed_at = None;
-        let age = |id: &PeerId| self.peers.get(id).map_or(u64::MAX, |peer| peer.age);
-        let voters_deviate = match voters.len().cmp(&callers.len()) {
-            std::cmp::Ordering::Less => true,
-            std::cmp::Ordering::Greater => false,
-            std::cmp::Ordering::Equal => voters.iter().map(age).min() > callers.iter().map(age).min(),
-        };
-        if voters_deviate {
-            for voter in &voters {
-                self.set_vote(*voter, None);
-            }
-            return self.tell_all(&voters, ToPeer::TopologyMismatch { others: words });
-        }
-        for key in self.open_keys(group, |scope, _| *scope == Scope::Whole) {
-            let deviating = callers.iter().copied().collect();
-            let common = "update_topology".to_owned();
-            let reason = AbortReason::Mismatch { deviating, theirs: words.clone(), common };
-            self.abort(&key, reason);
-        }
     }
 
     /// Takes the next step of admission if everybody agrees.

@@ -363,6 +363,18 @@ impl Session {
         }
     }
 
+    /// The error of a call that deviates from the others', if the verdict said so and its executor has not let go yet.
+    pub(super) fn own_mismatch(&self, call: &Call) -> Option<CallError> {
+        let Stage::Performing { aborted: Some(AbortReason::Mismatch { deviating, common, .. }), .. } =
+            &call.stage
+        else {
+            return None;
+        };
+        let ours = call.op.fingerprint.to_string();
+        let mine = deviating.contains(&self.registration.info.id);
+        mine.then(|| CallError::Mismatch { ours, others: common.clone() })
+    }
+
     /// A new epoch has begun. What was still open in the old one has no verdict, and will have none: verdicts
     /// are told before the epoch that ends them. It is void for everybody, and the call goes on.
     pub(super) fn void_attempts(&mut self, now: Instant) {

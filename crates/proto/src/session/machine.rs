@@ -605,7 +605,9 @@ impl Session {
             if matches!(call.stage, Stage::Performing { .. } | Stage::Complete { .. }) {
                 self.command(id, Command::Undo);
             }
-            self.finish(id, Err(CallError::Out(reason.clone())));
+            // Whoever is put out because of this very call is told what was wrong with it (rule 42).
+            let error = self.own_mismatch(&call).unwrap_or_else(|| CallError::Out(reason.clone()));
+            self.finish(id, Err(error));
         }
         if let Some(call) = self.topology.take() {
             self.finish(call.id, Err(CallError::Out(reason)));

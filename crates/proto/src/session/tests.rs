@@ -53,6 +53,7 @@ fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         rounds: Rounds::default(),
         founder: id(1),
         broken: Vec::new(),
+        incumbents: 0,
     }
 }
 
@@ -489,6 +490,22 @@ fn who_deviates_is_told_and_the_others_try_again() {
         matches!(&actions[..], [Action::Call(_, Command::Finish(Err(CallError::GivenUp(_))))]),
         "{actions:?}"
     );
+}
+
+#[test]
+fn a_newcomer_that_is_put_out_for_its_call_hears_what_was_wrong_with_it() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.drain();
+    let (theirs, common) = ("that".to_owned(), "this".to_owned());
+    let actions = bench
+        .abort(key(1, 0), AbortReason::Mismatch { deviating: vec![id(1)], theirs, common: common.clone() });
+    assert_eq!(actions, [tell(call, Command::Abort)], "the executor holds the caller's data");
+    let text = "evicted: it is new".to_owned();
+    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text, term: 1 });
+    let error = CallError::Mismatch { ours: fingerprint(true).to_string(), others: common };
+    assert_eq!(bench.drain().last(), Some(&fail(call, error)));
+    assert!(matches!(bench.session.out(), Some(OutReason::Kicked(KickReason::Evicted, _))));
 }
 
 #[test]

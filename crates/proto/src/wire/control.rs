@@ -305,6 +305,11 @@ pub struct EpochRecord {
     #[n(11)]
     #[cbor(default)]
     pub broken: Vec<(u32, u32)>,
+    /// How many members, the first in the order of ranks, were in a roster that gave a commit of the whole group
+    /// when this was written: they were there first, and newcomers follow them (rule 42).
+    #[n(12)]
+    #[cbor(default)]
+    pub incumbents: u32,
 }
 
 /// What gives a group's verdicts in one epoch (rule 11).
@@ -525,6 +530,9 @@ pub enum LossReason {
     /// No ring can reach it (rules 16, 20g).
     #[n(6)]
     Unreachable,
+    /// It is new, and its first call differs from that of those who were there before it (rules 20h, 42).
+    #[n(7)]
+    Deviated,
 }
 
 impl fmt::Display for LossReason {
@@ -537,6 +545,9 @@ impl fmt::Display for LossReason {
             Self::Dead(reason) => write!(f, "{reason}"),
             Self::Kicked => f.write_str("it broke the protocol"),
             Self::Unreachable => f.write_str("no ring can reach it"),
+            Self::Deviated => {
+                f.write_str("it is new, and its first call differs from that of those who were there before")
+            }
         }
     }
 }
@@ -609,6 +620,7 @@ impl EpochRecord {
         within("left", self.left.len(), MEMBERS_MAX)?;
         self.roster.iter().try_for_each(MemberInfo::check)?;
         within("broken links", self.broken.len(), BROKEN_LINKS_MAX)?;
+        within("incumbents", self.incumbents as usize, self.roster.len())?;
         let members = self.roster.len();
         let is_rank = |rank: u32| (rank as usize) < members;
         if let Some((from, to)) = self.broken.iter().find(|(from, to)| !is_rank(*from) || !is_rank(*to)) {

@@ -272,6 +272,7 @@ pub(super) fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         rounds: Rounds { ended: 1, done: 1 },
         founder: id(numbers[0]),
         broken: Vec::new(),
+        incumbents: 0,
     }
 }
 
