@@ -235,7 +235,9 @@ fn an_epoch_without_somebody_else_leaves_a_transfer_alone() {
         cluster.members[0].plane.open_epoch(0, epoch + 2, ring[..2].to_vec());
         assert_eq!(sender.join().unwrap(), Ok(()));
         assert!(receiver.join().unwrap().is_ok_and(|received| received == *data), "received whole");
-        assert_eq!(waiting.join().unwrap(), Err(Stopped::Aborted), "the one that is gone sends nothing");
+        // It may have come to the data plane after the epoch: then it was refused instead of ended.
+        let waited = waiting.join().unwrap();
+        assert!(matches!(waited, Err(Stopped::Aborted | Stopped::Stale)), "{waited:?} from one that is gone");
         let outcome = receive(cluster, (2, 0), 1, 1, 10);
         assert_eq!(outcome, Err(Stopped::Stale), "nobody receives from one that is no member");
     });
