@@ -148,12 +148,10 @@ impl Desk {
         })
     }
 
-    /// Ends an operation, unless it has ended already.
+    /// See [`Operation::stop`].
     pub(super) fn stop(&mut self, id: OpId, why: Stopped) {
-        if let Some(operation) = self.get_mut(id)
-            && operation.ending.is_none()
-        {
-            operation.ending = Some(Err(why));
+        if let Some(operation) = self.get_mut(id) {
+            operation.stop(why);
         }
     }
 

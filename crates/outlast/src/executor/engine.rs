@@ -160,6 +160,8 @@ impl Engine {
             self.probe(self.outgoing.get(peer).copied());
             self.probe_stripes(*peer);
         }
+        // The kernel may have made room while nobody drove: what earlier calls left behind goes first.
+        self.conns.values_mut().for_each(|conn| conn.write_blocked = false);
         let id = self.desk.add(operation);
         let is_open = self.epochs.get(&name.group).is_some_and(|open| {
             let mut peers = outgoing.iter().chain(&incoming);
@@ -240,25 +242,22 @@ impl Engine {
     /// Ends what was aborted from outside.
     pub(super) fn check_aborts(&mut self) {
         for (_, operation) in self.desk.iter_mut() {
-            if operation.parts.abort.is_triggered() && operation.ending.is_none() {
-                operation.ending = Some(Err(Stopped::Aborted));
+            if operation.parts.abort.is_triggered() {
+                operation.stop(Stopped::Aborted);
             }
         }
     }
 
     fn check_deadlines(&mut self, now: Instant) {
         for (_, operation) in self.desk.iter_mut() {
-            if operation.ending.is_some() {
-                continue;
-            }
             if operation.parts.deadline <= now {
-                operation.ending = Some(Err(Stopped::Deadline));
+                operation.stop(Stopped::Deadline);
             } else if let Some(lane) =
                 operation.incoming.iter().find(|lane| lane.wanted_by.is_some_and(|by| by <= now))
             {
                 let peer = lane.peer;
                 let error = "it closed and was not made again".to_owned();
-                operation.ending = Some(Err(Stopped::LinkBroken { peer, towards: false, error }));
+                operation.stop(Stopped::LinkBroken { peer, towards: false, error });
             }
         }
     }
@@ -354,6 +353,7 @@ impl Engine {
         let is_said = |lane: Option<ConnId>| conn(lane).is_none_or(|c| c.is_flushed() && !c.owes_words());
         let ended = |operation: &Operation| match operation.ending {
             None => false,
+            Some(Ok(())) if operation.is_hurried() => true,
             Some(Ok(())) if operation.parts.end == Some(End::Receives) => {
                 operation.incoming.iter().all(|lane| is_said(lane.conn))
             }

@@ -57,7 +57,7 @@ pub(super) struct Operation {
     pub(super) undo: UndoLog,
     pub(super) outgoing: Vec<OutLane>,
     pub(super) incoming: Vec<InLane>,
-    /// How the attempt ended; the engine takes it out then.
+    /// How the attempt ended. The engine takes it out then, or as soon as its last bytes are in the kernel.
     pub(super) ending: Option<Result<(), Stopped>>,
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
@@ -67,6 +67,8 @@ pub(super) struct Operation {
     window: u32,
     /// The receiver of a transfer has said that all of it is there.
     confirmed: bool,
+    /// It is done and leaves at once, whatever the kernel has not taken yet.
+    hurried: bool,
     /// When the call was made.
     pub(super) started: Instant,
     /// What the streams to the next member had done by then, if the call is large enough to tell.
@@ -92,6 +94,7 @@ impl Operation {
             },
             window,
             confirmed: false,
+            hurried: false,
             started: Instant::now(),
             readings: Vec::new(),
             parts,
@@ -358,6 +361,26 @@ impl Operation {
         if done && self.ending.is_none() {
             self.ending = Some(Ok(()));
         }
+    }
+
+    /// Ends it now. The first reason counts.
+    ///
+    /// A collective that is done and waits for the kernel to take its last bytes has no result either: whoever
+    /// needs those bytes may never get them, so it must not be said to be complete. A transfer is different,
+    /// for nobody votes on it: what was received whole stays received, and what is left to say leaves with the
+    /// next call.
+    pub(super) fn stop(&mut self, why: Stopped) {
+        match self.ending {
+            Some(Err(_)) => {}
+            Some(Ok(())) if self.parts.end.is_some() => self.hurried = true,
+            None | Some(Ok(())) => self.ending = Some(Err(why)),
+        }
+    }
+
+    /// Whether it is done and waits for nothing any more. Who sent a transfer has the receiver's word, and no
+    /// bytes of its own are left on the way.
+    pub(super) fn is_hurried(&self) -> bool {
+        self.hurried || self.parts.end == Some(End::Sends)
     }
 
     /// Gives all scratch back; the operation is over.
