@@ -122,8 +122,6 @@ impl Communicator {
         };
         let abort = Abort::new();
         let trigger = abort.clone();
-        let watched = abort.clone();
-        let _cancels = watch::cancels(move || watched.trigger());
         let _attached = call.interrupt.as_ref().map(|interrupt| interrupt.attach(move || trigger.trigger()));
         let trigger = abort.clone();
         let _cancels = watch::cancels(move || trigger.trigger());
