@@ -16,14 +16,18 @@
 //! # The invariant
 //!
 //! The question is asked only between two waits of a call, never from within itself, and never again after it
-//! was answered with yes. A thread that is not watched pays for one look at a thread-local.
+//! was answered with yes. A question that panics is a yes too: the panic goes on after the work has returned, and
+//! never unwinds a call whose memory others hold. A thread that is not watched pays for one look at a
+//! thread-local.
 //!
 //! # What it does not do
 //!
 //! It starts no thread and handles no signal. A collective that said Complete may commit although it was to
 //! be cancelled (rule 5): what counts is how the call ends.
 
+use std::any::Any;
 use std::cell::{Cell, RefCell};
+use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
 use std::time::{Duration, Instant};
 
@@ -34,6 +38,8 @@ struct Watch {
     /// How to cancel the call at hand; `None` between calls and while the question is asked.
     cancel: RefCell<Option<Box<dyn Fn()>>>,
     stopped: Cell<bool>,
+    /// What the question panicked with.
+    panicked: RefCell<Option<Box<dyn Any + Send>>>,
 }
 
 thread_local! {
@@ -45,6 +51,10 @@ thread_local! {
 /// with `CallError::Cancelled`.
 ///
 /// `stop` must not call Outlast's blocking calls on this thread: the call that asks drives the sockets.
+///
+/// # Panics
+/// If `stop` panics. That is a yes first: the call at hand is cancelled, and the panic goes on when `work` has
+/// returned.
 pub fn watched<R>(every: Duration, stop: impl Fn() -> bool + 'static, work: impl FnOnce() -> R) -> R {
     let watch = Watch {
         every,
@@ -52,9 +62,16 @@ pub fn watched<R>(every: Duration, stop: impl Fn() -> bool + 'static, work: impl
         stop: Box::new(stop),
         cancel: RefCell::new(None),
         stopped: Cell::new(false),
+        panicked: RefCell::new(None),
     };
-    let _restore = Restore(WATCH.replace(Some(Rc::new(watch))));
-    work()
+    let watch = Rc::new(watch);
+    let restore = Restore(WATCH.replace(Some(Rc::clone(&watch))));
+    let result = work();
+    drop(restore);
+    if let Some(panic) = watch.panicked.take() {
+        resume_unwind(panic);
+    }
+    result
 }
 
 /// Puts the watch before ours back, also when the work panics.
@@ -82,7 +99,8 @@ pub(crate) fn patience(wait: Duration) -> Duration {
 
 /// Asks whether to stop, if that is due; if so, cancels the call at hand.
 pub(crate) fn look() {
-    if WATCH.with_borrow(Option::is_none) {
+    // Who unwinds has stopped already.
+    if WATCH.with_borrow(Option::is_none) || std::thread::panicking() {
         return;
     }
     let Some(watch) = present().filter(|watch| !watch.stopped.get()) else { return };
@@ -92,7 +110,10 @@ pub(crate) fn look() {
     let Some(cancel) = watch.cancel.take() else { return };
     // Whatever the question does on this thread is not watched by it.
     let asked = WATCH.take();
-    let stop = (watch.stop)();
+    let stop = catch_unwind(AssertUnwindSafe(|| (watch.stop)())).unwrap_or_else(|panic| {
+        watch.panicked.replace(Some(panic));
+        true
+    });
     WATCH.set(asked);
     watch.due.set(Instant::now() + watch.every);
     if stop {
@@ -163,6 +184,27 @@ mod tests {
             watched(Duration::from_mins(1), || true, || assert!(patience(Duration::MAX) > Duration::ZERO));
             assert_eq!(patience(Duration::MAX), Duration::ZERO);
         });
+    }
+
+    #[test]
+    fn a_question_that_panics_is_a_yes_and_the_panic_goes_on_after_the_work() {
+        let (over, returned) = (Rc::new(Cell::new(false)), Cell::new(false));
+        let ended = Rc::clone(&over);
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            watched(
+                Duration::ZERO,
+                || panic!("a handler that panics"),
+                || {
+                    let _cancels = cancels(move || ended.set(true));
+                    wait_like_a_call(&over);
+                    returned.set(true);
+                },
+            );
+        }));
+        let panic = unwound.expect_err("it goes on");
+        assert_eq!(panic.downcast_ref::<&str>(), Some(&"a handler that panics"));
+        assert!(over.get() && returned.get(), "the call was cancelled and has returned");
+        assert_eq!(patience(Duration::MAX), Duration::MAX, "nobody watches any more");
     }
 
     #[test]

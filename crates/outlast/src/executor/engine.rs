@@ -127,7 +127,7 @@ impl Engine {
 
     /// The seat of an operation that is still under way: who could drive next.
     pub(super) fn somebody(&self) -> Option<Arc<Seat>> {
-        self.desk.iter().next().map(|(_, operation)| Arc::clone(&operation.parts.seat))
+        self.desk.iter().next().map(|(_, operation)| Arc::clone(operation.ticket.seat()))
     }
 
     pub(super) fn apply(&mut self, command: Command) {
@@ -242,7 +242,7 @@ impl Engine {
     /// Ends what was aborted from outside.
     pub(super) fn check_aborts(&mut self) {
         for (_, operation) in self.desk.iter_mut() {
-            if operation.parts.abort.is_triggered() {
+            if operation.parts.abort.is_triggered() || operation.ticket.seat().is_withdrawn() {
                 operation.stop(Stopped::Aborted);
             }
         }
@@ -330,7 +330,7 @@ impl Engine {
                     conn.eager.release(&name);
                 }
             }
-            let seat = Arc::clone(&operation.parts.seat);
+            let seat = Arc::clone(operation.ticket.seat());
             seat.hand_back(operation, ending);
         }
     }
@@ -426,7 +426,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         for id in self.desk.ids(|_| true) {
             if let Some(operation) = self.desk.remove(id) {
-                let seat = Arc::clone(&operation.parts.seat);
+                let seat = Arc::clone(operation.ticket.seat());
                 seat.hand_back(operation, Err(Stopped::Closed));
             }
         }

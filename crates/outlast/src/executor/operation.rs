@@ -13,7 +13,7 @@ mod credit;
 use super::arithmetic::Arithmetic;
 use super::lanes::{InLane, Landing, Message, OutLane, Source};
 use super::rounds::Rounds;
-use super::seat::Seat;
+use super::seat::Ticket;
 use super::slots::{Slot, Slots};
 use super::undo::UndoLog;
 use super::wakeup::Abort;
@@ -23,7 +23,6 @@ use outlast_proto::collective::frame::{FrameKind, Header, OpName};
 use outlast_proto::collective::plan::{Block, Duty, Flow, Plan};
 use outlast_proto::collective::striping::CALL_BYTES_MIN;
 use outlast_proto::id::PeerId;
-use std::sync::Arc;
 use std::time::Instant;
 
 /// What an operation is made of.
@@ -35,7 +34,6 @@ pub(super) struct Parts {
     pub(super) arithmetic: Arithmetic,
     pub(super) deadline: Instant,
     pub(super) abort: Abort,
-    pub(super) seat: Arc<Seat>,
     /// Bytes that may be under way per link.
     pub(super) window_bytes: usize,
     /// Which end of a transfer this is, if it is one.
@@ -73,6 +71,8 @@ pub(super) struct Operation {
     pub(super) started: Instant,
     /// What the streams to the next member had done by then, if the call is large enough to tell.
     pub(super) readings: Vec<(ConnId, Gauge)>,
+    /// Fields are dropped in order: whoever waits is told last, when its memory is as it was.
+    pub(super) ticket: Ticket,
 }
 
 impl Operation {
@@ -97,6 +97,7 @@ impl Operation {
             hurried: false,
             started: Instant::now(),
             readings: Vec::new(),
+            ticket: Ticket::new(),
             parts,
         };
         for lane in 0..operation.incoming.len() {

@@ -20,6 +20,7 @@ use std::fmt;
 use std::io;
 use std::marker::PhantomData;
 use std::net::SocketAddr;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
 use std::time::{Duration, Instant};
@@ -221,7 +222,6 @@ impl DataPlane {
         if *plan.flow() == Flow::Still {
             return Ok(Performed::new(undo, started));
         }
-        let seat = Arc::new(Seat::default());
         let parts = Parts {
             name: OpName::from(&spec.key),
             fingerprint: call.digest(),
@@ -229,15 +229,12 @@ impl DataPlane {
             arithmetic,
             deadline: spec.deadline,
             abort: abort.clone(),
-            seat: Arc::clone(&seat),
             window_bytes: shared.window.load(Ordering::Relaxed),
             end: None,
         };
         let _listening = abort.listen(&shared.wakeup);
         let operation = Box::new(Operation::new(parts, undo));
-        let (operation, ending) = shared.run(operation, &seat);
-        ending?;
-        Ok(Performed::of(*operation, started))
+        Ok(Performed::of(*shared.run(operation)?, started))
     }
 }
 
@@ -307,37 +304,29 @@ impl Shared {
         self.home.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive.
-    pub(super) fn run(
-        self: &Arc<Self>,
-        operation: Box<Operation>,
-        seat: &Seat,
-    ) -> (Box<Operation>, Result<(), Stopped>) {
+    /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive. However this
+    /// ends, by a panic too, the operation is back by then.
+    pub(super) fn run(self: &Arc<Self>, operation: Box<Operation>) -> Result<Box<Operation>, Stopped> {
+        let mut lent = Lent { shared: self, seat: Arc::clone(operation.ticket.seat()), is_back: false };
         let mut home = self.home();
         if home.dead {
-            return (operation, Err(Stopped::Closed));
+            lent.is_back = true;
+            return Err(Stopped::Closed);
         }
-        let mut told = if let Some(mut engine) = home.engine.take() {
+        if let Some(engine) = home.engine.take() {
             drop(home);
-            engine.apply(Command::Join(operation));
-            Told::Drive(engine)
+            let mut driving = Driving { shared: self, engine: Some(engine) };
+            driving.engine().apply(Command::Join(operation));
+            self.drive(driving, &lent.seat);
         } else {
             home.inbox.push(Command::Join(operation));
             drop(home);
             self.wakeup.ring();
-            seat.wait()
-        };
-        loop {
-            match told {
-                Told::Over(operation, ending) => return (operation, ending),
-                Told::Drive(engine) => self.drive(engine, seat),
-            }
-            told = seat.wait();
         }
+        lent.take_back()
     }
 
-    fn drive(self: &Arc<Self>, engine: Box<Engine>, seat: &Seat) {
-        let mut driving = Driving { shared: self, engine: Some(engine) };
+    fn drive(self: &Arc<Self>, mut driving: Driving<'_>, seat: &Seat) {
         let mut companion = Accompanied::by(&self.companion);
         // An abort may have come before anybody listened for it.
         driving.engine().check_aborts();
@@ -440,21 +429,63 @@ impl Shared {
         let on_thread = Arc::clone(&dial);
         let work = move || {
             let deadline = Instant::now() + shared.settings.dial_timeout;
-            shared.post(on_thread(&*shared.dialer, deadline));
+            let dialled = catch_unwind(AssertUnwindSafe(|| on_thread(&*shared.dialer, deadline)));
+            // Whoever waits for the link hears of it in any case (rule 40).
+            shared.post(dialled.unwrap_or_else(|_| on_thread(&NoLink("the dialler panicked"), deadline)));
         };
         let thread = std::thread::Builder::new().name("outlast-dial".to_owned());
         if let Err(error) = thread.spawn(work) {
-            self.post(dial(&NoThread(error.to_string()), Instant::now()));
+            self.post(dial(&NoLink(&format!("no thread to dial on: {error}")), Instant::now()));
         }
     }
 }
 
-/// Dials nobody, because there is no thread to wait on.
-struct NoThread(String);
+/// Dials nobody, and says why.
+struct NoLink<'a>(&'a str);
 
-impl Dial for NoThread {
+impl Dial for NoLink<'_> {
     fn dial(&self, _: PeerId, _: SocketAddr, _: Instant) -> io::Result<Box<dyn Wire>> {
-        Err(io::Error::other(format!("no thread to dial on: {}", self.0)))
+        Err(io::Error::other(self.0))
+    }
+}
+
+/// An operation that is out of its call's hands, and with it the right to the caller's memory.
+struct Lent<'a> {
+    shared: &'a Arc<Shared>,
+    seat: Arc<Seat>,
+    is_back: bool,
+}
+
+impl Lent<'_> {
+    /// Sits, and drives in its turn, until the operation is over.
+    fn take_back(&mut self) -> Result<Box<Operation>, Stopped> {
+        loop {
+            match self.seat.wait() {
+                Told::Drive(engine) => {
+                    let driving = Driving { shared: self.shared, engine: Some(engine) };
+                    self.shared.drive(driving, &self.seat);
+                }
+                Told::Over(operation, ending) => {
+                    self.is_back = true;
+                    return ending.map(|()| operation);
+                }
+                Told::Gone => {
+                    self.is_back = true;
+                    return Err(Stopped::Closed);
+                }
+            }
+        }
+    }
+}
+
+impl Drop for Lent<'_> {
+    /// The call unwinds: not without its operation, for the caller's memory is free to go after this.
+    fn drop(&mut self) {
+        if !self.is_back {
+            self.seat.withdraw();
+            self.shared.wakeup.ring();
+            drop(self.take_back());
+        }
     }
 }
 
@@ -479,7 +510,7 @@ impl Drop for Driving<'_> {
         drop(home);
         for command in commands {
             if let Command::Join(operation) = command {
-                let seat = Arc::clone(&operation.parts.seat);
+                let seat = Arc::clone(operation.ticket.seat());
                 seat.hand_back(operation, Err(Stopped::Closed));
             }
         }
@@ -487,3 +518,6 @@ impl Drop for Driving<'_> {
         drop(engine);
     }
 }
+
+#[cfg(test)]
+mod tests;

@@ -23,14 +23,12 @@ use super::arithmetic::Arithmetic;
 use super::memory::Buffers;
 use super::operation::{End, Operation, Parts};
 use super::plane::{DataPlane, Performed};
-use super::seat::Seat;
 use super::undo::UndoLog;
 use super::wakeup::Abort;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::Plan;
 use outlast_proto::collective::{Fingerprint, Group, Seq, Tag};
 use outlast_proto::id::PeerId;
-use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -80,7 +78,6 @@ impl DataPlane {
         }
         let ends = if sends { (shared.me, spec.peer) } else { (spec.peer, shared.me) };
         let number = spec.receives.unwrap_or(Seq::MAX);
-        let seat = Arc::new(Seat::default());
         let parts = Parts {
             name: OpName::transfer(spec.group, ends, spec.tag, number),
             fingerprint: call.digest(),
@@ -88,14 +85,11 @@ impl DataPlane {
             arithmetic: Arithmetic::new(call, 2),
             deadline: spec.deadline,
             abort: abort.clone(),
-            seat: Arc::clone(&seat),
             window_bytes: shared.window.load(Ordering::Relaxed),
             end: Some(if sends { End::Sends } else { End::Receives }),
         };
         let _listening = abort.listen(&shared.wakeup);
         let operation = Box::new(Operation::new(parts, undo));
-        let (operation, ending) = shared.run(operation, &seat);
-        ending?;
-        Ok(Performed::of(*operation, started))
+        Ok(Performed::of(*shared.run(operation)?, started))
     }
 }

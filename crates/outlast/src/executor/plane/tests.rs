@@ -1,0 +1,146 @@
+//! Panics: whatever unwinds, a call gives its caller's memory back in its own time and nobody waits in vain.
+
+use super::*;
+use crate::link::{PlainDialer, TcpSettings};
+use crate::watch::{cancels, watched};
+use outlast_proto::collective::{DataType, Scope};
+use std::net::TcpListener;
+use std::thread;
+
+const COUNT: usize = 1_000;
+
+fn peer(number: u8) -> PeerId {
+    PeerId::from_bytes([number; 16])
+}
+
+fn plane(dialer: impl Dial + 'static) -> DataPlane {
+    DataPlane::new(peer(1), DataSettings::default(), Arc::new(dialer), |_| {}).unwrap()
+}
+
+/// Opens an epoch with somebody who lets itself be dialled and never makes a call.
+fn beside_a_silent_member(plane: &DataPlane) -> TcpListener {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    plane.open_epoch(0, 1, vec![(peer(1), address), (peer(2), address)]);
+    listener
+}
+
+fn all_reduce(plane: &DataPlane, tag: u64, deadline: Instant, tensor: &mut [u8]) -> Result<(), Stopped> {
+    let members: Arc<[PeerId]> = [peer(1), peer(2)].into();
+    let spec = OpSpec {
+        key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag, seq: 0 },
+        fingerprint: Fingerprint::new(OpKind::AllReduce, DataType::U8, [tensor.len() as u64]),
+        ring: Arc::clone(&members),
+        members,
+        deadline,
+    };
+    plane.perform(&spec, Buffers::in_place([tensor]), &Abort::new()).map(Performed::commit)
+}
+
+#[test]
+fn a_call_that_unwinds_while_another_drives_has_its_operation_back_first() {
+    let plane = plane(PlainDialer { me: peer(1), tcp: TcpSettings::default() });
+    let _silent = beside_a_silent_member(&plane);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    // One mapping for each of the two operations.
+    let idle = || plane.shared.undo.idle();
+    assert_eq!(idle(), 0);
+    thread::scope(|scope| {
+        let driver = scope.spawn(|| all_reduce(&plane, 0, deadline, &mut [1; COUNT]));
+        while plane.shared.home().engine.is_some() {
+            thread::yield_now();
+        }
+        let began = Instant::now();
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            watched(
+                Duration::from_millis(20),
+                || true,
+                || {
+                    let _cancels = cancels(|| panic!("on the way"));
+                    all_reduce(&plane, 1, deadline, &mut [1; COUNT])
+                },
+            )
+        }));
+        assert!(unwound.is_err(), "{unwound:?}");
+        assert_eq!(idle(), 1, "its undo copy was given back before the call was left");
+        assert!(began.elapsed() < Duration::from_secs(10), "it did not wait for its deadline");
+        assert!(!driver.is_finished(), "the other call is not disturbed");
+        plane.shutdown();
+        assert_eq!(driver.join().unwrap(), Err(Stopped::Closed));
+    });
+}
+
+/// The same with nobody else there: the thread that panics holds the engine.
+#[test]
+fn a_driver_that_unwinds_leaves_nobody_waiting() {
+    let plane = plane(PlainDialer { me: peer(1), tcp: TcpSettings::default() });
+    let _silent = beside_a_silent_member(&plane);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    thread::scope(|scope| {
+        let driver = scope.spawn(|| {
+            catch_unwind(AssertUnwindSafe(|| {
+                watched(
+                    Duration::from_millis(300),
+                    || true,
+                    || {
+                        let _cancels = cancels(|| panic!("at the wheel"));
+                        all_reduce(&plane, 0, deadline, &mut [1; COUNT])
+                    },
+                )
+            }))
+        });
+        while plane.shared.home().engine.is_some() {
+            thread::yield_now();
+        }
+        assert_eq!(all_reduce(&plane, 1, deadline, &mut [1; COUNT]), Err(Stopped::Closed));
+        assert!(driver.join().unwrap().is_err());
+        assert_eq!(all_reduce(&plane, 2, deadline, &mut [1; COUNT]), Err(Stopped::Closed), "and none hangs");
+    });
+}
+
+#[test]
+fn an_operation_that_is_lost_tells_its_seat_when_the_memory_is_as_it_was() {
+    let pool = Arc::new(UndoPool::new(1 << 30));
+    let mut tensor = vec![1_u8; COUNT];
+    let members = [peer(1), peer(2)];
+    let call = Fingerprint::new(OpKind::AllReduce, DataType::U8, [COUNT as u64]);
+    let arithmetic = Arithmetic::new(&call, 2);
+    let plan = Plan::new(&call, &members, &members, peer(1), arithmetic.unit()).unwrap();
+    let mut undo = UndoLog::new(Buffers::in_place([&mut tensor[..]]).into_region(), COUNT, &pool).unwrap();
+    undo.save(&(0..COUNT));
+    undo.region.store(&(0..COUNT), &[7; COUNT]);
+    let key = OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag: 0, seq: 0 };
+    let parts = Parts {
+        name: OpName::from(&key),
+        fingerprint: call.digest(),
+        plan,
+        arithmetic,
+        deadline: Instant::now(),
+        abort: Abort::new(),
+        window_bytes: 1 << 20,
+        end: None,
+    };
+    let operation = Operation::new(parts, undo);
+    let seat = Arc::clone(operation.ticket.seat());
+    drop(operation);
+    assert!(matches!(seat.wait(), Told::Gone));
+    assert!(tensor.iter().all(|byte| *byte == 1));
+}
+
+struct Panics;
+
+impl Dial for Panics {
+    fn dial(&self, _: PeerId, _: SocketAddr, _: Instant) -> io::Result<Box<dyn Wire>> {
+        panic!("instead of a link")
+    }
+}
+
+#[test]
+fn a_dialler_that_panics_is_a_link_that_broke() {
+    let plane = plane(Panics);
+    let _silent = beside_a_silent_member(&plane);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let stopped = all_reduce(&plane, 0, deadline, &mut [1; COUNT]).unwrap_err();
+    let Stopped::LinkBroken { error, .. } = &stopped else { panic!("{stopped:?}") };
+    assert!(error.contains("the dialler panicked"), "{error}");
+}

@@ -1,0 +1,47 @@
+//! A question that panics in the middle of a call: nobody touches the caller's memory afterwards.
+
+mod peers;
+
+use outlast::communicator::Call;
+use outlast::watch::watched;
+use peers::{coordinator, peer};
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+const COUNT: usize = 1_000;
+
+#[test]
+fn nobody_touches_the_memory_after_a_call_has_unwound_while_another_drives() {
+    let coordinator = coordinator();
+    let (a, b) = (peer(&coordinator, "a"), peer(&coordinator, "b"));
+    let other = Arc::clone(&b);
+    let joining = thread::spawn(move || other.connect(2).expect("admitted"));
+    a.connect(2).expect("admitted");
+    joining.join().unwrap();
+    let call = |tag: u64| Call::sum().tag(tag).timeout(Duration::from_secs(3)).retry(false);
+    thread::scope(|scope| {
+        let (a, b) = (&a, &b);
+        // Somebody drives: a call that the other never makes.
+        scope.spawn(move || a.all_reduce(&mut vec![1.0_f32; COUNT], &call(0)).map(drop));
+        thread::sleep(Duration::from_millis(200));
+        let mut tensor = vec![1.0_f32; COUNT];
+        let unwound = catch_unwind(AssertUnwindSafe(|| {
+            let stop = || panic!("a handler that panics");
+            watched(Duration::from_millis(50), stop, || a.all_reduce(&mut tensor, &call(1)))
+        }));
+        assert!(unwound.is_err(), "{unwound:?}");
+        // The call is over: the memory is ours again, whatever the other does.
+        tensor.fill(-1.0);
+        let late = scope.spawn(move || b.all_reduce(&mut vec![1.0_f32; COUNT], &call(1)).map(drop));
+        assert!(late.join().unwrap().is_err(), "the first has left it");
+        let touched = tensor.iter().filter(|value| **value != -1.0).count();
+        assert_eq!(touched, 0, "elements were written after the call had returned");
+        // And it is a member like any other.
+        let again = scope.spawn(move || b.all_reduce(&mut vec![1.0_f32; COUNT], &call(2)));
+        a.all_reduce(&mut tensor, &call(2)).unwrap();
+        again.join().unwrap().unwrap();
+        assert!(tensor.iter().all(|value| *value == 0.0));
+    });
+}
