@@ -179,7 +179,7 @@ fn a_call_whose_last_bytes_leave_late_is_complete_when_they_have_left() {
         let mut data = vec![0.0_f32; COUNT];
         let buffers = Buffers::out_of_place([], [bytes_of_mut(&mut data)]);
         cluster.members[1].plane.perform(&spec, buffers, &Abort::new()).unwrap().commit();
-        assert!(data.iter().all(|value| *value == 1.0));
+        assert_eq!(data, [1.0; COUNT]);
         root.join().unwrap().unwrap();
     });
 }
