@@ -8,6 +8,7 @@
 use super::ops::TagState;
 use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
+use super::returning::Returning;
 use super::run::{Note, Run, Timer};
 use crate::collective::{Group, GroupEpoch, Scope, Tag, around};
 use crate::id::PeerId;
@@ -59,6 +60,11 @@ pub(super) struct GroupState {
     settling: Option<Settling>,
     /// Members that were told to wait after an abort.
     waiting: bool,
+    /// Members that came back and were not told to go on yet (rule 43).
+    pub(super) returning: BTreeMap<PeerId, Returning>,
+    /// The roster has changed and no epoch says so yet, because no ring was found for it: what is known of the
+    /// present epoch may not be told to anybody who does not know it.
+    unopened: bool,
     pub(super) rebuild: Option<Rebuild>,
     /// Changes that no epoch has told yet, because no ring could be made for it.
     untold: (Vec<PeerId>, Vec<(PeerId, LossReason)>),
@@ -86,6 +92,8 @@ impl GroupState {
             mixed_at: None,
             settling: None,
             waiting: false,
+            returning: BTreeMap::new(),
+            unopened: false,
             rebuild: None,
             untold: (Vec::new(), Vec::new()),
         }
@@ -114,6 +122,21 @@ impl GroupState {
         self.roster.iter().take(self.incumbents).copied().filter(|peer| scope.involves(*peer)).collect()
     }
 
+    /// Whether the epoch's record is what its members agreed on.
+    pub(super) fn is_tellable(&self) -> bool {
+        self.rebuild.is_none() && !self.unopened
+    }
+
+    /// Whether attempts can succeed, for all that is known.
+    pub(super) fn is_settled(&self) -> bool {
+        self.is_tellable() && self.away.is_empty() && self.settling.is_none()
+    }
+
+    /// Whether members were told to wait; they are told to go on now.
+    pub(super) fn take_waiting(&mut self) -> bool {
+        std::mem::take(&mut self.waiting)
+    }
+
     fn uses_broken(&self) -> bool {
         let ring = &self.ring;
         ring.len() > 1
@@ -139,6 +162,7 @@ impl Run {
         state.away.retain(|peer| !gone.contains(peer));
         state.voters.retain(|peer| !gone.contains(peer));
         state.unconfirmed.retain(|peer| !gone.contains(peer));
+        state.returning.retain(|peer, _| !gone.contains(peer));
         state.broken.retain(|(a, b)| !gone.contains(a) && !gone.contains(b));
         state.blames.retain(|(a, b), _| !gone.contains(a) && !gone.contains(b));
         if let Some(rebuild) = &mut state.rebuild {
@@ -172,8 +196,6 @@ impl Run {
         for tag in state.tags.values_mut() {
             left.iter().for_each(|(peer, _)| tag.forget(*peer));
         }
-        state.tags.retain(|_, tag| tag.next_epoch());
-        state.tags_used = 0;
         // The order of the ring is kept for those who stay; newcomers come last.
         let members: BTreeSet<_> = roster.iter().copied().collect();
         let placed: BTreeSet<_> = state.ring.iter().copied().collect();
@@ -188,10 +210,15 @@ impl Run {
         let ring = around::plan(&order, &shunned).or_else(|| around::plan(&order, &state.broken));
         let Some(ring) = ring else {
             state.ring = order;
+            state.unopened = true;
             state.untold.0.extend(joined);
             state.untold.1.extend(left);
             return self.give_up_unreachable(group);
         };
+        // Only now the old epoch is over. Before that, its numbers are still those by which its members are judged.
+        state.tags.retain(|_, tag| tag.next_epoch());
+        state.tags_used = 0;
+        state.unopened = false;
         let (mut came, mut went) = std::mem::take(&mut state.untold);
         came.extend(joined);
         came.retain(|peer| members.contains(peer));
@@ -208,6 +235,8 @@ impl Run {
         let record = self.record(group, came, went);
         let roster = self.groups[&group].roster.clone();
         self.tell_all(&roster, ToPeer::Epoch(record));
+        self.heard_epoch(group);
+        self.release(group);
     }
 
     /// The group's epoch as it is told to a member.
@@ -364,26 +393,12 @@ impl Run {
             let roster = state.roster.clone();
             return self.open_epoch(group, roster, Vec::new(), Vec::new());
         }
-        if std::mem::take(&mut state.waiting) {
-            let (epoch, roster) = (state.epoch, state.roster.clone());
-            self.tell_all(&roster, ToPeer::Proceed { group, epoch });
-        }
+        self.release(group);
     }
 
     /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
     pub(super) fn is_settling(&self, group: Group) -> bool {
         self.groups.get(&group).is_some_and(|state| state.settling.is_some())
-    }
-
-    /// A member that came back has been told what it missed: it goes on, now or with the others.
-    pub(super) fn proceed(&mut self, peer: PeerId, group: Group) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
-        if state.away.is_empty() && state.settling.is_none() {
-            let epoch = state.epoch;
-            self.tell(peer, ToPeer::Proceed { group, epoch });
-        } else {
-            state.waiting = true;
-        }
     }
 
     /// After such an abort members wait for `Proceed` or a new epoch before they retry.

@@ -31,6 +31,7 @@ mod mismatch;
 mod ops;
 mod peers;
 mod rebuild;
+mod returning;
 mod run;
 mod status;
 mod testimony;

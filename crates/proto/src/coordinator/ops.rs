@@ -405,6 +405,7 @@ impl Run {
             }
             Verdict::Abort(_) => self.counters.aborts += 1,
         }
+        let members = self.listening(key.group, members);
         self.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
         for peer in dropped.into_iter().flat_map(|kept| kept.unknowing) {
             if self.peers.get(&peer).is_some_and(|peer| peer.connection.is_none()) {

@@ -305,6 +305,7 @@ impl Run {
         let group = record.group;
         if let Some(state) = self.groups.get_mut(&group) {
             state.away.insert(peer);
+            state.returning.remove(&peer);
         }
         self.note(Note::Disconnected(peer));
         self.act(Action::Look(peer));

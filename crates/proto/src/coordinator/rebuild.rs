@@ -53,8 +53,13 @@ impl Run {
                 let text = format!("{from} is here already with a newer connection or another session");
                 return self.turn_away(at, KickReason::Duplicate, &text);
             }
-            if peer.connection == Some(at) || (!unknown && peer.group != group) {
-                return self.kick(from, "resumed twice on one connection, or in another group");
+            if peer.connection == Some(at) {
+                return self.kick(from, "resumed twice on one connection");
+            }
+            if !unknown && peer.group != group {
+                let text = format!("resumed in group {group}, it is in group {}", peer.group);
+                self.kick(from, &text);
+                return self.turn_away(at, KickReason::Breach, &text);
             }
         }
         self.step_down(&resume);
@@ -64,6 +69,8 @@ impl Run {
         }
         let rebuilding = self.groups.get(&group).is_some_and(|state| state.rebuild.is_some());
         let Some(peer) = self.peers.get(&from).filter(|peer| peer.phase == Phase::Accepted) else {
+            // Its record may have been what the others waited for.
+            self.try_finish_rebuild(now, group);
             return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
         };
         let connection = peer.connection;
@@ -80,10 +87,11 @@ impl Run {
             self.act(Action::Close(old));
             self.disconnected(now, from, old);
         }
-        if self.is_doomed(from) {
-            return;
-        }
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let doomed = self.is_doomed(from);
+        let Some(peer) = self.peers.get_mut(&from).filter(|_| !doomed) else {
+            // Nothing of what it hears on its old connection reaches it any more.
+            return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
+        };
         // In a rebuilt coordinator nobody's session is known yet; the first who resumes brings it (rule 18).
         let unknown = peer.session == UNKNOWN_SESSION;
         peer.session = resume.registration.session;
@@ -105,7 +113,7 @@ impl Run {
                 rebuild.resumed.insert(from, Testimony::new(resume));
             }
         } else {
-            self.catch_up(now, from, group, &resume);
+            self.take_back(now, from, group, &resume);
         }
     }
 
@@ -156,7 +164,7 @@ impl Run {
     }
 
     /// A member of a run that this coordinator remembers learns what it missed.
-    fn catch_up(&mut self, now: Instant, from: PeerId, group: Group, resume: &Resume) {
+    fn take_back(&mut self, now: Instant, from: PeerId, group: Group, resume: &Resume) {
         let Some(state) = self.groups.get_mut(&group) else { return };
         for report in &resume.tags {
             if let Some((key, _)) = report.learned.last()
@@ -165,23 +173,8 @@ impl Run {
                 tag.learned(from, key.epoch, key.seq);
             }
         }
-        let unlearned: Vec<_> = state.tags.values().flat_map(|tag| tag.unlearned(from)).collect();
-        let behind = resume.record.epoch < state.epoch;
-        // In the order in which it would have heard them: should the connection break in between, it must not know
-        // of verdicts in an epoch that it does not know.
-        let (known, news): (Vec<_>, Vec<_>) =
-            unlearned.into_iter().partition(|(key, _)| key.epoch <= resume.record.epoch);
-        for (key, verdict) in known {
-            self.tell(from, ToPeer::Verdict { key, verdict });
-        }
-        if behind {
-            let record = self.record(group, Vec::new(), Vec::new());
-            self.tell(from, ToPeer::Epoch(record));
-        }
-        for (key, verdict) in news {
-            self.tell(from, ToPeer::Verdict { key, verdict });
-        }
-        self.tell_rounds(from, group, resume.rounds);
+        self.welcome(from, group, resume.record.epoch, resume.rounds);
+        self.catch_up(group);
         self.vote_again(now, from, group, resume.topology_vote, resume.rounds);
         for open in resume.tags.iter().filter_map(|report| report.open.clone()) {
             let OpenVote { key, fingerprint, timeout_ms, complete } = open;
@@ -191,7 +184,6 @@ impl Run {
             }
         }
         self.settle(now, group);
-        self.proceed(from, group);
     }
 
     /// The vote for newcomers that a member stood in when it lost us, if that is not over.
@@ -242,9 +234,13 @@ impl Run {
             let gone: Vec<_> = state.roster.iter().copied().filter(|id| !members.contains(id)).collect();
             self.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
         }
+        let rebuild = self.groups.get(&group).and_then(|state| state.rebuild.as_ref());
+        let lost: BTreeSet<_> =
+            rebuild.iter().flat_map(|rebuild| &rebuild.left).map(|(peer, _)| *peer).collect();
         for info in &record.roster {
             let expected = self.peers.get(&info.id).is_some_and(|peer| peer.phase == Phase::Accepted);
-            if !expected {
+            // Who was lost since we began stays lost: it is in no roster any more.
+            if !expected && !lost.contains(&info.id) {
                 // If it waits as a newcomer, it does not know that it was admitted; then it joins anew.
                 self.dismiss(&[info.id], KickReason::Superseded, "it was admitted already: connect again");
                 let registration = Registration {
@@ -317,17 +313,15 @@ impl Run {
         let since = decided.verdicts.iter().any(whole_commit);
         let first = if since { roster.len() } else { roster.len().min(record.incumbents as usize) };
         state.incumbents = roster[..first].iter().filter(|peer| state.roster.contains(peer)).count();
-        let mut told = Vec::new();
         for (key, verdict, unknowing) in decided.verdicts {
             let tag = state.tags.entry((key.scope.clone(), key.tag)).or_default();
             if key.epoch == record.epoch {
                 tag.next_seq = tag.next_seq.max(key.seq.saturating_add(1));
             }
-            tag.keep(key.clone(), verdict.clone(), &unknowing);
-            told.push((unknowing, ToPeer::Verdict { key, verdict }));
+            tag.keep(key, verdict, &unknowing);
         }
-        for (unknowing, message) in told {
-            self.tell_all(&unknowing, message);
+        for (peer, told) in &resumed {
+            self.welcome(*peer, group, told.epoch, told.rounds);
         }
         self.note(Note::Rebuilt(group, record.epoch));
         for liar in decided.liars {
@@ -338,21 +332,12 @@ impl Run {
             // It was away for longer than anybody remembers.
             self.lose(laggard, LossReason::NotResumed);
         }
-        if left.is_empty() {
-            let (behind, current): (Vec<_>, Vec<_>) =
-                resumed.iter().partition(|(_, told)| told.epoch < record.epoch);
-            let behind: Vec<_> = behind.into_iter().map(|(peer, _)| *peer).collect();
-            let current: Vec<_> = current.into_iter().map(|(peer, _)| *peer).collect();
-            let epoch = record.epoch;
-            let record = self.record(group, Vec::new(), Vec::new());
-            self.tell_all(&behind, ToPeer::Epoch(record));
-            self.tell_all(&current, ToPeer::Proceed { group, epoch });
-        } else {
+        if !left.is_empty() {
             let roster = self.groups[&group].roster.clone();
             self.open_epoch(group, roster, Vec::new(), left);
         }
+        self.catch_up(group);
         for (peer, told) in &resumed {
-            self.tell_rounds(*peer, group, told.rounds);
             self.vote_again(now, *peer, group, told.topology_vote, told.rounds);
         }
         for peer in resumed.into_keys() {

@@ -3,7 +3,7 @@
 //! For every attempt that somebody mentions: a commit that anybody learned stands, for it had everybody's
 //! Complete; else an abort that anybody learned stands; else a member that came back without having completed
 //! means that nobody was told a commit, and the attempt is void; else all who are left hold the result, and
-//! it is committed. Members lag: some have learned what others wait for, some are in an epoch that others
+//! it is committed, if they all made the same call. Members lag: some have learned what others wait for, some are in an epoch that others
 //! have left. Honest members never contradict each other; where two do, one of them lies.
 //!
 //! *Remembering.* A member remembers its last commit and a few more verdicts per (scope, tag). Nobody can wait
@@ -109,7 +109,9 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
                     again = true;
                     break;
                 }
-                None if in_scope().all(|(_, told)| told.completed(&key)) => Verdict::Commit { pending: 0 },
+                None if in_scope().all(|(_, told)| told.completed(&key)) && one_call(resumed, &key) => {
+                    Verdict::Commit { pending: 0 }
+                }
                 None => Verdict::Abort(AbortReason::Void),
             };
             // Void attempts of an epoch that is over concern only those who are still in them.
@@ -124,6 +126,15 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
         }
     }
     decided
+}
+
+/// Whether all who are in that attempt made the same call (rule 4). Where they did not, the attempt is void, and their
+/// next ones will show who deviates.
+fn one_call(resumed: &BTreeMap<PeerId, Testimony>, key: &OpKey) -> bool {
+    let reports = resumed.values().filter_map(|told| told.report(key)?.open.as_ref());
+    let mut calls = reports.filter(|open| open.key == *key).map(|open| &open.fingerprint);
+    let first = calls.next();
+    calls.all(|call| Some(call) == first)
 }
 
 fn keys(resumed: &BTreeMap<PeerId, Testimony>) -> BTreeSet<OpKey> {

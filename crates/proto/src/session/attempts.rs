@@ -114,7 +114,7 @@ impl Session {
             return self.aborted(now, id, reason);
         }
         let Some(record) = self.record.clone() else { return };
-        if !self.is_up() {
+        if !self.may_vote() {
             return;
         }
         if let Err(error) = self.enlist(&record, id) {
@@ -193,7 +193,7 @@ impl Session {
             (Some(reason), _) => return self.set_stage(id, Stage::Refused { key, reason }),
             (None, PerformResult::Done) => {
                 self.set_stage(id, Stage::Complete { key: key.clone() });
-                if self.is_up() {
+                if self.may_vote() {
                     self.send(ToCoordinator::Complete { key });
                 }
                 return;
@@ -209,7 +209,7 @@ impl Session {
             (None, PerformResult::Mismatch { peer }) => Refusal::Mismatch { peer },
         };
         self.set_stage(id, Stage::Refused { key: key.clone(), reason: refusal.clone() });
-        if self.is_up() {
+        if self.may_vote() {
             self.send(ToCoordinator::Refuse { key, reason: refusal });
         }
     }
@@ -427,15 +427,20 @@ impl Session {
 
     /// What we said or would have said of open attempts, for a coordinator that may not have heard it.
     pub(super) fn votes_again(&self) -> Vec<ToCoordinator> {
-        let vote = |call: &Call| match call.stage.clone() {
-            Stage::Complete { key } => Some(ToCoordinator::Complete { key }),
-            Stage::Refused { key, reason } => Some(ToCoordinator::Refuse { key, reason }),
-            Stage::Performing { key, aborted: None, refused: Some(reason) } => {
-                Some(ToCoordinator::Refuse { key, reason })
+        let votes = |call: &Call| match call.stage.clone() {
+            Stage::Complete { key } => {
+                // The program may have given it up since: then an abort is asked for (rule 5).
+                let reason = Refusal::Cancelled;
+                let given_up = call.cancelled.map(|_| ToCoordinator::Refuse { key: key.clone(), reason });
+                [Some(ToCoordinator::Complete { key }), given_up]
             }
-            Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. } => None,
+            Stage::Refused { key, reason }
+            | Stage::Performing { key, aborted: None, refused: Some(reason) } => {
+                [Some(ToCoordinator::Refuse { key, reason }), None]
+            }
+            Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. } => [None, None],
         };
-        self.calls.values().filter_map(vote).collect()
+        self.calls.values().flat_map(votes).flatten().collect()
     }
 
     /// Gives an attempt up while the executor is at it: it is told to stop, and the others are told.
@@ -448,7 +453,7 @@ impl Session {
         *refused = Some(reason.clone());
         let key = key.clone();
         self.command(id, Command::Abort);
-        if self.is_up() {
+        if self.may_vote() {
             self.send(ToCoordinator::Refuse { key, reason });
         }
     }

@@ -80,8 +80,10 @@ pub struct Session {
     pub(super) record: Option<Arc<EpochRecord>>,
     /// The epoch whose links are up.
     linked: Option<u64>,
-    /// After an abort or a resume: attempts wait for `Proceed` or a new epoch.
+    /// After an abort: attempts wait for `Proceed` or a new epoch.
     pub(super) hold: bool,
+    /// After a resume: until `Proceed` we hear what we missed, and neither vote nor begin anything (rule 43).
+    pub(super) resuming: bool,
     pub(super) calls: BTreeMap<CallId, Call>,
     topology: Option<TopologyCall>,
     /// The last of the group's votes for newcomers that we know the end of.
@@ -114,6 +116,7 @@ impl Session {
             record: None,
             linked: None,
             hold: false,
+            resuming: false,
             calls: BTreeMap::new(),
             topology: None,
             rounds: Rounds::default(),
@@ -213,7 +216,7 @@ impl Session {
             Stage::Performing { .. } => self.refuse(now, id, Refusal::Cancelled),
             // Too late to give up alone: the verdict decides (rule 5). While there is none, the coordinator
             // can be asked for an abort.
-            Stage::Complete { key } if self.is_up() => {
+            Stage::Complete { key } if self.may_vote() => {
                 self.send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
             }
             Stage::Complete { .. } | Stage::Refused { .. } => {}
@@ -292,9 +295,7 @@ impl Session {
             ToPeer::Verdict { key, verdict } => self.verdict(now, key, verdict),
             ToPeer::Proceed { group, epoch } => {
                 if self.record.as_ref().is_some_and(|record| (record.group, record.epoch) == (group, epoch)) {
-                    self.hold = false;
-                    self.settled(&[]);
-                    self.attempt_all(now);
+                    self.proceed(now);
                 }
             }
             ToPeer::TopologyMismatch { others } => {
@@ -391,7 +392,7 @@ impl Session {
         };
         let grace = self.config.verdict_grace;
         let given_up_at = |call: &Call| self.given_up_at(call);
-        let can_expire = self.is_up() && self.record.is_some();
+        let can_expire = self.may_vote() && self.record.is_some();
         let topology = self.topology.as_ref().map(|call| {
             let now_or_never = call.connects || (can_expire && !call.expired);
             if now_or_never { call.deadline } else { call.deadline + grace }
@@ -472,20 +473,29 @@ impl Session {
         self.redial = self.config.redial.0;
         let Some(record) = &self.record else { return };
         let (group, epoch) = (record.group, record.epoch);
-        // First comes what we missed; then we are told to go on.
-        self.hold = true;
+        // First comes what we missed; then we are told to go on (rule 43).
+        self.resuming = true;
         if self.linked == Some(epoch) {
             self.send(ToCoordinator::Connected { group, epoch });
         }
         for report in std::mem::take(&mut self.unreported) {
             self.send(report);
         }
-        // What changed since the resume was written, and what may have been lost with the old connection.
-        for message in self.votes_again() {
-            self.send(message);
+    }
+
+    /// What stood in the way is settled, and whoever came back has heard what it missed.
+    fn proceed(&mut self, now: Instant) {
+        self.hold = false;
+        self.settled(&[]);
+        if std::mem::take(&mut self.resuming) {
+            // What changed since the resume was written, and what may have been lost with the old connection.
+            for message in self.votes_again() {
+                self.send(message);
+            }
+            self.vote_topology();
+            self.expire_topology(now);
         }
-        self.vote_topology();
-        self.expire_topology(now);
+        self.attempt_all(now);
     }
 
     fn open_epoch(&mut self, now: Instant, record: EpochRecord) {
@@ -528,7 +538,7 @@ impl Session {
     fn vote_topology(&mut self) {
         if let Some(call) = self.topology.as_ref().filter(|call| !call.expired)
             && let Some(round) = call.round
-            && self.is_up()
+            && self.may_vote()
         {
             let min_world = call.min_world.max(1);
             self.send(ToCoordinator::VoteTopology { min_world, round });
@@ -542,12 +552,12 @@ impl Session {
 
     /// A vote whose deadline passed is over for the whole group, not for us alone (rule 6).
     fn expire_topology(&mut self, now: Instant) {
-        let (up, grace) = (self.is_up(), self.config.verdict_grace);
+        let (may_vote, grace) = (self.may_vote(), self.config.verdict_grace);
         let Some(call) = self.topology.as_mut().filter(|call| now >= call.deadline) else { return };
         if call.connects || now.since(call.deadline) >= grace {
             return self.fail_topology(CallError::Timeout(Vec::new()));
         }
-        if let Some(round) = call.round.filter(|_| up && !call.expired) {
+        if let Some(round) = call.round.filter(|_| may_vote && !call.expired) {
             call.expired = true;
             self.send(ToCoordinator::TopologyExpired { round });
         }
@@ -620,6 +630,7 @@ impl Session {
         self.unreported.clear();
         self.rounds = Rounds::default();
         self.hold = false;
+        self.resuming = false;
     }
 
     /// Begins a new session on the same object, after the old one is over. Others may still wait for the old
@@ -637,6 +648,11 @@ impl Session {
 
     pub(super) fn is_up(&self) -> bool {
         self.connection == Connection::Up
+    }
+
+    /// Whether the coordinator may be told what we want: it knows us, and we know what we missed (rule 43).
+    pub(super) fn may_vote(&self) -> bool {
+        self.is_up() && !self.resuming
     }
 
     fn dial(&mut self) {

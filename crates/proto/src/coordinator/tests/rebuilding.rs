@@ -73,7 +73,8 @@ fn the_dead_do_not_hold_up_a_result_that_all_survivors_hold() {
     bench.wait(ms(2_000));
     assert_eq!(bench.lost(), [(id(3), LossReason::NotResumed)]);
     let told = bench.told(1);
-    let [verdict, ToPeer::Epoch(record)] = &told[..] else { panic!("{told:?}") };
+    let [verdict, ToPeer::Epoch(record), proceed] = &told[..] else { panic!("{told:?}") };
+    assert_eq!(*proceed, ToPeer::Proceed { group: 0, epoch: 2 });
     assert_eq!(*verdict, commit(key(1, 0, 0)));
     assert_eq!((record.epoch, members(record)), (2, vec![id(1), id(2)]));
 }
@@ -106,7 +107,8 @@ fn members_that_lag_an_epoch_catch_up() {
     bench.resume(3, Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(3, record(1, &[1, 2, 3, 4])) });
     for number in [2, 3] {
         let told = bench.told(number);
-        let [.., verdict, ToPeer::Epoch(record)] = &told[..] else { panic!("{told:?}") };
+        let [.., verdict, ToPeer::Epoch(record), proceed] = &told[..] else { panic!("{told:?}") };
+        assert_eq!(*proceed, ToPeer::Proceed { group: 0, epoch: 2 });
         assert_eq!(*verdict, abort(key(1, 0, 0), AbortReason::Void));
         assert_eq!((record.epoch, members(record)), (2, vec![id(1), id(2), id(3)]));
     }

@@ -220,16 +220,41 @@ fn a_resume_carries_everything_and_goes_on_only_when_told() {
     };
     assert_eq!(bench.reconnect(), [send(ToCoordinator::Resume(expected))]);
     bench.hear(ToPeer::Resumed { term: 1 });
+    assert_eq!(bench.drain(), [send(ToCoordinator::Connected { group: 0, epoch: 1 })]);
+    assert_eq!(bench.abort(key(1, 1), lost(1)), [tell(call, Command::Undo)]);
+    // Neither does an epoch release it, nor does it vote or begin anything (rule 43).
+    bench.session.handle_topology_call(bench.now, 1, bench.now + ms(1_000));
+    assert_eq!(bench.drain(), []);
+    bench.hear(ToPeer::Epoch(record(2, &[1, 2])));
+    assert_eq!(bench.drain(), [Action::OpenEpoch(record(2, &[1, 2]))]);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain(), [], "that was the old epoch's");
+    bench.hear(ToPeer::Proceed { group: 0, epoch: 2 });
+    let actions = bench.drain();
+    assert_eq!(actions[0], send(ToCoordinator::VoteTopology { min_world: 1, round: 2 }));
+    assert_eq!(actions[1], initiate(key(2, 0), true, 9_880));
+}
+
+#[test]
+fn a_vote_stands_after_a_resume_if_nothing_was_decided_meanwhile() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.reconnect();
+    bench.hear(ToPeer::Resumed { term: 1 });
+    bench.drain();
+    // The program gives it up meanwhile: the coordinator is asked as soon as we may speak.
+    bench.session.handle_cancel(bench.now, call);
+    assert_eq!(bench.drain(), []);
+    bench.hear(PROCEED);
+    let reason = Refusal::Cancelled;
     assert_eq!(
         bench.drain(),
         [
-            send(ToCoordinator::Connected { group: 0, epoch: 1 }),
-            send(ToCoordinator::Complete { key: key(1, 1) }),
+            send(ToCoordinator::Complete { key: key(1, 0) }),
+            send(ToCoordinator::Refuse { key: key(1, 0), reason }),
         ]
     );
-    assert_eq!(bench.abort(key(1, 1), lost(1)), [tell(call, Command::Undo)]);
-    bench.hear(PROCEED);
-    assert_eq!(bench.drain()[0], initiate(key(1, 2), true, 9_880));
 }
 
 #[test]
@@ -247,8 +272,12 @@ fn what_happens_while_a_resume_is_on_its_way_is_said_after_it() {
     let (from, to, error) = (id(1), id(2), "reset".to_owned());
     assert_eq!(
         bench.drain()[1..],
+        [send(ToCoordinator::LinkBroken { group: 0, epoch: 1, from, to, dialling: false, error })]
+    );
+    bench.hear(PROCEED);
+    assert_eq!(
+        bench.drain(),
         [
-            send(ToCoordinator::LinkBroken { group: 0, epoch: 1, from, to, dialling: false, error }),
             send(ToCoordinator::Complete { key: key(1, 0) }),
             send(ToCoordinator::VoteTopology { min_world: 1, round: 2 }),
         ]
@@ -263,6 +292,7 @@ fn a_refusal_that_was_lost_is_said_again() {
     bench.performed(call, broken);
     bench.reconnect();
     bench.hear(ToPeer::Resumed { term: 1 });
+    bench.hear(PROCEED);
     let reason = Refusal::Link { from: id(1), to: id(2), error: "reset".to_owned() };
     assert_eq!(bench.drain().last(), Some(&send(ToCoordinator::Refuse { key: key(1, 0), reason })));
 }
