@@ -73,6 +73,12 @@ fn everything_at_once() {
     play("heart-mixed", 201_157..201_158);
     // A peer that came back heard of verdicts in an epoch that it did not know.
     play("heart-mixed", 201_919..201_920);
+    // Rebuilds after which no ring was left: an honest peer was kicked for its numbers.
+    play("heart-mixed", 900_301..900_302);
+    play("heart-mixed", 905_906..905_907);
+    // Rebuilds that lost somebody, and expected it again.
+    play("heart-mixed", 903_224..903_225);
+    play("heart-mixed", 910_332..910_333);
 }
 
 #[test]
