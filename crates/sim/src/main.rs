@@ -90,8 +90,8 @@ fn main() -> ExitCode {
     match Args::parse().command {
         Command::Replay { scenario, seed, trace } => replay(&scenario, seed, trace),
         Command::List => {
-            for Named { name, about, .. } in named() {
-                println!("{name:24} {about}");
+            for Named { name, about, waits, .. } in named() {
+                println!("{name:24} {about}{}", if waits { " (fails: not mended yet)" } else { "" });
             }
             ExitCode::SUCCESS
         }
@@ -189,6 +189,8 @@ struct Named {
     name: &'static str,
     about: &'static str,
     play: Box<dyn Fn(u64, bool) -> Report>,
+    /// Finds a fault that is not mended yet: a soak plays it only if it is asked for by its full name.
+    waits: bool,
 }
 
 fn named() -> Vec<Named> {
@@ -196,12 +198,14 @@ fn named() -> Vec<Named> {
         let play = Box::new(move |seed, timeline| {
             runner::run::<MembershipNode>(name, seed, &script(seed), timeline)
         });
-        Named { name, about, play }
+        Named { name, about, play, waits: false }
     });
-    let heart = heart::scenarios::all().into_iter().map(|scenario| {
+    let all = heart::scenarios::all().into_iter().map(|scenario| (scenario, false));
+    let waiting = heart::scenarios::waiting().into_iter().map(|scenario| (scenario, true));
+    let heart = all.chain(waiting).map(|(scenario, waits)| {
         let heart::scenarios::Scenario { name, about, script } = scenario;
         let play = Box::new(move |seed, timeline| heart::runner::run(name, seed, &script(seed), timeline));
-        Named { name, about, play }
+        Named { name, about, play, waits }
     });
     membership.chain(heart).collect()
 }
@@ -221,7 +225,11 @@ fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {
 }
 
 fn soak(seeds: u64, from: u64, jobs: u64, only: Option<&str>) -> ExitCode {
-    let chosen = move |scenario: &Named| only.is_none_or(|name| scenario.name.starts_with(name));
+    let chosen = move |scenario: &Named| match only {
+        _ if scenario.waits => only == Some(scenario.name),
+        None => true,
+        Some(name) => scenario.name.starts_with(name),
+    };
     if let Some(name) = only.filter(|_| !named().iter().any(chosen)) {
         eprintln!("there is no scenario {name:?}; `outlast-sim list` names them all");
         return ExitCode::from(2);

@@ -52,6 +52,16 @@ fn deadlines_finds_a_call_that_outlives_its_own() {
 }
 
 #[test]
+fn deadlines_finds_an_executor_that_is_done_and_deaf() {
+    assert_found("heart-kills", Sabotage::DeafWhileFlushing, "deadlines");
+}
+
+#[test]
+fn decodable_finds_a_byte_that_is_another_when_it_arrives() {
+    assert_found("heart-kills", Sabotage::SpoilByte, "decodable");
+}
+
+#[test]
 fn no_false_eviction_finds_a_living_peer_put_out() {
     assert_found("heart-calm", Sabotage::AccuseTheLiving, "no_false_eviction");
 }

@@ -44,4 +44,6 @@ pub(super) struct Executing {
     pub(super) serial: u64,
     pub(super) transfer: TransferId,
     pub(super) aborting: bool,
+    /// It holds the result, and has yet to hand its last bytes to the system.
+    pub(super) flushing: bool,
 }

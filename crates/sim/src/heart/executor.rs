@@ -19,6 +19,8 @@ impl World {
         let stop = self.some(stop_max);
         let Some(state) = self.processes[process].calls.get_mut(&call) else { return };
         match (&mut state.executing, command) {
+            (Some(executing), Command::Abort)
+                if executing.flushing && self.settings.sabotage == Some(Sabotage::DeafWhileFlushing) => {}
             (Some(executing), Command::Abort) => {
                 let serial = executing.serial;
                 if !std::mem::replace(&mut executing.aborting, true) {
@@ -48,7 +50,8 @@ impl World {
             process.serial += 1;
             let serial = process.serial;
             let Some(state) = process.calls.get_mut(&call) else { return };
-            state.executing = Some(Executing { serial, transfer: transfer.clone(), aborting: false });
+            state.executing =
+                Some(Executing { serial, transfer: transfer.clone(), aborting: false, flushing: false });
             (serial, state.buffer.clone())
         };
         let held = self.transfers.entry(transfer.clone()).or_default();
@@ -57,17 +60,17 @@ impl World {
             let delay = self.some(self.settings.transfer_max);
             self.after(delay, Event::Moved(transfer));
         } else {
-            self.notice_broken(process, call, serial, &transfer.1);
+            self.notice_broken(process, call, serial, &transfer.1, true);
         }
     }
 
     /// If a neighbour in the ring is not there, the link to it breaks sooner or later.
-    fn notice_broken(&mut self, process: usize, call: CallId, serial: u64, ring: &[PeerId]) {
+    fn notice_broken(&mut self, process: usize, call: CallId, serial: u64, ring: &[PeerId], receives: bool) {
         let me = self.processes[process].id;
         let Some(at) = ring.iter().position(|peer| *peer == me).filter(|_| ring.len() > 1) else { return };
         let next = ring[(at + 1) % ring.len()];
         let before = ring[(at + ring.len() - 1) % ring.len()];
-        for (from, to) in [(me, next), (before, me)] {
+        for (from, to) in [(me, next), (before, me)].into_iter().take(1 + usize::from(receives)) {
             let delay = match self.link_trouble(from, to) {
                 None => continue,
                 Some(true) => self.some(Duration::from_millis(20)),
@@ -106,9 +109,9 @@ impl World {
             }
         }
         for (index, call, serial, transfer) in at_work {
-            if self.transfers.get(&transfer).is_some_and(|transfer| !transfer.moved) {
-                self.notice_broken(index, call, serial, &transfer.1);
-            }
+            // Who holds the result has yet to send, perhaps, and has nothing more to receive.
+            let done = self.transfers.get(&transfer).is_none_or(|transfer| transfer.moved);
+            self.notice_broken(index, call, serial, &transfer.1, !done);
         }
     }
 
@@ -128,7 +131,7 @@ impl World {
                 let calls = &self.processes[process].calls;
                 let mine = |state: &CallState| state.executing.as_ref().is_some_and(|at| at.serial == serial);
                 if let Some(call) = calls.iter().find(|(_, state)| mine(state)).map(|(call, _)| *call) {
-                    self.notice_broken(process, call, serial, &id.1);
+                    self.notice_broken(process, call, serial, &id.1, true);
                 }
             }
             return;
@@ -145,7 +148,14 @@ impl World {
             let Some(call) = calls.iter().find(|(_, state)| mine(state)).map(|(call, _)| *call) else {
                 continue;
             };
-            let delay = self.some(Duration::from_millis(10));
+            if let Some(state) = self.processes[process].calls.get_mut(&call)
+                && let Some(executing) = &mut state.executing
+            {
+                executing.flushing = true;
+            }
+            // The result is there; the last bytes for the next in the ring may take longer than anybody waits.
+            let slow = self.rng.chance(0.05);
+            let delay = self.some(if slow { self.settings.flush_max } else { Duration::from_millis(10) });
             self.after(delay, Event::Performed(process, call, serial, PerformResult::Done));
         }
     }
@@ -360,7 +370,7 @@ impl World {
             peer.step = peer.step.map(|step| step + 1);
             peer.phase = Phase::Thinking;
         }
-        let think = self.some(Duration::from_millis(10));
+        let think = self.some(self.settings.think_max);
         self.after(think, Event::Program(process));
     }
 

@@ -89,4 +89,11 @@ pub enum Fact {
         /// The higher one.
         obeyed: u64,
     },
+    /// Bytes arrived that are no message.
+    Undecodable {
+        /// On which stream.
+        wire: u64,
+        /// What is wrong with them.
+        error: String,
+    },
 }

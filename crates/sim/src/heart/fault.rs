@@ -50,4 +50,8 @@ pub enum Sabotage {
     AccuseTheLiving,
     /// Nobody is told to go on.
     DropProceed,
+    /// A byte of a message is another when it arrives.
+    SpoilByte,
+    /// An executor that holds the result, and has yet to hand its last bytes to the system, hears no abort.
+    DeafWhileFlushing,
 }

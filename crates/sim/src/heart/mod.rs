@@ -35,6 +35,7 @@ mod process;
 mod program;
 pub mod runner;
 pub mod scenarios;
+mod stream;
 mod wires;
 mod world;
 

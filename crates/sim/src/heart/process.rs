@@ -47,6 +47,8 @@ pub struct Process {
     pub(super) session: Session,
     pub(super) rng: Rng,
     pub(super) connection: Option<u64>,
+    /// How often it dialled.
+    pub(super) dials: u64,
     pub(super) armed: Option<Instant>,
     pub(super) calls: BTreeMap<CallId, CallState>,
     pub(super) serial: u64,

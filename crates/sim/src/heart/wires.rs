@@ -1,31 +1,30 @@
-//! Control streams: they keep order, take time, and break so that each side learns of it in its own time.
+//! Control streams between processes and coordinators: dialled in their own time, made of bytes, and breaking so
+//! that each side learns of it when it does.
 
 use super::facts::Fact;
 use super::fault::Sabotage;
+use super::stream::{Stream, framed};
 use super::world::{Event, World};
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::session::Action;
 use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::InvalidMessage;
 use outlast_proto::wire::control::{AbortReason, ToCoordinator, ToPeer, Verdict};
 
-/// One direction of a stream.
-#[derive(Clone, Copy, Debug)]
-struct Direction {
-    /// When the last thing that was sent arrives; nothing sent later arrives earlier.
-    last: Instant,
-    /// Nothing that is sent from now on arrives.
-    cut: bool,
-    /// Not even what is under way arrives.
-    lost: bool,
-}
+/// The production driver gives a dial up after this long.
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// A dial that nothing stands in the way of takes this many ways there and back: TCP, TLS and the hello.
+const DIAL_TRIPS: u32 = 4;
+/// How long the one dial in ten may take that meets a busy machine.
+const SLOW_DIAL: Duration = Duration::from_secs(1);
 
 /// One stream between a process and a coordinator.
 #[derive(Clone, Debug)]
 pub(super) struct Wire {
     pub(super) process: usize,
     pub(super) coordinator: usize,
-    up: Direction,
-    down: Direction,
+    up: Stream,
+    down: Stream,
     /// Whether each side still holds its end.
     peer_holds: bool,
     coordinator_holds: bool,
@@ -34,30 +33,42 @@ pub(super) struct Wire {
 }
 
 impl World {
+    /// A process dials. An earlier dial of it that is still under way comes to nothing.
     pub(super) fn dial(&mut self, process: usize) {
-        let latency = self.settings.latency_max;
         let now = self.now;
-        let blocked = {
-            let process = &self.processes[process];
-            now < process.control_cut_until || process.is_isolated(now)
+        let state = &mut self.processes[process];
+        state.dials += 1;
+        let serial = state.dials;
+        let blocked = now < state.control_cut_until || state.is_isolated(now);
+        let to = self.at_address.filter(|at| !blocked && self.coordinators[*at].lives);
+        let most = match to {
+            _ if blocked => DIAL_TIMEOUT,
+            None => self.settings.latency_max,
+            Some(_) if self.rng.chance(0.1) => SLOW_DIAL,
+            Some(_) => self.settings.latency_max * DIAL_TRIPS,
         };
-        let well = !blocked && self.at_address.is_some_and(|at| self.coordinators[at].lives);
-        let delay = if blocked { Duration::from_millis(200) } else { latency };
-        let delay = self.some(delay);
-        self.after(delay, Event::Dialled(process, well));
+        let delay = self.some(most);
+        self.after(delay, Event::Dialled(process, serial, to));
     }
 
-    pub(super) fn dialled(&mut self, process: usize, well: bool) {
+    /// A dial came through, or failed: then whoever answers it must still be there, and the way to it open.
+    pub(super) fn dialled(&mut self, process: usize, serial: u64, to: Option<usize>) {
         let now = self.now;
-        match self.at_address.filter(|at| well && self.coordinators[*at].lives) {
+        let state = &self.processes[process];
+        if state.dials != serial {
+            return;
+        }
+        let blocked = now < state.control_cut_until || state.is_isolated(now);
+        let reached =
+            to.filter(|at| !blocked && self.at_address == Some(*at) && self.coordinators[*at].lives);
+        match reached {
             Some(coordinator) => {
-                let direction = Direction { last: now, cut: false, lost: false };
                 self.next_wire += 1;
                 let wire = Wire {
                     process,
                     coordinator,
-                    up: direction,
-                    down: direction,
+                    up: Stream::new(now),
+                    down: Stream::new(now),
                     peer_holds: true,
                     coordinator_holds: true,
                     term: 0,
@@ -71,41 +82,75 @@ impl World {
         self.drain_peer(process);
     }
 
-    pub(super) fn send_to_peer(&mut self, wire: u64, mut message: ToPeer) {
-        match (self.settings.sabotage, &mut message) {
-            (Some(Sabotage::DropProceed), ToPeer::Proceed { .. }) => return,
-            (Some(Sabotage::FlipVerdict), ToPeer::Verdict { verdict, .. }) if self.rng.chance(0.02) => {
-                *verdict = Verdict::Abort(AbortReason::Void);
-            }
-            _ => {}
+    /// The bytes of a message to a peer.
+    pub(super) fn bytes_for_peer(&mut self, message: &ToPeer) -> Vec<u8> {
+        if self.settings.sabotage == Some(Sabotage::FlipVerdict)
+            && let ToPeer::Verdict { key, .. } = message
+            && self.rng.chance(0.02)
+        {
+            let verdict = Verdict::Abort(AbortReason::Void);
+            return framed(&ToPeer::Verdict { key: key.clone(), verdict });
         }
-        let delay = self.some(self.settings.latency_max);
+        framed(message)
+    }
+
+    pub(super) fn send_to_peer(&mut self, wire: u64, bytes: &[u8]) {
+        let now = self.now;
+        let (first, then) = (self.some(self.settings.latency_max), self.some(self.settings.latency_max));
         let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
-        if held.down.cut {
+        if held.down.is_cut() {
             return;
         }
-        held.down.last = held.down.last.max(self.now + delay);
-        self.queue.push(held.down.last, Event::ToPeer(wire, self.now, Box::new(message)));
+        let (torn, whole) = held.down.send(now, bytes, &mut self.rng);
+        if self.settings.sabotage == Some(Sabotage::SpoilByte) && self.rng.chance(0.002) {
+            held.down.spoil();
+        }
+        for (piece, delay) in torn.map(|piece| (piece, first)).into_iter().chain([(whole, then)]) {
+            held.down.last = held.down.last.max(now + delay);
+            self.queue.push(held.down.last, Event::ToPeer(wire, piece));
+        }
     }
 
-    pub(super) fn send_to_coordinator(&mut self, process: usize, message: ToCoordinator) {
-        let delay = self.some(self.settings.latency_max);
+    fn send_to_coordinator(&mut self, process: usize, message: &ToCoordinator) {
+        let now = self.now;
+        let (first, then) = (self.some(self.settings.latency_max), self.some(self.settings.latency_max));
         let Some(wire) = self.processes[process].connection else { return };
-        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds && !wire.up.cut) else {
+        let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds && !wire.up.is_cut()) else {
             return;
         };
-        held.up.last = held.up.last.max(self.now + delay);
-        self.queue.push(held.up.last, Event::ToCoordinator(wire, Box::new(message)));
+        let (torn, whole) = held.up.send(now, &framed(message), &mut self.rng);
+        for (piece, delay) in torn.map(|piece| (piece, first)).into_iter().chain([(whole, then)]) {
+            held.up.last = held.up.last.max(now + delay);
+            self.queue.push(held.up.last, Event::ToCoordinator(wire, piece));
+        }
     }
 
-    pub(super) fn arrive_at_coordinator(&mut self, wire: u64, message: ToCoordinator) {
-        let Some(held) = self.wires.get(&wire).filter(|wire| !wire.up.lost && wire.coordinator_holds) else {
-            return;
-        };
-        let (index, from) = (held.coordinator, self.processes[held.process].id);
-        if !self.coordinators[index].lives {
-            return;
+    /// Bytes arrive at a coordinator: it takes in every message that is whole now.
+    pub(super) fn arrive_at_coordinator(&mut self, wire: u64, up_to: u64) {
+        if let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) {
+            held.up.arrive(up_to, &mut self.rng);
         }
+        loop {
+            let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
+            if !self.coordinators[held.coordinator].lives {
+                return;
+            }
+            match held.up.take::<ToCoordinator>() {
+                None => return,
+                Some(Ok((message, _))) => self.coordinator_hears(wire, message),
+                Some(Err(error)) => {
+                    let sender = held.process;
+                    self.undecodable(wire, &error);
+                    self.line(|| format!("process {sender} sent what is no message: {error}"));
+                    self.coordinator_closes(wire);
+                }
+            }
+        }
+    }
+
+    fn coordinator_hears(&mut self, wire: u64, message: ToCoordinator) {
+        let Some(held) = self.wires.get(&wire) else { return };
+        let (index, from) = (held.coordinator, self.processes[held.process].id);
         let now = self.now;
         self.trace.event(now, b'c', [wire, index as u64, 0]);
         // A process that was renamed has a new connection; on the old one it speaks as who it was.
@@ -128,14 +173,34 @@ impl World {
         self.drain_coordinator(index);
     }
 
-    pub(super) fn arrive_at_peer(&mut self, wire: u64, sent: Instant, message: ToPeer) {
-        let Some(held) = self.wires.get_mut(&wire).filter(|wire| !wire.down.lost && wire.peer_holds) else {
-            return;
-        };
-        let process = held.process;
-        if self.processes[process].connection != Some(wire) {
-            return;
+    /// Bytes arrive at a peer: it takes in every message that is whole now, as long as it holds this stream.
+    pub(super) fn arrive_at_peer(&mut self, wire: u64, up_to: u64) {
+        if let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds) {
+            held.down.arrive(up_to, &mut self.rng);
         }
+        loop {
+            let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds) else { return };
+            if self.processes[held.process].connection != Some(wire) {
+                return;
+            }
+            match held.down.take::<ToPeer>() {
+                None => return,
+                Some(Ok((message, sent))) => self.peer_hears(wire, sent, message),
+                Some(Err(error)) => {
+                    self.undecodable(wire, &error);
+                    self.peer_sees_close(wire);
+                }
+            }
+        }
+    }
+
+    fn undecodable(&mut self, wire: u64, error: &InvalidMessage) {
+        self.fact(Fact::Undecodable { wire, error: error.to_string() });
+    }
+
+    fn peer_hears(&mut self, wire: u64, sent: Instant, message: ToPeer) {
+        let Some(held) = self.wires.get_mut(&wire) else { return };
+        let process = held.process;
         if let ToPeer::Registered { term } | ToPeer::Resumed { term } = &message {
             held.term = held.term.max(*term);
         }
@@ -190,7 +255,7 @@ impl World {
                 Action::HangUp => self.let_go(process),
                 Action::Send(message) => {
                     self.note_completion(process, &message);
-                    self.send_to_coordinator(process, message);
+                    self.send_to_coordinator(process, &message);
                 }
                 Action::OpenEpoch(record) => {
                     self.line(|| {
@@ -232,8 +297,8 @@ impl World {
         let Some(wire) = self.processes[process].connection.take() else { return };
         let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.peer_holds) else { return };
         held.peer_holds = false;
-        if !held.up.cut {
-            held.up.cut = true;
+        if !held.up.is_cut() {
+            held.up.close();
             let at = held.up.last.max(self.now);
             self.queue.push(at, Event::CoordinatorSeesClose(wire));
         }
@@ -242,22 +307,24 @@ impl World {
     /// A coordinator closes its end; what it sent before still arrives.
     pub(super) fn coordinator_closes(&mut self, wire: u64) {
         let Some(held) = self.wires.get_mut(&wire).filter(|wire| wire.coordinator_holds) else { return };
-        if !held.down.cut {
-            held.down.cut = true;
+        if !held.down.is_cut() {
+            held.down.close();
             let at = held.down.last.max(self.now);
             self.queue.push(at, Event::PeerSeesClose(wire));
         }
         self.coordinator_sees_close(wire);
     }
 
-    /// A stream breaks. Each direction may or may not lose what is under way; each side learns of it later.
+    /// A stream breaks. Each direction may lose what is under way from some byte on; each side learns of it later.
     pub(super) fn cut_wire(&mut self, wire: u64, notice_max: Duration) {
         let (lose_up, lose_down) = (self.rng.chance(0.5), self.rng.chance(0.5));
         let (notice_up, notice_down) = (self.some(notice_max), self.some(notice_max));
         let Some(held) = self.wires.get_mut(&wire) else { return };
         for (direction, lose) in [(&mut held.up, lose_up), (&mut held.down, lose_down)] {
-            direction.cut = true;
-            direction.lost |= lose;
+            direction.close();
+            if lose {
+                direction.tear(&mut self.rng);
+            }
         }
         let (up, down) = (held.up.last.max(self.now + notice_up), held.down.last.max(self.now + notice_down));
         self.queue.push(up, Event::CoordinatorSeesClose(wire));

@@ -14,7 +14,7 @@ use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset};
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{self, CallId, PerformResult};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToCoordinator, ToPeer};
+use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToPeer};
 use outlast_proto::wire::membership::{DeathReason, MemberInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
@@ -43,6 +43,10 @@ pub struct Settings {
     pub latency_max: Duration,
     /// Longest transfer.
     pub transfer_max: Duration,
+    /// Longest time between an executor's result and its last byte leaving, in the few cases where it is long.
+    pub flush_max: Duration,
+    /// Longest pause of a program between two steps.
+    pub think_max: Duration,
     /// The first coordinator dies right after having sent this many messages, and is started again.
     pub crash_after_sends: Option<u64>,
     /// Whether connects tell the truth about processes (rule 22).
@@ -61,6 +65,8 @@ impl Settings {
             habits: Habits::default(),
             latency_max: Duration::from_millis(5),
             transfer_max: Duration::from_millis(30),
+            flush_max: Duration::from_millis(10),
+            think_max: Duration::from_millis(10),
             crash_after_sends: None,
             kernels_trusted: true,
             sabotage: None,
@@ -84,11 +90,13 @@ pub struct Coordinator {
 /// What is about to happen.
 #[derive(Debug)]
 pub(super) enum Event {
-    ToCoordinator(u64, Box<ToCoordinator>),
-    ToPeer(u64, Instant, Box<ToPeer>),
+    /// Bytes of a stream arrive, up to that one.
+    ToCoordinator(u64, u64),
+    ToPeer(u64, u64),
     PeerSeesClose(u64),
     CoordinatorSeesClose(u64),
-    Dialled(usize, bool),
+    /// The how-manieth dial of a process ends, and whom it reached.
+    Dialled(usize, u64, Option<usize>),
     CoordinatorTimer(usize),
     PeerTimer(usize),
     Knocked(usize, ConnectToken, ConnectOutcome),
@@ -108,7 +116,7 @@ impl Event {
     fn process(&self, wires: &BTreeMap<u64, Wire>) -> Option<usize> {
         match self {
             Self::ToPeer(wire, ..) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
-            Self::Dialled(process, _)
+            Self::Dialled(process, ..)
             | Self::PeerTimer(process)
             | Self::LinksBuilt(process, _)
             | Self::Performed(process, ..)
@@ -246,11 +254,11 @@ impl World {
             }
         }
         match event {
-            Event::ToCoordinator(wire, message) => self.arrive_at_coordinator(wire, *message),
-            Event::ToPeer(wire, sent, message) => self.arrive_at_peer(wire, sent, *message),
+            Event::ToCoordinator(wire, up_to) => self.arrive_at_coordinator(wire, up_to),
+            Event::ToPeer(wire, up_to) => self.arrive_at_peer(wire, up_to),
             Event::PeerSeesClose(wire) => self.peer_sees_close(wire),
             Event::CoordinatorSeesClose(wire) => self.coordinator_sees_close(wire),
-            Event::Dialled(process, well) => self.dialled(process, well),
+            Event::Dialled(process, serial, to) => self.dialled(process, serial, to),
             Event::CoordinatorTimer(index) => {
                 self.coordinators[index].armed = None;
                 let now = self.now;
@@ -304,14 +312,9 @@ impl World {
     pub(super) fn drain_coordinator(&mut self, index: usize) {
         while let Some(action) = self.coordinators[index].run.poll_action() {
             match action {
-                Action::Send(at, message) => self.coordinator_sends(index, at.0, message),
+                Action::Send(at, message) => self.coordinator_sends(index, &[at], &message),
                 Action::SendAll(connections, message) => {
-                    for ConnectionId(wire) in connections {
-                        self.coordinator_sends(index, wire, message.clone());
-                        if !self.coordinators[index].lives {
-                            return;
-                        }
-                    }
+                    self.coordinator_sends(index, &connections, &message);
                 }
                 Action::Close(ConnectionId(wire)) => self.coordinator_closes(wire),
                 Action::Connect { token, to, timeout } => self.knock(index, token, to, timeout),
@@ -335,16 +338,24 @@ impl World {
         }
     }
 
-    fn coordinator_sends(&mut self, index: usize, wire: u64, message: ToPeer) {
-        self.coordinators[index].sends += 1;
-        self.send_to_peer(wire, message);
-        if self
-            .settings
-            .crash_after_sends
-            .is_some_and(|limit| index == 0 && self.coordinators[0].sends >= limit)
+    /// Sends one message to some of its peers, unless it dies between two of them.
+    fn coordinator_sends(&mut self, index: usize, to: &[ConnectionId], message: &ToPeer) {
+        if self.settings.sabotage == Some(Sabotage::DropProceed) && matches!(message, ToPeer::Proceed { .. })
         {
-            let down = self.some(Duration::from_millis(300));
-            self.strike(&Fault::RestartCoordinator(down));
+            return;
+        }
+        let mut bytes = self.bytes_for_peer(message);
+        for ConnectionId(wire) in to {
+            self.coordinators[index].sends += 1;
+            if self.settings.sabotage == Some(Sabotage::FlipVerdict) {
+                bytes = self.bytes_for_peer(message);
+            }
+            self.send_to_peer(*wire, &bytes);
+            let sends = self.coordinators[0].sends;
+            if self.settings.crash_after_sends.is_some_and(|limit| index == 0 && sends >= limit) {
+                let down = self.some(Duration::from_millis(300));
+                return self.strike(&Fault::RestartCoordinator(down));
+            }
         }
     }
 
@@ -447,6 +458,7 @@ impl World {
             session,
             rng,
             connection: None,
+            dials: 0,
             armed: None,
             calls: BTreeMap::new(),
             serial: 0,

@@ -3,6 +3,7 @@
 
 mod commit_needs_all;
 mod deadlines;
+mod decodable;
 mod exact_values;
 mod group_isolation;
 mod no_false_eviction;
@@ -12,6 +13,7 @@ mod stale_epochs;
 
 pub use commit_needs_all::CommitNeedsAll;
 pub use deadlines::Deadlines;
+pub use decodable::Decodable;
 pub use exact_values::ExactValues;
 pub use group_isolation::GroupIsolation;
 pub use no_false_eviction::NoFalseEviction;
@@ -54,6 +56,7 @@ impl Suite {
                 Box::new(CommitNeedsAll::default()),
                 Box::new(ExactValues::default()),
                 Box::new(Deadlines),
+                Box::new(Decodable),
                 Box::new(NoFalseEviction),
                 Box::new(StaleEpochs::default()),
                 Box::new(NoTwoTerms::default()),
