@@ -14,11 +14,11 @@ pub(crate) use ask::{ControlFrames, Unreached, ask, dial};
 use crate::fork::Creator;
 use crate::membership::Preset;
 use crate::port::{Port, PortError, Routes, RunIdentities, Serving};
-use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use crate::{clock, port, runtime};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
-use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::id::RunId;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
@@ -114,9 +114,10 @@ impl CoordinatorBuilder {
         let port = Port::bind(self.listen)?;
         let address = port.address();
         let handle = runtime::handle()?;
-        let me = security::fresh_peer_id();
+        let key = ProcessKey::generate();
+        let me = key.peer();
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
-        let identities = Arc::new(Identities { secret: secret.clone(), me });
+        let identities = Arc::new(Identities { secret: secret.clone(), key });
         let lines = inbox.clone();
         let spawner = handle.clone();
         let routes = Routes::new().route(port::CONTROL, move |stream| {
@@ -193,11 +194,11 @@ pub const DEFAULT_PORT: u16 = 29_400;
 /// Every run id is served; whoever holds the secret belongs.
 struct Identities {
     secret: RunSecret,
-    me: PeerId,
+    key: ProcessKey,
 }
 
 impl RunIdentities for Identities {
     fn for_run(&self, run: &RunId) -> Option<TlsIdentity> {
-        Some(TlsIdentity::derived(&RunKeys::derive(&self.secret, run), self.me))
+        Some(TlsIdentity::derived(&RunKeys::derive(&self.secret, run), &self.key))
     }
 }

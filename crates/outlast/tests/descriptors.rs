@@ -4,7 +4,7 @@
 
 use outlast::port::{HEALTH, Port, Routes, connect};
 use outlast::security::tls::TlsIdentity;
-use outlast::security::{RunKeys, RunSecret, fresh_peer_id};
+use outlast::security::{ProcessKey, RunKeys, RunSecret};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use std::fs::File;
 use std::time::{Duration, Instant};
@@ -16,7 +16,7 @@ const PLENTY: Duration = Duration::from_secs(30);
 #[tokio::test]
 async fn accepting_survives_a_want_of_descriptors() {
     let keys = RunKeys::derive(&RunSecret::generate(), &"run".parse().unwrap());
-    let identity = || TlsIdentity::derived(&keys, fresh_peer_id());
+    let identity = || TlsIdentity::derived(&keys, &ProcessKey::generate());
     let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let routes = Routes::new().route(HEALTH, drop);
     let serving = port.serve(&Handle::current(), identity(), routes).unwrap();

@@ -9,7 +9,7 @@ mod gullible;
 use outlast::port::{HEALTH, Port, RefusedConnection, Routes, ServeSettings, Serving, connect};
 use outlast::security::datagram::{DatagramGuard, Opened, RefusedDatagram};
 use outlast::security::tls::TlsIdentity;
-use outlast::security::{RunKeys, RunSecret, fresh_peer_id};
+use outlast::security::{ProcessKey, RunKeys, RunSecret};
 use outlast_proto::id::{BootId, PeerId, RunId};
 use outlast_proto::limits::{DATAGRAM_BYTES_MAX, PACKET_BYTES_MAX};
 use outlast_proto::rng::Rng;
@@ -160,7 +160,7 @@ impl Target {
         });
         let settings =
             ServeSettings { handshake_timeout: Duration::from_secs(2), ..ServeSettings::default() };
-        let identity = Arc::new(TlsIdentity::derived(&keys(&secret, "run"), fresh_peer_id()));
+        let identity = Arc::new(TlsIdentity::derived(&keys(&secret, "run"), &ProcessKey::generate()));
         let serving = port.serve_runs(&Handle::current(), identity, routes, settings).unwrap();
         Self { port, serving, secret }
     }
@@ -175,7 +175,7 @@ impl Target {
 
     /// A member is served as if nothing were going on.
     async fn assert_serves(&self) {
-        let caller = TlsIdentity::derived(&keys(&self.secret, "run"), fresh_peer_id());
+        let caller = TlsIdentity::derived(&keys(&self.secret, "run"), &ProcessKey::generate());
         let mut opened = connect(self.port.address(), HEALTH, &caller, PLENTY).await.unwrap();
         let mut text = String::new();
         opened.stream.read_to_string(&mut text).await.unwrap();
@@ -258,8 +258,8 @@ async fn slow_openers_are_put_out_and_do_not_keep_members_out() {
 async fn foreign_certificates_are_refused_even_if_the_caller_takes_ours() {
     let target = Target::new();
     let run: RunId = "run".parse().unwrap();
-    let other_secret = TlsIdentity::derived(&keys(&RunSecret::generate(), "run"), fresh_peer_id());
-    let other_run = TlsIdentity::derived(&keys(&target.secret, "other"), fresh_peer_id());
+    let other_secret = TlsIdentity::derived(&keys(&RunSecret::generate(), "run"), &ProcessKey::generate());
+    let other_run = TlsIdentity::derived(&keys(&target.secret, "other"), &ProcessKey::generate());
     for (n, identity) in [&other_secret, &other_run].into_iter().enumerate() {
         for alpn in [HEALTH, b"http/1.1"] {
             gullible::call(target.open().await, identity, &run, alpn).await;
@@ -273,7 +273,7 @@ async fn foreign_certificates_are_refused_even_if_the_caller_takes_ours() {
         }
     }
     // The right certificate, but a run that is not served here, a name that is none, and no plane.
-    let member = TlsIdentity::derived(&keys(&target.secret, "run"), fresh_peer_id());
+    let member = TlsIdentity::derived(&keys(&target.secret, "run"), &ProcessKey::generate());
     let other: RunId = "other".parse().unwrap();
     gullible::call(target.open().await, &member, &other, HEALTH).await;
     target.until("run", |target| target.refused(&RefusedConnection::WrongRun(String::new())) == 1).await;

@@ -9,7 +9,7 @@ use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
 use crate::port::Routes;
 use crate::runtime;
-use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use crate::security::{self, ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
 use outlast_proto::session;
@@ -147,8 +147,10 @@ impl CommunicatorBuilder {
             None => "default".parse().map_err(|_| Error::Bug("the default run id"))?,
         };
         let handle = runtime::handle()?;
-        let me = security::fresh_peer_id();
-        let identity = TlsIdentity::derived(&RunKeys::derive(&secret, &run), me);
+        // One key for as long as the object lives: who connects again is the same peer (rule 39).
+        let key = ProcessKey::generate();
+        let identity = TlsIdentity::derived(&RunKeys::derive(&secret, &run), &key);
+        let me = identity.peer();
 
         // The port must know where data streams go before there is a data plane to take them.
         let plane: Arc<OnceLock<Arc<DataPlane>>> = Arc::default();
@@ -183,7 +185,7 @@ impl CommunicatorBuilder {
             .preset(self.preset)
             .secret(secret)
             .run_id(run)
-            .id(me)
+            .key(key)
             .routes(routes);
         if let Some(name) = self.name {
             member = member.name(name);

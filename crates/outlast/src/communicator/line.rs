@@ -247,7 +247,7 @@ mod tests {
     use crate::coordinator;
     use crate::port::{self, Port, Routes, Serving};
     use crate::runtime;
-    use crate::security::{RunKeys, RunSecret, TlsIdentity, fresh_peer_id};
+    use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
     use outlast_proto::wire::decode;
     use std::sync::mpsc;
 
@@ -256,7 +256,8 @@ mod tests {
     /// A line, and the coordinator's end of it.
     fn line() -> (Line, ControlFrames, Serving) {
         let keys = RunKeys::derive(&RunSecret::generate(), &"run".parse().unwrap());
-        let (runtime, peer) = (runtime::handle().unwrap(), fresh_peer_id());
+        let server = TlsIdentity::derived(&keys, &ProcessKey::generate());
+        let (runtime, peer) = (runtime::handle().unwrap(), server.peer());
         let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (taken, greeted) = mpsc::channel();
         let spawner = runtime.clone();
@@ -267,9 +268,9 @@ mod tests {
                 taken.send(greeted.frames).unwrap();
             });
         });
-        let serving = port.serve(&runtime, TlsIdentity::derived(&keys, peer), routes).unwrap();
-        let (me, address) = (fresh_peer_id(), port.address().to_string());
-        let identity = TlsIdentity::derived(&keys, me);
+        let serving = port.serve(&runtime, server, routes).unwrap();
+        let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
+        let (me, address) = (identity.peer(), port.address().to_string());
         let dialled =
             runtime.block_on(coordinator::dial(&address, &identity, me, PATIENCE, PATIENCE)).unwrap();
         let line = {

@@ -248,7 +248,7 @@ mod tests {
     use super::*;
     use crate::port::{Port, Routes, Serving};
     use crate::runtime;
-    use crate::security::{RunKeys, RunSecret, fresh_peer_id};
+    use crate::security::{ProcessKey, RunKeys, RunSecret};
     use std::io::{IoSlice, IoSliceMut, Write};
     use std::net::TcpListener;
     use std::sync::{Mutex, mpsc};
@@ -266,7 +266,8 @@ mod tests {
 
     fn acceptor(keys: &RunKeys, encryption: Encryption) -> Acceptor {
         let handle = runtime::handle().unwrap();
-        let (peer, port) = (fresh_peer_id(), Port::bind("127.0.0.1:0".parse().unwrap()).unwrap());
+        let identity = TlsIdentity::derived(keys, &ProcessKey::generate());
+        let (peer, port) = (identity.peer(), Port::bind("127.0.0.1:0".parse().unwrap()).unwrap());
         let (taken, wires) = mpsc::channel();
         let links = Arc::new(links(keys, encryption));
         let spawner = handle.clone();
@@ -279,12 +280,12 @@ mod tests {
                 taken.send(wire).unwrap();
             });
         });
-        let serving = port.serve(&handle, TlsIdentity::derived(keys, peer), routes).unwrap();
+        let serving = port.serve(&handle, identity, routes).unwrap();
         Acceptor { peer, port, wires, _serving: serving }
     }
 
     fn links(keys: &RunKeys, encryption: Encryption) -> Links {
-        let identity = TlsIdentity::derived(keys, fresh_peer_id());
+        let identity = TlsIdentity::derived(keys, &ProcessKey::generate());
         let (runtime, tcp) = (runtime::handle().unwrap(), TcpSettings::default());
         Links {
             identity,

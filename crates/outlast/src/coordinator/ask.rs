@@ -6,7 +6,7 @@
 use super::CoordinatorError;
 use crate::port;
 use crate::runtime;
-use crate::security::{self, RunKeys, RunSecret, TlsIdentity};
+use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
@@ -44,8 +44,8 @@ pub fn ask_status(
     run: &RunId,
     timeout: Duration,
 ) -> Result<String, CoordinatorError> {
-    let me = security::fresh_peer_id();
-    let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), me);
+    let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), &ProcessKey::generate());
+    let me = identity.peer();
     let asking = async {
         let mut frames =
             dial(address, &identity, me, timeout, timeout).await.map_err(|error| error.to_string())?;

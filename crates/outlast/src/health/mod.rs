@@ -64,6 +64,7 @@ pub(crate) struct Launch {
     pub(crate) config: Config,
     pub(crate) info: MemberInfo,
     pub(crate) keys: Arc<RunKeys>,
+    pub(crate) identity: TlsIdentity,
     pub(crate) port: Port,
     pub(crate) seeds: Vec<SocketAddr>,
     /// Other planes on the same port.
@@ -118,7 +119,7 @@ impl HealthPlane {
 
 /// Starts the thread.
 pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)> {
-    let Launch { config, info, keys, port, seeds, routes } = launch;
+    let Launch { config, info, keys, identity, port, seeds, routes } = launch;
     let shared = Arc::new(Shared::new()?);
     let runtime = runtime::handle()?;
     port.udp().set_nonblocking(true)?;
@@ -130,7 +131,6 @@ pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)
     let info = Arc::clone(machine.me());
     // Whoever asks before the thread's first turn finds ourselves.
     shared.publish(Lists { active: machine.active(now), failed: Vec::new() });
-    let identity = TlsIdentity::derived(&keys, info.id);
     let dialler = TlsDialler { identity: identity.clone() };
     let streams = Streams::new(Arc::clone(&shared), runtime.clone(), dialler);
     let serving = serve(&port, &runtime, identity, &streams, routes)?;

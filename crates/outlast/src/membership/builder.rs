@@ -4,8 +4,8 @@ use super::address::advertised;
 use super::{Membership, MembershipError};
 use crate::health::{self, Launch};
 use crate::port::{Port, Routes};
-use crate::security::{self, RunKeys, RunSecret};
-use outlast_proto::id::{PeerId, RunId};
+use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use outlast_proto::id::RunId;
 use outlast_proto::limits::NAME_BYTES_MAX;
 use outlast_proto::membership::{Config, Preset};
 use outlast_proto::wire::membership::MemberInfo;
@@ -23,7 +23,7 @@ pub struct MembershipBuilder {
     config: Config,
     secret: Option<RunSecret>,
     run: RunId,
-    id: Option<PeerId>,
+    key: Option<ProcessKey>,
     name: Option<String>,
     meta: Vec<u8>,
     routes: Routes,
@@ -39,7 +39,7 @@ impl MembershipBuilder {
             config: Config::preset(Preset::Lan),
             secret: None,
             run: "default".parse().expect("a valid run id"),
-            id: None,
+            key: None,
             name: None,
             meta: Vec::new(),
             routes: Routes::new(),
@@ -101,9 +101,9 @@ impl MembershipBuilder {
         self
     }
 
-    /// Our id, if we have one already. Default: a fresh one.
-    pub fn id(mut self, id: PeerId) -> Self {
-        self.id = Some(id);
+    /// The key that our id follows from (rule 39), if we have one already. Default: a fresh one.
+    pub fn key(mut self, key: ProcessKey) -> Self {
+        self.key = Some(key);
         self
     }
 
@@ -142,16 +142,19 @@ impl MembershipBuilder {
         let mut towards = seeds.clone();
         towards.extend(resolve(self.towards.as_slice())?);
         let port = Port::bind(self.listen)?;
+        let keys = RunKeys::derive(&secret, &self.run);
+        let key = self.key.unwrap_or_else(ProcessKey::generate);
+        let identity = TlsIdentity::derived(&keys, &key);
         let info = MemberInfo {
-            id: self.id.unwrap_or_else(security::fresh_peer_id),
+            id: identity.peer(),
             address: self.advertise.unwrap_or_else(|| advertised(port.address(), &towards)),
             closed_port: port.closed_port(),
             name: self.name.unwrap_or_else(default_name),
             meta: self.meta,
         };
         info.check()?;
-        let keys = RunKeys::derive(&secret, &self.run);
-        health::start(Launch { config: self.config, info, keys, port, seeds, routes: self.routes })
+        let routes = self.routes;
+        health::start(Launch { config: self.config, info, keys, identity, port, seeds, routes })
             .map(|(plane, info)| Membership::new(plane, info))
             .map_err(MembershipError::Start)
     }

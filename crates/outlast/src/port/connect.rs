@@ -1,7 +1,7 @@
 //! Dialling: the other half of the port.
 
 use super::{AuthenticatedStream, sockets};
-use crate::security::tls::{TlsIdentity, peer_id_of, server_name};
+use crate::security::tls::{FalseName, TlsIdentity, server_name};
 use rustls::AlertDescription;
 use std::io;
 use std::net::SocketAddr;
@@ -35,6 +35,14 @@ pub enum ConnectError {
         address: SocketAddr,
         /// What TLS said.
         cause: rustls::Error,
+    },
+    /// The other side belongs to the run and shows somebody else's name, or none (rule 39).
+    #[error("{address} is not who it says it is: {cause}")]
+    FalseName {
+        /// Who was dialled.
+        address: SocketAddr,
+        /// What its certificate says.
+        cause: FalseName,
     },
     /// The other side does not serve what was asked for.
     #[error("{address} does not serve {plane:?}; does it run an older version?")]
@@ -89,11 +97,9 @@ async fn dial(
         .await
         .map_err(|error| error_of(address, alpn, error))?;
     let (_, session) = stream.get_ref();
-    let no_certificate = rustls::Error::NoCertificatesPresented;
-    let peer = session
-        .peer_certificates()
-        .and_then(peer_id_of)
-        .ok_or(ConnectError::Foreign { address, cause: no_certificate })?;
+    let peer = identity
+        .peer_of(session.peer_certificates())
+        .map_err(|cause| ConnectError::FalseName { address, cause })?;
     if session.alpn_protocol() != Some(alpn) {
         return Err(no_such_plane(address, alpn));
     }

@@ -1,5 +1,6 @@
 //! What came to the port, in numbers, and why it was refused.
 
+use outlast_proto::id::PeerId;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a connection was closed before any plane saw it.
@@ -24,6 +25,14 @@ pub enum RefusedConnection {
     /// Its certificate is not of this run's authority, or it showed none: another secret.
     #[error("its certificate is not of this run (another secret?): {0}")]
     ForeignCertificate(String),
+    /// It belongs to the run, and its certificate bears the name of somebody else's key (rule 39).
+    #[error("its certificate says that it is {claimed}, its key is that of {proved}")]
+    FalseName {
+        /// Whose name it claims.
+        claimed: PeerId,
+        /// Who it is.
+        proved: PeerId,
+    },
     /// It asked for a plane that is not served here, or for none.
     #[error("it asked for no plane that is served here: {0}")]
     NoSuchPlane(String),
@@ -33,7 +42,7 @@ pub enum RefusedConnection {
 }
 
 impl RefusedConnection {
-    const CAUSES: usize = 8;
+    const CAUSES: usize = 9;
 
     fn index(&self) -> usize {
         match self {
@@ -45,6 +54,7 @@ impl RefusedConnection {
             Self::ForeignCertificate(_) => 5,
             Self::NoSuchPlane(_) => 6,
             Self::Broken(_) => 7,
+            Self::FalseName { .. } => 8,
         }
     }
 }

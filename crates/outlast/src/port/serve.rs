@@ -3,7 +3,7 @@
 use super::{AuthenticatedStream, PortCounters, RefusedConnection, sockets};
 use crate::fork::Guarded;
 use crate::security::RefusalLog;
-use crate::security::tls::{TlsIdentity, peer_id_of, run_of_server_name};
+use crate::security::tls::{FalseName, TlsIdentity, run_of_server_name};
 use outlast_proto::id::RunId;
 use rustls::server::Acceptor;
 use std::collections::BTreeMap;
@@ -223,8 +223,10 @@ impl Doorman {
         let stream =
             opening.into_stream(identity.server_config(&planes)).await.map_err(|error| refusal_of(&error))?;
         let (_, session) = stream.get_ref();
-        let peer = session.peer_certificates().and_then(peer_id_of);
-        let peer = peer.ok_or_else(|| RefusedConnection::ForeignCertificate("it showed none".to_owned()))?;
+        let peer = identity.peer_of(session.peer_certificates()).map_err(|error| match error {
+            FalseName::Another { claimed, proved } => RefusedConnection::FalseName { claimed, proved },
+            error => RefusedConnection::ForeignCertificate(error.to_string()),
+        })?;
         let alpn = session.alpn_protocol().unwrap_or_default().to_vec();
         let handler = self.routes.0.get(&alpn).cloned();
         let handler = handler

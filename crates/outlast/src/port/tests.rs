@@ -1,7 +1,7 @@
 //! A port on loopback, and who comes to it.
 
 use super::*;
-use crate::security::{RunKeys, RunSecret, fresh_peer_id};
+use crate::security::{ProcessKey, RunKeys, RunSecret, fresh_peer_id};
 use std::io::{Read as _, Write as _};
 use std::net::Ipv4Addr;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ fn loopback() -> SocketAddr {
 }
 
 fn identity(secret: &RunSecret, run: &str) -> TlsIdentity {
-    TlsIdentity::derived(&RunKeys::derive(secret, &run.parse().unwrap()), fresh_peer_id())
+    TlsIdentity::derived(&RunKeys::derive(secret, &run.parse().unwrap()), &ProcessKey::generate())
 }
 
 /// A plane that tells each caller who the caller is.

@@ -8,6 +8,9 @@
 //! secret --extract--> root --expand("certificate authority", run)--> seed of the CA's Ed25519 key
 //!                          --expand("datagrams", run)--> datagram root --expand(sender, boot)--> AES-256-GCM key
 //! ```
+//!
+//! While a secret is rotated there are two of them, and so there are two of everything: the *generations* of a
+//! run's keys. The first is ours; the others are accepted.
 
 use super::RunSecret;
 use aws_lc_rs::aead::{AES_256_GCM, LessSafeKey, UnboundKey};
@@ -20,9 +23,16 @@ use zeroize::Zeroizing;
 /// The salt names the scheme; a scheme that derives otherwise gets another one.
 const SCHEME: &[u8] = b"outlast keys 1";
 
-/// What is derived for one run.
+/// Secrets that may be accepted at once, ours included: one that is leaving and one that is coming.
+pub const GENERATIONS_MAX: usize = 4;
+
+/// What is derived for one run, from each of its secrets.
 pub struct RunKeys {
     run: RunId,
+    generations: Vec<Generation>,
+}
+
+struct Generation {
     datagrams: Prk,
     authority_seed: Zeroizing<[u8; 32]>,
 }
@@ -30,15 +40,20 @@ pub struct RunKeys {
 impl RunKeys {
     /// The keys of `run` under `secret`.
     pub fn derive(secret: &RunSecret, run: &RunId) -> Arc<Self> {
-        let root = Salt::new(HKDF_SHA256, SCHEME).extract(secret.as_bytes());
-        let run_length = [run.as_str().len() as u8];
-        let expand = |label: &[u8]| {
-            let mut key = Zeroizing::new([0; 32]);
-            expand(&root, &[label, &run_length, run.as_str().as_bytes()], &mut key);
-            key
-        };
-        let datagrams = Prk::new_less_safe(HKDF_SHA256, &*expand(b"datagrams"));
-        Arc::new(Self { run: run.clone(), datagrams, authority_seed: expand(b"certificate authority") })
+        Self::derive_all(secret, &[], run)
+    }
+
+    /// The keys of `run` under `secret`, and under the secrets that are accepted beside it.
+    ///
+    /// # Panics
+    /// If there are more than [`GENERATIONS_MAX`] secrets.
+    pub fn derive_all(secret: &RunSecret, accepted: &[RunSecret], run: &RunId) -> Arc<Self> {
+        assert!(accepted.len() < GENERATIONS_MAX, "at most {GENERATIONS_MAX} secrets at once");
+        let mut generations = vec![Generation::derive(secret, run)];
+        // A secret that is given twice would only be tried twice.
+        let others = accepted.iter().filter(|other| *other != secret);
+        generations.extend(others.map(|other| Generation::derive(other, run)));
+        Arc::new(Self { run: run.clone(), generations })
     }
 
     /// The run that the keys belong to.
@@ -48,15 +63,30 @@ impl RunKeys {
 
     /// The key under which one start of one process seals its datagrams. Its only writer is that process,
     /// which counts its nonces; so no nonce is used twice.
-    pub(super) fn datagram_key(&self, sender: PeerId, boot: BootId) -> LessSafeKey {
+    pub(super) fn datagram_key(&self, generation: usize, sender: PeerId, boot: BootId) -> LessSafeKey {
         let mut key = Zeroizing::new([0; 32]);
-        expand(&self.datagrams, &[b"datagram key", sender.as_bytes(), &boot.0.to_be_bytes()], &mut key);
+        let info: [&[u8]; 3] = [b"datagram key", sender.as_bytes(), &boot.0.to_be_bytes()];
+        expand(&self.generations[generation].datagrams, &info, &mut key);
         LessSafeKey::new(UnboundKey::new(&AES_256_GCM, &*key).expect("AES-256 takes 32 bytes"))
     }
 
-    /// What the run's certificate authority is made from.
-    pub(super) fn authority_seed(&self) -> &[u8; 32] {
-        &self.authority_seed
+    /// What the run's certificate authorities are made from, ours first.
+    pub(super) fn authority_seeds(&self) -> impl Iterator<Item = &[u8; 32]> {
+        self.generations.iter().map(|generation| &*generation.authority_seed)
+    }
+}
+
+impl Generation {
+    fn derive(secret: &RunSecret, run: &RunId) -> Self {
+        let root = Salt::new(HKDF_SHA256, SCHEME).extract(secret.as_bytes());
+        let run_length = [run.as_str().len() as u8];
+        let expand = |label: &[u8]| {
+            let mut key = Zeroizing::new([0; 32]);
+            expand(&root, &[label, &run_length, run.as_str().as_bytes()], &mut key);
+            key
+        };
+        let datagrams = Prk::new_less_safe(HKDF_SHA256, &*expand(b"datagrams"));
+        Self { datagrams, authority_seed: expand(b"certificate authority") }
     }
 }
 
@@ -84,7 +114,7 @@ mod tests {
     use super::*;
 
     fn seed_of(secret: &RunSecret, run: &str) -> [u8; 32] {
-        *RunKeys::derive(secret, &run.parse().unwrap()).authority_seed()
+        *RunKeys::derive(secret, &run.parse().unwrap()).authority_seeds().next().unwrap()
     }
 
     #[test]

@@ -11,20 +11,24 @@
 //! - [`secret`]: what people handle: a checked text, a file, an environment variable.
 //! - [`keys`]: what is derived from it. The run id takes part in each derivation, so that two runs with the
 //!   same secret still cannot talk to each other (rule 33).
+//! - [`identity`]: the key of one process, and the name that follows from it (rule 39).
 //! - [`datagram`]: seals and opens datagrams; refuses copies, and boots that have not proved they are live.
 //! - [`tls`]: the identity of this process on streams, and who is at the other end.
 //! - [`refusal`]: tells a person about refused sources once each, with bounded memory.
 //!
-//! All holders of the secret are equal: a member can pretend to be another one. Runs whose members do not
-//! trust each other bring their own certificate authority for the streams.
+//! A holder of the secret can take part, and can be nobody but itself on streams: a name follows from a key.
+//! Datagrams prove the secret alone, so nothing that comes by datagram condemns anybody (rule 39). Who must not
+//! even take part is kept out with a certificate authority of one's own.
 
 pub mod base32;
 pub mod datagram;
+pub mod identity;
 pub mod keys;
 pub mod refusal;
 pub mod secret;
 pub mod tls;
 
+pub use identity::{KeyError, ProcessKey};
 pub use keys::RunKeys;
 pub use refusal::RefusalLog;
 pub use secret::{RunSecret, SecretError};
@@ -42,9 +46,9 @@ pub fn random_bytes<const N: usize>() -> [u8; N] {
     bytes
 }
 
-/// A fresh name for a process that takes part in a run.
+/// A name that nobody has: that of a key which is thrown away.
 pub fn fresh_peer_id() -> PeerId {
-    PeerId::from_bytes(random_bytes())
+    ProcessKey::generate().peer()
 }
 
 /// A fresh name for this start of the process. It must be random: datagram keys belong to (peer, boot), so a

@@ -122,7 +122,7 @@ impl RunSecret {
         let path = path.as_ref();
         let unreadable = |cause| SecretError::File { path: path.to_owned(), cause };
         let file = File::open(path).map_err(unreadable)?;
-        warn_if_open_to_others(path, &file);
+        warn_if_open_to_others(path, &file, "run secret");
         let mut text = Zeroizing::new(String::new());
         file.take(FILE_BYTES_MAX + 1).read_to_string(&mut text).map_err(unreadable)?;
         if text.len() as u64 > FILE_BYTES_MAX {
@@ -220,14 +220,14 @@ fn check(value: &[u8; SECRET_BYTES]) -> [u8; CHECK_BYTES] {
     check
 }
 
-fn warn_if_open_to_others(path: &Path, file: &File) {
+pub(super) fn warn_if_open_to_others(path: &Path, file: &File, what: &str) {
     use std::os::unix::fs::PermissionsExt as _;
     let mode = file.metadata().map_or(0, |metadata| metadata.permissions().mode());
     if mode & 0o077 != 0 {
         tracing::warn!(
             path = %path.display(),
             mode = %format_args!("{:03o}", mode & 0o777),
-            "others on this machine can read the run secret; `chmod 600` the file"
+            "others on this machine can read the {what}; `chmod 600` the file"
         );
     }
 }

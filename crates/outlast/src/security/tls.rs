@@ -6,9 +6,19 @@
 //! sides show a certificate; who cannot show one of this run's authority has another secret or another run.
 //!
 //! ```text
-//! secret, run id --HKDF--> authority key --signs--> leaf: fresh key of this process,
-//!                                                         URI outlast:peer:<peer id>
+//! secret, run id --HKDF--> authority key --signs--> leaf: key of this process
+//!                                                            |
+//!                                                            +--SHA-256--> PeerId (rule 39)
 //! ```
+//!
+//! The authority says who may take part. It does not say who somebody is, because every holder of the secret
+//! could say so of anybody: the name follows from the key itself ([`super::identity`]). A leaf also spells its
+//! owner's name out (`URI outlast:peer:<peer id>`), so that who shows a key of its own under another's name is
+//! found out and named.
+//!
+//! While a secret is rotated a process has two authorities. It takes leaves of both, and shows its own with a
+//! second certificate: its authority's, signed by the other one. So who has only one of the secrets finds a
+//! chain to what it trusts, and nobody has to ask first.
 //!
 //! Clocks on rented machines are wrong often enough, so a derived certificate is not bound to the wall clock:
 //! its dates are wide and it is verified at a fixed date. What it proves is possession of the secret, and that
@@ -18,14 +28,13 @@
 //! which serves several runs can pick the right authority before anything is proved.
 //!
 //! The invariant: a finished handshake means that the other side holds a key certified by this run's
-//! authority; [`peer_id_of`] then says which peer it is.
+//! authority; [`TlsIdentity::peer_of`] then says which peer it is, and nobody else can be that peer.
 //!
-//! It does not tell holders of the secret apart: each of them can sign for any peer id. Bring your own
-//! authority for that ([`TlsIdentity::from_pem`]). There is no TLS 1.2, no resumption and no early data: a
-//! handshake costs a millisecond and each of these costs an argument.
+//! There is no TLS 1.2, no resumption and no early data: a handshake costs a millisecond and each of these costs
+//! an argument.
 
+use super::identity::{ProcessKey, peer_of_name, peer_of_public_key};
 use super::{RunKeys, base32};
-use aws_lc_rs::digest;
 use aws_lc_rs::signature::Ed25519KeyPair;
 use outlast_proto::id::{PeerId, RunId};
 use rcgen::{
@@ -42,6 +51,7 @@ use rustls::{
     ClientConfig, DigitallySignedStruct, DistinguishedName, RootCertStore, ServerConfig, SignatureScheme,
 };
 use std::fmt;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -72,6 +82,41 @@ pub enum TlsError {
     /// The certificates or the key cannot be used.
     #[error("cannot use the certificate, its key or its authority: {0}")]
     Unusable(String),
+    /// A file cannot be read.
+    #[error("cannot read the {what} from {}: {cause}", path.display())]
+    File {
+        /// Which of the three.
+        what: &'static str,
+        /// Which file.
+        path: PathBuf,
+        /// What the operating system said.
+        cause: std::io::Error,
+    },
+    /// The certificate gives its owner no name.
+    #[error(
+        "the certificate names nobody: a peer is known by its first URI or DNS name, or by its subject; put one into it"
+    )]
+    Nameless,
+}
+
+/// Somebody showed a certificate from which no name follows that could be believed.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum FalseName {
+    /// It showed none, or one that cannot be read.
+    #[error("it showed no certificate")]
+    NoCertificate,
+    /// It has a key of its own, and calls itself somebody else.
+    #[error("its certificate says that it is {claimed}, its key is that of {proved}")]
+    Another {
+        /// Whose name it claims.
+        claimed: PeerId,
+        /// Who it is.
+        proved: PeerId,
+    },
+    /// Its certificate gives no name.
+    #[error("its certificate names nobody")]
+    Nameless,
 }
 
 /// How this process shows itself on streams of one run, and whom it lets in.
@@ -79,24 +124,29 @@ pub enum TlsError {
 pub struct TlsIdentity {
     run: RunId,
     peer: PeerId,
+    trust: Trust,
     server: Arc<ServerConfig>,
     client: Arc<ClientConfig>,
 }
 
 impl TlsIdentity {
-    /// The identity of `me` under the run's derived authority.
-    pub fn derived(keys: &RunKeys, me: PeerId) -> Self {
-        let (authority, leaf, key) = derive(keys, me).expect("the derivation takes no input from outside");
+    /// The identity of the process that has `key`, under the run's derived authority.
+    pub fn derived(keys: &RunKeys, key: &ProcessKey) -> Self {
+        let derived = derive(keys, key, key.peer()).expect("the derivation takes no input from outside");
         let mut roots = RootCertStore::empty();
-        roots.add(authority).expect("the authority just made is well formed");
-        Self::new(keys.run(), roots, vec![leaf], key, Clock::Fixed)
+        for authority in derived.authorities {
+            roots.add(authority).expect("an authority just made is well formed");
+        }
+        let document = key.document().clone_key().into();
+        Self::new(keys.run(), roots, derived.chain, document, Trust::Derived)
             .expect("the certificate just made is usable")
     }
 
     /// The identity that a certificate of your own authority gives, for streams of `run`. The texts are PEM:
     /// the authority's certificate (or several), this process's certificate chain, and its private key.
     ///
-    /// The peer id is the certificate's URI `outlast:peer:<32 hexadecimal digits>`, or a hash of its key.
+    /// The peer id follows from the certificate's name: its first URI, else its first DNS name, else its
+    /// subject. So a renewed certificate is the same peer, and two processes need two names.
     pub fn from_pem(run: &RunId, authority: &[u8], chain: &[u8], key: &[u8]) -> Result<Self, TlsError> {
         let mut roots = RootCertStore::empty();
         for certificate in certificates("authority's certificate", authority)? {
@@ -105,7 +155,7 @@ impl TlsIdentity {
         let chain = certificates("certificate chain", chain)?;
         let key = PrivateKeyDer::from_pem_slice(key)
             .map_err(|cause| TlsError::Pem { what: "private key", cause })?;
-        Self::new(run, roots, chain, key, Clock::Wall)
+        Self::new(run, roots, chain, key, Trust::OwnAuthority)
     }
 
     fn new(
@@ -113,12 +163,15 @@ impl TlsIdentity {
         roots: RootCertStore,
         chain: Vec<CertificateDer<'static>>,
         key: PrivateKeyDer<'static>,
-        clock: Clock,
+        trust: Trust,
     ) -> Result<Self, TlsError> {
         let unusable = |error: rustls::Error| TlsError::Unusable(error.to_string());
-        let peer = peer_id_of(&chain).ok_or(TlsError::NoCertificate("certificate chain"))?;
+        let peer = trust.peer_of(&chain).map_err(|cause| match cause {
+            FalseName::Nameless => TlsError::Nameless,
+            other => TlsError::Unusable(other.to_string()),
+        })?;
         let provider = Arc::new(provider::default_provider());
-        let verifier = Arc::new(ChainVerifier::new(Arc::new(roots), clock, &provider)?);
+        let verifier = Arc::new(ChainVerifier::new(Arc::new(roots), trust, &provider)?);
         let versions = [&rustls::version::TLS13];
         let mut server = ServerConfig::builder_with_provider(provider.clone())
             .with_protocol_versions(&versions)
@@ -135,7 +188,7 @@ impl TlsIdentity {
             .with_client_auth_cert(chain, key)
             .map_err(unusable)?;
         client.resumption = Resumption::disabled();
-        Ok(Self { run: run.clone(), peer, server: Arc::new(server), client: Arc::new(client) })
+        Ok(Self { run: run.clone(), peer, trust, server: Arc::new(server), client: Arc::new(client) })
     }
 
     /// The run whose streams this identity is for.
@@ -146,6 +199,17 @@ impl TlsIdentity {
     /// The peer that others see.
     pub fn peer(&self) -> PeerId {
         self.peer
+    }
+
+    /// Whether a later start of this process will be the same peer, without a key that it keeps: its name is in
+    /// the certificate.
+    pub fn is_of_own_authority(&self) -> bool {
+        self.trust == Trust::OwnAuthority
+    }
+
+    /// Who is at the other end of a stream whose handshake with this identity is finished (rule 39).
+    pub fn peer_of(&self, chain: Option<&[CertificateDer<'_>]>) -> Result<PeerId, FalseName> {
+        self.trust.peer_of(chain.unwrap_or_default())
     }
 
     /// For accepting streams of these planes.
@@ -169,17 +233,6 @@ impl fmt::Debug for TlsIdentity {
     }
 }
 
-/// The peer that a certificate chain belongs to. Meaningful only after a handshake has verified the chain.
-/// `None` if there is no certificate or it cannot be read.
-pub fn peer_id_of(chain: &[CertificateDer<'_>]) -> Option<PeerId> {
-    let certificate = webpki::EndEntityCert::try_from(chain.first()?).ok()?;
-    if let Some(named) = certificate.valid_uri_names().find_map(peer_id_from_uri) {
-        return Some(named);
-    }
-    let hash = digest::digest(&digest::SHA256, &certificate.subject_public_key_info());
-    Some(PeerId::from_bytes(*hash.as_ref().first_chunk()?))
-}
-
 /// The TLS server name under which `run` is asked for.
 pub fn server_name(run: &RunId) -> ServerName<'static> {
     let mut text = base32::encode(run.as_str().as_bytes());
@@ -197,32 +250,46 @@ pub fn run_of_server_name(name: &str) -> Option<RunId> {
     String::from_utf8(bytes).ok()?.parse().ok()
 }
 
-/// The authority's certificate, and a leaf with its key.
-type Derived = (CertificateDer<'static>, CertificateDer<'static>, PrivateKeyDer<'static>);
+/// What follows from the run's secrets and a process's key.
+struct Derived {
+    /// Whom to trust: one for each secret.
+    authorities: Vec<CertificateDer<'static>>,
+    /// What to show: the leaf, and our authority as each of the others certifies it.
+    chain: Vec<CertificateDer<'static>>,
+}
 
-fn derive(keys: &RunKeys, me: PeerId) -> Result<Derived, rcgen::Error> {
-    let seed = Ed25519KeyPair::from_seed_unchecked(keys.authority_seed())
-        .map_err(|_| rcgen::Error::RingUnspecified)?;
-    let document = seed.to_pkcs8v1().map_err(|_| rcgen::Error::RingUnspecified)?;
-    let authority_key = KeyPair::from_pkcs8_der_and_sign_algo(
-        &PrivatePkcs8KeyDer::from(document.as_ref()),
-        &rcgen::PKCS_ED25519,
-    )?;
+/// `named` is whom the leaf spells out; only a test that cheats gives another than the key's.
+fn derive(keys: &RunKeys, key: &ProcessKey, named: PeerId) -> Result<Derived, rcgen::Error> {
     let mut authority = CertificateParams::default();
     authority.distinguished_name = rcgen::DistinguishedName::new();
     authority.distinguished_name.push(DnType::CommonName, "outlast run authority");
     authority.is_ca = IsCa::Ca(BasicConstraints::Constrained(0));
 
-    let leaf_key = KeyPair::generate_for(&rcgen::PKCS_ED25519)?;
+    let leaf_key = KeyPair::from_pkcs8_der_and_sign_algo(&key.document(), &rcgen::PKCS_ED25519)?;
     let mut leaf = CertificateParams::default();
     leaf.distinguished_name = rcgen::DistinguishedName::new();
     leaf.distinguished_name.push(DnType::CommonName, "outlast peer");
-    leaf.subject_alt_names = vec![SanType::URI(format!("{PEER_URI}{me}").try_into()?)];
+    leaf.subject_alt_names = vec![SanType::URI(format!("{PEER_URI}{named}").try_into()?)];
     leaf.extended_key_usages = vec![ExtendedKeyUsagePurpose::ServerAuth, ExtendedKeyUsagePurpose::ClientAuth];
 
-    let authority_certificate = authority.self_signed(&authority_key)?.der().clone();
-    let leaf = leaf.signed_by(&leaf_key, &Issuer::new(authority, authority_key))?.der().clone();
-    Ok((authority_certificate, leaf, PrivatePkcs8KeyDer::from(leaf_key.serialize_der()).into()))
+    let (mut authorities, mut issuers) = (Vec::new(), Vec::new());
+    for seed in keys.authority_seeds() {
+        let key = authority_key(seed)?;
+        authorities.push(authority.self_signed(&key)?.der().clone());
+        issuers.push(Issuer::new(authority.clone(), key));
+    }
+    let Some((ours, others)) = issuers.split_first() else { return Err(rcgen::Error::RingUnspecified) };
+    let mut chain = vec![leaf.signed_by(&leaf_key, ours)?.der().clone()];
+    for other in others {
+        chain.push(authority.signed_by(ours.key(), other)?.der().clone());
+    }
+    Ok(Derived { authorities, chain })
+}
+
+fn authority_key(seed: &[u8; 32]) -> Result<KeyPair, rcgen::Error> {
+    let seed = Ed25519KeyPair::from_seed_unchecked(seed).map_err(|_| rcgen::Error::RingUnspecified)?;
+    let document = seed.to_pkcs8v1().map_err(|_| rcgen::Error::RingUnspecified)?;
+    KeyPair::from_pkcs8_der_and_sign_algo(&PrivatePkcs8KeyDer::from(document.as_ref()), &rcgen::PKCS_ED25519)
 }
 
 fn certificates(what: &'static str, pem: &[u8]) -> Result<Vec<CertificateDer<'static>>, TlsError> {
@@ -240,13 +307,38 @@ fn peer_id_from_uri(uri: &str) -> Option<PeerId> {
     Some(PeerId::from_bytes(number.to_be_bytes()))
 }
 
-/// Which date certificates are held against.
+/// What a certificate proves, and when.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Clock {
-    /// [`FIXED_DATE`]: derived certificates do not expire.
-    Fixed,
-    /// Today.
-    Wall,
+enum Trust {
+    /// The authority is derived from the secret: a name follows from the key, and nothing expires
+    /// ([`FIXED_DATE`]).
+    Derived,
+    /// Somebody's own authority says who everybody is, and until when.
+    OwnAuthority,
+}
+
+impl Trust {
+    /// The peer that a verified chain belongs to.
+    fn peer_of(self, chain: &[CertificateDer<'_>]) -> Result<PeerId, FalseName> {
+        let leaf = chain.first().ok_or(FalseName::NoCertificate)?;
+        let leaf = webpki::EndEntityCert::try_from(leaf).map_err(|_| FalseName::NoCertificate)?;
+        match self {
+            Self::Derived => {
+                let proved = peer_of_public_key(&leaf.subject_public_key_info());
+                match leaf.valid_uri_names().find_map(peer_id_from_uri) {
+                    Some(claimed) if claimed != proved => Err(FalseName::Another { claimed, proved }),
+                    _ => Ok(proved),
+                }
+            }
+            Self::OwnAuthority => {
+                let name = leaf.valid_uri_names().next().or_else(|| leaf.valid_dns_names().next());
+                match name.map_or(leaf.subject(), str::as_bytes) {
+                    [] => Err(FalseName::Nameless),
+                    name => Ok(peer_of_name(name)),
+                }
+            }
+        }
+    }
 }
 
 /// Lets in whoever shows a chain to one of the roots. Names are not compared: each member is known by address
@@ -255,26 +347,26 @@ enum Clock {
 struct ChainVerifier {
     roots: Arc<RootCertStore>,
     clients: Arc<dyn ClientCertVerifier>,
-    clock: Clock,
+    trust: Trust,
     algorithms: rustls::crypto::WebPkiSupportedAlgorithms,
 }
 
 impl ChainVerifier {
     fn new(
         roots: Arc<RootCertStore>,
-        clock: Clock,
+        trust: Trust,
         provider: &Arc<CryptoProvider>,
     ) -> Result<Self, TlsError> {
         let clients = WebPkiClientVerifier::builder_with_provider(roots.clone(), provider.clone())
             .build()
             .map_err(|error| TlsError::Unusable(error.to_string()))?;
-        Ok(Self { roots, clients, clock, algorithms: provider.signature_verification_algorithms })
+        Ok(Self { roots, clients, trust, algorithms: provider.signature_verification_algorithms })
     }
 
     fn date(&self, now: UnixTime) -> UnixTime {
-        match self.clock {
-            Clock::Fixed => FIXED_DATE,
-            Clock::Wall => now,
+        match self.trust {
+            Trust::Derived => FIXED_DATE,
+            Trust::OwnAuthority => now,
         }
     }
 }

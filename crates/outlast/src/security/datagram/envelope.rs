@@ -199,7 +199,7 @@ mod tests {
         let run: RunId = "run".parse().unwrap();
         let sender = PeerId::from_bytes([1; 16]);
         let keys = RunKeys::derive(&RunSecret::generate(), &run);
-        let key = keys.datagram_key(sender, BootId(5));
+        let key = keys.datagram_key(0, sender, BootId(5));
         let mut out = Vec::new();
         let header = Header { kind, sender, boot: BootId(5), counter: 9 };
         seal(&key, &run, header, addressee, 0x0102_0304_0506, body, &mut out);

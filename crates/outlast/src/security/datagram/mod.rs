@@ -149,7 +149,7 @@ impl DatagramGuard {
     /// A guard that believes nobody yet. `boot` must be fresh (see [`super::fresh_boot_id`]).
     pub fn new(keys: Arc<RunKeys>, me: PeerId, boot: BootId) -> Self {
         Self {
-            key: keys.datagram_key(me, boot),
+            key: keys.datagram_key(0, me, boot),
             keys,
             me,
             boot,
@@ -304,7 +304,7 @@ impl DatagramGuard {
         datagram: &[u8],
     ) -> Result<Opened, RefusedDatagram> {
         // The key is derived again for each datagram: a cache would be the strangers' to fill.
-        let key = self.keys.datagram_key(header.sender, header.boot);
+        let key = self.keys.datagram_key(0, header.sender, header.boot);
         let addressee = self.addressee_of(header.kind);
         let content = envelope::open(&key, self.keys.run(), header, addressee, datagram)?;
         let &Header { sender, boot, counter, .. } = header;
