@@ -21,6 +21,7 @@ pub mod watch;
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;
 pub use membership::Membership;
+pub use outlast_proto::text;
 
 /// The examples of the README are compiled with the documentation tests, so that they stay true.
 #[cfg(doctest)]

@@ -17,5 +17,6 @@ pub mod limits;
 pub mod membership;
 pub mod rng;
 pub mod session;
+pub mod text;
 pub mod time;
 pub mod wire;

@@ -8,6 +8,7 @@ use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::NAME_BYTES_MAX;
 use outlast_proto::membership::{Config, Preset};
+use outlast_proto::text::is_printable;
 use outlast_proto::wire::membership::MemberInfo;
 use std::net::{Ipv4Addr, SocketAddr, ToSocketAddrs as _};
 use std::time::Duration;
@@ -199,7 +200,8 @@ fn resolve(seeds: &[String]) -> Result<Vec<SocketAddr>, MembershipError> {
 fn default_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let suffix = format!("-{}", std::process::id());
-    let mut name: String = host.split('.').next().unwrap_or_default().to_owned();
+    let host = host.split('.').next().unwrap_or_default();
+    let mut name: String = host.chars().filter(|character| is_printable(*character)).collect();
     while name.len() + suffix.len() > NAME_BYTES_MAX {
         name.pop();
     }

@@ -6,6 +6,7 @@ use super::peers::{Lobby, Peer, Sign};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
+use crate::text::printable;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{Encryption, KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -214,7 +215,7 @@ impl Run {
             ToCoordinator::TopologyExpired { round } => self.topology_expired(now, from, round),
             ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
-                self.link_broken(now, from, group, epoch, (a, b), dialling, &error);
+                self.link_broken(now, from, group, epoch, (a, b), dialling, &printable(&error));
             }
             ToCoordinator::Initiate { key, fingerprint, timeout_ms } => {
                 self.initiate(now, from, key, fingerprint, timeout_ms);

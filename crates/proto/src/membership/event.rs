@@ -1,6 +1,7 @@
 //! What goes into the machine and what comes out of it.
 
 use crate::id::PeerId;
+use crate::text::printable;
 use crate::time::{Duration, Instant};
 use crate::wire::membership::{DeathReason, MemberInfo, Packet};
 use std::fmt;
@@ -183,7 +184,7 @@ impl Event {
 
 impl fmt::Display for Event {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let name = |info: &MemberInfo| format!("{} ({})", info.name, info.id.short());
+        let name = |info: &MemberInfo| format!("{} ({})", printable(&info.name), info.id.short());
         match self {
             Self::Joined(info) => write!(f, "{} joined from {}", name(info), info.address),
             Self::Stalled(info) => {

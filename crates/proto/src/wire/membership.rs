@@ -4,7 +4,7 @@
 //! of [`Record`]s about members, which ride along until everybody has heard them. The sender is not in the
 //! packet: the seal around it proves who sent it.
 
-use super::{InvalidMessage, Message, within};
+use super::{InvalidMessage, Message, printable, within};
 use crate::id::PeerId;
 use crate::limits::{ACCUSERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_RECORDS_MAX};
 use minicbor::{CborLen, Decode, Encode};
@@ -257,9 +257,11 @@ impl Record {
 }
 
 impl MemberInfo {
-    /// Holds the name, the metadata and the address against their limits.
+    /// Holds the name, the metadata and the address against their limits. A name is shown to people on every
+    /// member's host, so it has printable characters only.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         within("name", self.name.len(), NAME_BYTES_MAX)?;
+        printable("name", &self.name)?;
         within("meta", self.meta.len(), META_BYTES_MAX)?;
         if self.address.port() == 0 || self.address.ip().is_unspecified() || self.address.ip().is_multicast()
         {
@@ -302,5 +304,32 @@ mod shared {
 
     pub(super) fn cbor_len<C>(value: &Arc<MemberInfo>, context: &mut C) -> usize {
         (**value).cbor_len(context)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::wire::{decode, encode};
+
+    #[test]
+    fn a_name_that_a_terminal_would_obey_is_refused_where_it_comes_in() {
+        let named = |name: &str| {
+            let info = Arc::new(MemberInfo {
+                id: PeerId::from_bytes([1; 16]),
+                address: SocketAddr::from(([127, 0, 0, 1], 9)),
+                closed_port: 0,
+                name: name.to_owned(),
+                meta: Vec::new(),
+            });
+            let packet = Packet { body: None, records: vec![Record::Alive { info, incarnation: 0 }] };
+            decode::<Packet>(&encode(&packet)).map(drop)
+        };
+        assert_eq!(named("node-7 größer 节点"), Ok(()));
+        for hostile in ["\u{1b}[2J", "a\nrank 0", "\u{7f}", "\u{9b}31m", "\u{202e}9p", "a\u{200b}"] {
+            let refused = named(hostile).unwrap_err();
+            assert!(matches!(refused, InvalidMessage::Unprintable { field: "name", .. }), "{refused}");
+            assert_eq!(crate::text::first_unprintable(&refused.to_string()), None, "{refused}");
+        }
     }
 }

@@ -41,6 +41,14 @@ pub enum InvalidMessage {
         /// What it may hold.
         limit: usize,
     },
+    /// A text that people are shown holds a character that a terminal obeys or hides.
+    #[error("{field} holds the character {character:?}; use printable ones only")]
+    Unprintable {
+        /// Which field.
+        field: &'static str,
+        /// The first such character.
+        character: char,
+    },
     /// A field holds a value that has no meaning.
     #[error("{field} has no meaning here: {value}")]
     Meaningless {
@@ -88,6 +96,14 @@ pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, InvalidMessage> {
     }
     message.check()?;
     Ok(message)
+}
+
+/// `Ok` if a terminal shows every character of `text` and obeys none.
+pub(crate) fn printable(field: &'static str, text: &str) -> Result<(), InvalidMessage> {
+    match crate::text::first_unprintable(text) {
+        Some(character) => Err(InvalidMessage::Unprintable { field, character }),
+        None => Ok(()),
+    }
 }
 
 /// `Ok` if `value` is within `limit`, otherwise the error that names the field.
