@@ -13,7 +13,7 @@ pub(crate) use ask::{ControlFrames, Unreached, ask, dial};
 
 use crate::fork::Creator;
 use crate::membership::Preset;
-use crate::port::{Port, PortError, Routes, RunIdentities, Serving};
+use crate::port::{CachedIdentities, Port, PortError, Routes, Serving};
 use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use crate::{clock, port, runtime};
 use clerk::{Clerk, Inbox};
@@ -117,7 +117,11 @@ impl CoordinatorBuilder {
         let key = ProcessKey::generate();
         let me = key.peer();
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
-        let identities = Arc::new(Identities { secret: secret.clone(), key });
+        // Every run id is served; whoever holds the secret belongs.
+        let keeper = secret.clone();
+        let identities = Arc::new(CachedIdentities::new(move |run: &RunId| {
+            TlsIdentity::derived(&RunKeys::derive(&keeper, run), &key)
+        }));
         let lines = inbox.clone();
         let spawner = handle.clone();
         let routes = Routes::new().route(port::CONTROL, move |stream| {
@@ -190,15 +194,3 @@ impl Drop for Coordinator {
 
 /// The port of a coordinator unless another is given.
 pub const DEFAULT_PORT: u16 = 29_400;
-
-/// Every run id is served; whoever holds the secret belongs.
-struct Identities {
-    secret: RunSecret,
-    key: ProcessKey,
-}
-
-impl RunIdentities for Identities {
-    fn for_run(&self, run: &RunId) -> Option<TlsIdentity> {
-        Some(TlsIdentity::derived(&RunKeys::derive(&self.secret, run), &self.key))
-    }
-}

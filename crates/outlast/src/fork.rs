@@ -164,19 +164,28 @@ pub struct Guarded<T> {
     // Fields are dropped from top to bottom: first the guard, then the descriptor.
     guard: ForkGuard,
     inner: T,
+    lease: Option<Lease>,
 }
+
+/// What is given back when a descriptor is closed.
+type Lease = Box<dyn std::fmt::Debug + Send + Sync>;
 
 impl<T: AsFd> Guarded<T> {
     /// Guards `inner` for as long as it lives.
     pub fn new(inner: T) -> io::Result<Self> {
-        Ok(Self { guard: guard(&inner)?, inner })
+        Ok(Self { guard: guard(&inner)?, inner, lease: None })
+    }
+
+    /// Drops `lease` once the descriptor is closed, whoever owns it by then.
+    pub fn lease(&mut self, lease: impl std::fmt::Debug + Send + Sync + 'static) {
+        self.lease = Some(Box::new(lease));
     }
 
     /// Passes the descriptor on to another owner of the same number, still guarded. If `convert` fails, it has
     /// closed the descriptor.
     pub fn convert<U>(self, convert: impl FnOnce(T) -> io::Result<U>) -> io::Result<Guarded<U>> {
-        let Self { guard, inner } = self;
-        Ok(Guarded { inner: convert(inner)?, guard })
+        let Self { guard, inner, lease } = self;
+        Ok(Guarded { inner: convert(inner)?, guard, lease })
     }
 }
 

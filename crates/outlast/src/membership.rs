@@ -207,6 +207,11 @@ impl Membership {
         self.plane.counters()
     }
 
+    /// Where members are, for the port that they knock at.
+    pub(crate) fn known_sources(&self) -> &Arc<crate::port::KnownSources> {
+        self.plane.known_sources()
+    }
+
     /// Gets to know the group of these members, beside what is known already.
     pub(crate) fn join(&self, seeds: &[SocketAddr]) {
         self.plane.join(seeds);

@@ -158,8 +158,12 @@ impl Target {
                 incoming.stream.shutdown().await.ok();
             });
         });
-        let settings =
-            ServeSettings { handshake_timeout: Duration::from_secs(2), ..ServeSettings::default() };
+        let settings = ServeSettings {
+            handshake_timeout: Duration::from_secs(2),
+            handshakes_max: 512,
+            handshakes_per_source_max: 256,
+            ..ServeSettings::default()
+        };
         let identity = Arc::new(TlsIdentity::derived(&keys(&secret, "run"), &ProcessKey::generate()));
         let serving = port.serve_runs(&Handle::current(), identity, routes, settings).unwrap();
         Self { port, serving, secret }

@@ -219,8 +219,9 @@ impl CommunicatorBuilder {
         };
         let config = session::Config::preset(self.preset);
         let silent_after = links::silent_after(self.preset);
+        let known = Arc::clone(membership.known_sources());
         let settings =
-            Settings { coordinator, identity, registration, config, runtime: handle, silent_after };
+            Settings { coordinator, identity, registration, config, runtime: handle, silent_after, known };
         let control = Control::start(settings, Arc::clone(&data), link_events)?;
         let creator = Creator::this_process();
         let transfers = super::transfer::Transfers::default();

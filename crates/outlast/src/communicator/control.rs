@@ -13,6 +13,7 @@ use super::wheel::{Desk, Wheel};
 use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, Beside, Companion, DataPlane, Direction, LinkEvent, Wakeup};
+use crate::port::KnownSources;
 use crate::security::TlsIdentity;
 use outlast_proto::collective::{Group, OpKey, Tag};
 use outlast_proto::id::PeerId;
@@ -72,6 +73,8 @@ pub(super) struct Settings {
     pub(super) runtime: Handle,
     /// A coordinator that acknowledges nothing for this long is looked for anew.
     pub(super) silent_after: Duration,
+    /// Whose knocking our port must not refuse.
+    pub(super) known: Arc<KnownSources>,
 }
 
 #[derive(Debug)]
@@ -104,6 +107,7 @@ pub(super) struct Control {
     identity: TlsIdentity,
     runtime: Handle,
     silent_after: Duration,
+    known: Arc<KnownSources>,
     data: Arc<DataPlane>,
     state: Mutex<State>,
     view: Mutex<Arc<View>>,
@@ -133,7 +137,7 @@ impl Control {
         data: Arc<DataPlane>,
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> io::Result<Arc<Self>> {
-        let Settings { coordinator, identity, registration, config, runtime, silent_after } = settings;
+        let Settings { coordinator, identity, registration, config, runtime, silent_after, known } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State {
@@ -155,6 +159,7 @@ impl Control {
             identity,
             runtime: runtime.clone(),
             silent_after,
+            known,
             data,
             state: Mutex::new(state),
             view: Mutex::default(),
@@ -466,6 +471,7 @@ impl Control {
         if ring.len() == 1 {
             state.session.handle_links_up(record.epoch);
         }
+        self.known.expect(record.roster.iter().map(|member| member.address.ip()));
         self.data.open_epoch(record.group, record.epoch, ring);
         self.epoch_opened.notify_all();
     }

@@ -41,7 +41,7 @@ pub use shared::{Happening, TimedEvent};
 
 use crate::clock;
 use crate::membership::Counters;
-use crate::port::{self, Port, PortCounters, Routes, Serving};
+use crate::port::{self, KnownSources, Port, PortCounters, Routes, Serving};
 use crate::runtime;
 use crate::security::datagram::DatagramGuard;
 use crate::security::{self, RunKeys, TlsIdentity};
@@ -77,6 +77,7 @@ pub(crate) struct HealthPlane {
     bound: SocketAddr,
     shared: Arc<Shared>,
     connections: Arc<PortCounters>,
+    known: Arc<KnownSources>,
 }
 
 impl HealthPlane {
@@ -86,6 +87,11 @@ impl HealthPlane {
 
     pub(crate) fn bound(&self) -> SocketAddr {
         self.bound
+    }
+
+    /// Where members are, for the port that they knock at.
+    pub(crate) fn known_sources(&self) -> &Arc<KnownSources> {
+        &self.known
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -134,15 +140,15 @@ pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)
     let dialler = TlsDialler { identity: identity.clone() };
     let streams = Streams::new(Arc::clone(&shared), runtime.clone(), dialler);
     let serving = serve(&port, &runtime, identity, &streams, routes)?;
-    let connections = Arc::clone(serving.counters());
+    let (connections, known) = (Arc::clone(serving.counters()), Arc::clone(serving.known_sources()));
     let bound = port.address();
-    let plane = Plane::new(machine, port, guard, streams, Arc::clone(&shared));
+    let plane = Plane::new(machine, port, guard, streams, Arc::clone(&shared), Arc::clone(&known));
     std::thread::Builder::new().name("outlast-health".to_owned()).spawn(move || {
         plane.run();
         // The port is served until the goodbye is said: a refusal before it would look like a death.
         drop(serving);
     })?;
-    Ok((HealthPlane { bound, shared, connections }, info))
+    Ok((HealthPlane { bound, shared, connections, known }, info))
 }
 
 /// Lets other members open lanes to us.

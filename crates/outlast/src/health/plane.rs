@@ -16,7 +16,7 @@ use super::prober::Prober;
 use super::shared::{Ending, Letter, Lists, Shared, Tally};
 use super::stream::{Dialler, Streams};
 use crate::clock;
-use crate::port::Port;
+use crate::port::{KnownSources, Port};
 use crate::security::datagram::{DatagramGuard, Opened};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::DATAGRAM_BYTES_MAX;
@@ -60,6 +60,7 @@ pub(super) struct Plane<D> {
     guard: DatagramGuard,
     streams: Arc<Streams<D>>,
     shared: Arc<Shared>,
+    known: Arc<KnownSources>,
     prober: Prober,
     /// Outcomes that were known at once. They are handed in one turn later, so that a machine which asks again
     /// and again cannot keep us inside [`Plane::act`].
@@ -87,6 +88,7 @@ impl<D: Dialler> Plane<D> {
         guard: DatagramGuard,
         streams: Arc<Streams<D>>,
         shared: Arc<Shared>,
+        known: Arc<KnownSources>,
     ) -> Self {
         Self {
             machine,
@@ -94,6 +96,7 @@ impl<D: Dialler> Plane<D> {
             guard,
             streams,
             shared,
+            known,
             prober: Prober::default(),
             outcomes: Vec::new(),
             events: Vec::new(),
@@ -286,7 +289,12 @@ impl<D: Dialler> Plane<D> {
                         self.outcomes.push((token, outcome));
                     }
                 }
-                Action::Notify(event) => self.events.push(event),
+                Action::Notify(event) => {
+                    if let Event::Joined(info) = &event {
+                        self.known.meet(info.address.ip());
+                    }
+                    self.events.push(event);
+                }
             }
         }
     }

@@ -7,13 +7,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum RefusedConnection {
-    /// More handshakes at once than the port serves.
-    #[error("too many handshakes at once")]
+    /// More handshakes at once than the port serves: it gave way to a newer one.
+    #[error("too many handshakes at once: it gave way to a newer one")]
     TooMany,
-    /// More handshakes at once than one source may have.
-    #[error("too many handshakes at once from this source")]
+    /// More handshakes at once than one source may have: it gave way to a newer one.
+    #[error("too many handshakes at once from this source: it gave way to a newer one")]
     TooManyFromSource,
-    /// The handshake took too long: a slow opener, or a very slow network.
+    /// It said nothing, or the handshake took too long: a slow opener, or a very slow network.
     #[error("the handshake did not finish in time")]
     TimedOut,
     /// What was sent is not TLS 1.3.
@@ -39,10 +39,33 @@ pub enum RefusedConnection {
     /// The connection broke during the handshake, or the other side gave up: often because it refuses *us*.
     #[error("the connection broke during the handshake: {0}")]
     Broken(String),
+    /// Too many different runs were asked for in a moment, none of which anybody has proved to belong to.
+    #[error("too many unknown runs were asked for at once, {0} among them: ask again in a second")]
+    Busy(String),
+    /// It belongs to the run, and has as many streams here as one peer may have.
+    #[error("peer {0} has {1} streams here, which is the limit for one peer")]
+    TooManyStreamsOfPeer(String, usize),
+    /// It belongs to the run, and there are as many streams as this process can have.
+    #[error("there are {0} streams here, which is the limit; allow this process more open files (ulimit -n)")]
+    TooManyStreams(usize),
 }
 
 impl RefusedConnection {
-    const CAUSES: usize = 9;
+    /// A stable word for each cause, in the order of [`Self::index`].
+    const WORDS: [&str; 12] = [
+        "too_many_handshakes",
+        "too_many_handshakes_from_source",
+        "timed_out",
+        "not_tls",
+        "wrong_run",
+        "foreign_certificate",
+        "no_such_plane",
+        "broken",
+        "busy",
+        "too_many_streams_of_peer",
+        "too_many_streams",
+        "false_name",
+    ];
 
     fn index(&self) -> usize {
         match self {
@@ -54,7 +77,10 @@ impl RefusedConnection {
             Self::ForeignCertificate(_) => 5,
             Self::NoSuchPlane(_) => 6,
             Self::Broken(_) => 7,
-            Self::FalseName { .. } => 8,
+            Self::Busy(_) => 8,
+            Self::TooManyStreamsOfPeer(..) => 9,
+            Self::TooManyStreams(_) => 10,
+            Self::FalseName { .. } => 11,
         }
     }
 }
@@ -68,7 +94,7 @@ pub struct PortCounters {
     authenticated: AtomicU64,
     accept_errors: AtomicU64,
     handshakes: AtomicU64,
-    refused: [AtomicU64; RefusedConnection::CAUSES],
+    refused: [AtomicU64; RefusedConnection::WORDS.len()],
 }
 
 impl PortCounters {
@@ -105,6 +131,12 @@ impl PortCounters {
     /// Connections refused for any cause.
     pub fn refused_total(&self) -> u64 {
         self.refused.iter().map(|count| count.load(Ordering::Relaxed)).sum()
+    }
+
+    /// Connections refused, for each cause that occurred, under a stable word.
+    pub fn refused_by_cause(&self) -> Vec<(&'static str, u64)> {
+        let counted = self.refused.iter().map(|count| count.load(Ordering::Relaxed));
+        RefusedConnection::WORDS.into_iter().zip(counted).filter(|(_, count)| *count > 0).collect()
     }
 
     pub(super) fn count_accepted(&self) {

@@ -9,6 +9,7 @@
 //!            +-- UDP n ----------------------------------------------> health plane
 //!  number n -+
 //!            +-- TCP n --> few handshakes at a time --> TLS 1.3 --> by ALPN --> health | control | data | ..
+//!                          '---- on a thread of their own ----'
 //!
 //!  number m --- TCP, bound and never listening: connects to it are refused, and others check that they are
 //! ```
@@ -19,22 +20,32 @@
 //! answers for everybody.
 //!
 //! Whoever opens connections without belonging here costs at most a place in a bounded table for a bounded
-//! time ([`ServeSettings`]), one counter and one log line. The accept loop outlives every error.
+//! time ([`ServeSettings`], [`places`]), one counter and a log line a minute. Whoever does belong here has at most
+//! its share of streams. All of it stays well below the process's limit of open files. The accept loop outlives
+//! every error.
 //!
 //! The invariant: a handler only ever sees an [`AuthenticatedStream`].
 
 mod connect;
 mod counters;
 mod greet;
+mod identities;
+mod places;
 mod serve;
+mod settings;
 mod sockets;
+mod streams;
 #[cfg(test)]
 mod tests;
 
 pub use connect::{ConnectError, connect};
 pub use counters::{PortCounters, RefusedConnection};
 pub use greet::{FrameError, Frames, GreetError, Greeted, greet};
-pub use serve::{Routes, RunIdentities, ServeSettings, Serving};
+pub use identities::{CachedIdentities, NotServed, RunIdentities};
+pub use places::KnownSources;
+pub(crate) use serve::PortWatch;
+pub use serve::{Routes, Serving};
+pub use settings::{ServeSettings, raise_files_max};
 
 use crate::fork::Guarded;
 use crate::security::TlsIdentity;

@@ -1,16 +1,26 @@
 //! Accepting: from a connection to an authenticated stream, or to a counter.
+//!
+//! Everything up to the proof happens on the door's thread ([`crate::runtime`]): accepting, waiting for the first
+//! byte, the handshake. A connection that says something is registered with the runtime that will carry it, so
+//! that nothing has to be moved once it is proven; but its handshake is still computed at the door.
 
-use super::{AuthenticatedStream, PortCounters, RefusedConnection, sockets};
-use crate::fork::Guarded;
+use super::places::{Capacity, Entered, Places, Source, Ticket};
+use super::streams::Streams;
+use super::{
+    AuthenticatedStream, KnownSources, NotServed, PortCounters, RefusedConnection, RunIdentities,
+    ServeSettings, sockets,
+};
+use crate::fork::{Creator, Guarded};
 use crate::security::RefusalLog;
-use crate::security::tls::{FalseName, TlsIdentity, run_of_server_name};
-use outlast_proto::id::RunId;
+use crate::security::refusal::RecentRefusal;
+use crate::security::tls::{FalseName, run_of_server_name};
+use crate::{clock, runtime};
 use rustls::server::Acceptor;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
-use std::net::{IpAddr, SocketAddr};
-use std::sync::{Arc, Mutex};
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -20,39 +30,8 @@ use tokio_rustls::LazyConfigAcceptor;
 /// After a failed accept, first wait and longest wait before the next.
 const ACCEPT_PAUSE_MIN: Duration = Duration::from_millis(10);
 const ACCEPT_PAUSE_MAX: Duration = Duration::from_secs(1);
-
-/// How much strangers may take.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct ServeSettings {
-    /// From the connect to the end of the handshake.
-    pub handshake_timeout: Duration,
-    /// Handshakes at once.
-    pub handshakes_max: usize,
-    /// Handshakes at once from one address. A host may carry many members, so it is not small.
-    pub handshakes_per_source_max: usize,
-}
-
-impl Default for ServeSettings {
-    fn default() -> Self {
-        Self {
-            handshake_timeout: Duration::from_secs(10),
-            handshakes_max: 1_024,
-            handshakes_per_source_max: 256,
-        }
-    }
-}
-
-/// The identities under which a port is served: one for each run.
-pub trait RunIdentities: Send + Sync {
-    /// The identity for `run`, if it is served here.
-    fn for_run(&self, run: &RunId) -> Option<TlsIdentity>;
-}
-
-impl RunIdentities for TlsIdentity {
-    fn for_run(&self, run: &RunId) -> Option<TlsIdentity> {
-        (self.run() == run).then(|| self.clone())
-    }
-}
+/// How long the end of accepting is waited for.
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Handler = Arc<dyn Fn(AuthenticatedStream) + Send + Sync>;
 
@@ -88,8 +67,11 @@ impl fmt::Debug for Routes {
 /// A port that is being served; dropping it stops accepting. Streams that were handed over live on.
 #[derive(Debug)]
 pub struct Serving {
-    counters: Arc<PortCounters>,
+    doorman: Arc<Doorman>,
     accepting: AbortHandle,
+    /// Ends when the listener is closed.
+    closed: Mutex<mpsc::Receiver<()>>,
+    creator: Creator,
 }
 
 impl Serving {
@@ -100,30 +82,74 @@ impl Serving {
         routes: Routes,
         settings: ServeSettings,
     ) -> io::Result<Self> {
-        let _inside = runtime.enter();
+        let door = runtime::door()?;
+        let _inside = door.enter();
         let listener = listener.convert(TcpListener::from_std)?;
-        let counters = Arc::new(PortCounters::default());
+        let capacity = Capacity {
+            total: settings.handshakes_max,
+            kept: settings.handshakes_kept,
+            per_source: settings.handshakes_per_source_max,
+        };
         let doorman = Arc::new(Doorman {
             identities,
             routes,
             settings,
-            counters: counters.clone(),
-            under_way: Mutex::new(BTreeMap::new()),
+            runtime: runtime.clone(),
+            counters: Arc::default(),
+            known: Arc::default(),
+            streams: Streams::new(settings.streams_max, settings.streams_per_peer_max),
+            under_way: Mutex::new(UnderWay { places: Places::new(capacity), tasks: BTreeMap::new() }),
             log: Mutex::new(RefusalLog::new("connection")),
         });
-        let accepting = runtime.spawn(doorman.accept_for_ever(listener)).abort_handle();
-        Ok(Self { counters, accepting })
+        let (open, closed) = mpsc::channel();
+        let accepting = door.spawn(Arc::clone(&doorman).accept_forever(open, listener)).abort_handle();
+        Ok(Self { doorman, accepting, closed: Mutex::new(closed), creator: Creator::this_process() })
     }
 
     /// What came to the port.
     pub fn counters(&self) -> &Arc<PortCounters> {
-        &self.counters
+        &self.doorman.counters
+    }
+
+    /// Where members are: their handshakes have places of their own.
+    pub fn known_sources(&self) -> &Arc<KnownSources> {
+        &self.doorman.known
+    }
+
+    /// What can be told of the port at any time, by whoever asks.
+    pub(crate) fn watch(&self) -> PortWatch {
+        PortWatch(Arc::clone(&self.doorman))
     }
 }
 
 impl Drop for Serving {
+    /// Once it returns, the number is free. (A forked child has a copy of this object and no door.)
     fn drop(&mut self) {
-        self.accepting.abort();
+        if self.creator.check().is_ok() {
+            self.accepting.abort();
+            let closed = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner);
+            let _ = closed.recv_timeout(CLOSE_TIMEOUT);
+        }
+    }
+}
+
+/// A view of a port that is or was served.
+#[derive(Clone, Debug)]
+pub(crate) struct PortWatch(Arc<Doorman>);
+
+impl PortWatch {
+    pub(crate) fn counters(&self) -> &PortCounters {
+        &self.0.counters
+    }
+
+    /// Streams that were handed over and are not closed yet.
+    pub(crate) fn streams(&self) -> usize {
+        self.0.streams.total()
+    }
+
+    /// Sources that were refused last, the latest first.
+    pub(crate) fn recent_refusals(&self, most: usize) -> Vec<RecentRefusal> {
+        self.0.log().recent(clock::now(), most)
     }
 }
 
@@ -132,16 +158,31 @@ struct Doorman {
     identities: Arc<dyn RunIdentities>,
     routes: Routes,
     settings: ServeSettings,
+    /// Carries the streams.
+    runtime: Handle,
     counters: Arc<PortCounters>,
-    /// Handshakes under way by source.
-    under_way: Mutex<BTreeMap<IpAddr, usize>>,
+    known: Arc<KnownSources>,
+    streams: Arc<Streams>,
+    under_way: Mutex<UnderWay>,
     log: Mutex<RefusalLog>,
+}
+
+impl fmt::Debug for Doorman {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Doorman").field("routes", &self.routes).finish_non_exhaustive()
+    }
+}
+
+/// The handshakes under way, and what ends each of them.
+struct UnderWay {
+    places: Places,
+    tasks: BTreeMap<Ticket, (AbortHandle, SocketAddr)>,
 }
 
 /// A place among the handshakes under way, given back when dropped.
 struct Place {
     doorman: Arc<Doorman>,
-    source: IpAddr,
+    ticket: Ticket,
 }
 
 /// What became of a connection that was not refused.
@@ -151,7 +192,8 @@ enum Outcome {
 }
 
 impl Doorman {
-    async fn accept_for_ever(self: Arc<Self>, listener: Guarded<TcpListener>) {
+    /// `_open` is dropped after the listener.
+    async fn accept_forever(self: Arc<Self>, _open: mpsc::Sender<()>, listener: Guarded<TcpListener>) {
         let mut pause = ACCEPT_PAUSE_MIN;
         loop {
             match listener.accept().await {
@@ -168,6 +210,7 @@ impl Doorman {
                     if pause == ACCEPT_PAUSE_MIN {
                         tracing::warn!(%error, "cannot accept connections; trying again until it works");
                     }
+                    self.drop_silent();
                     tokio::time::sleep(pause).await;
                     pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
                 }
@@ -176,51 +219,86 @@ impl Doorman {
     }
 
     fn receive(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) {
-        let place = match self.take_place(address.ip().to_canonical()) {
-            Ok(place) => place,
-            // Dropping the stream closes it.
-            Err(cause) => return self.refuse(address, &cause),
+        let source = Source::of(address.ip());
+        let is_known = self.known.contains(source);
+        let displaced = {
+            let mut under_way = self.under_way();
+            let Entered { ticket, displaced } = under_way.places.enter(source, is_known);
+            let place = Place { doorman: Arc::clone(self), ticket };
+            let task = tokio::spawn(Arc::clone(self).welcome(stream, address, place)).abort_handle();
+            under_way.tasks.insert(ticket, (task, address));
+            self.counters.set_handshakes(under_way.places.len());
+            displaced.and_then(|(ticket, cause)| Some((under_way.tasks.remove(&ticket)?, cause)))
         };
-        let doorman = self.clone();
-        tokio::spawn(async move {
-            let handshake = doorman.handshake(stream, address);
-            let outcome = tokio::time::timeout(doorman.settings.handshake_timeout, handshake).await;
-            drop(place);
-            match outcome.unwrap_or(Err(RefusedConnection::TimedOut)) {
-                Ok(Outcome::Admitted(stream, handler)) => {
-                    doorman.counters.count_authenticated();
-                    handler(*stream);
-                }
-                Ok(Outcome::HungUp) => doorman.counters.count_hung_up(),
-                Err(cause) => doorman.refuse(address, &cause),
-            }
-        });
+        if let Some(((task, whose), cause)) = displaced {
+            // Its stream is closed when the task is dropped.
+            task.abort();
+            self.refuse(whose, &cause);
+        }
     }
 
-    async fn handshake(&self, stream: TcpStream, address: SocketAddr) -> Result<Outcome, RefusedConnection> {
+    /// Descriptors are short: whoever says nothing gives his back.
+    fn drop_silent(&self) {
+        let dropped: Vec<_> = {
+            let mut under_way = self.under_way();
+            let silent = under_way.places.drop_silent();
+            silent.iter().filter_map(|ticket| under_way.tasks.remove(ticket)).collect()
+        };
+        for (task, whose) in dropped {
+            task.abort();
+            self.refuse(whose, &RefusedConnection::TooMany);
+        }
+    }
+
+    async fn welcome(self: Arc<Self>, stream: TcpStream, address: SocketAddr, place: Place) {
+        let handshake = self.handshake(stream, address, &place);
+        let outcome = tokio::time::timeout(self.settings.handshake_timeout, handshake).await;
+        drop(place);
+        match outcome.unwrap_or(Err(RefusedConnection::TimedOut)) {
+            Ok(Outcome::Admitted(stream, handler)) => {
+                self.counters.count_authenticated();
+                self.known.prove(Source::of(address.ip()));
+                self.identities.proven(&stream.run);
+                self.runtime.spawn(async move { handler(*stream) });
+            }
+            Ok(Outcome::HungUp) => self.counters.count_hung_up(),
+            Err(cause) => self.refuse(address, &cause),
+        }
+    }
+
+    async fn handshake(
+        &self,
+        stream: TcpStream,
+        address: SocketAddr,
+        place: &Place,
+    ) -> Result<Outcome, RefusedConnection> {
         let broken = |error: io::Error| RefusedConnection::Broken(error.to_string());
         let stream = sockets::accepted(stream).map_err(broken)?;
+        let mut first = [0];
+        let first = tokio::time::timeout(self.settings.first_byte_timeout, stream.peek(&mut first)).await;
         // Who hangs up without a word looks at our kernel, not at us (rule 22).
-        if !matches!(stream.peek(&mut [0]).await, Ok(1..)) {
+        if !matches!(first.map_err(|_| RefusedConnection::TimedOut)?, Ok(1..)) {
             return Ok(Outcome::HungUp);
         }
+        self.under_way().places.spoke(place.ticket);
+        let stream = stream.convert(|stream| self.take_over(stream)).map_err(broken)?;
         let opening =
             LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| refusal_of(&error))?;
         let (identity, names_no_plane) = {
             let hello = opening.client_hello();
             let name = hello.server_name().unwrap_or("no run").to_owned();
-            let run = run_of_server_name(&name);
-            let identity = run
-                .as_ref()
-                .and_then(|run| self.identities.for_run(run))
-                .ok_or_else(|| RefusedConnection::WrongRun(run.map_or(name, |run| format!("run {run}"))))?;
+            let Some(run) = run_of_server_name(&name) else { return Err(RefusedConnection::WrongRun(name)) };
+            let identity = self.identities.for_run(&run).map_err(|why| match why {
+                NotServed::Unknown => RefusedConnection::WrongRun(format!("run {run}")),
+                NotServed::Busy => RefusedConnection::Busy(format!("run {run}")),
+            })?;
             (identity, hello.alpn().is_none())
         };
         if names_no_plane {
             return Err(RefusedConnection::NoSuchPlane("it named none".to_owned()));
         }
         let planes: Vec<&[u8]> = self.routes.0.keys().map(Vec::as_slice).collect();
-        let stream =
+        let mut stream =
             opening.into_stream(identity.server_config(&planes)).await.map_err(|error| refusal_of(&error))?;
         let (_, session) = stream.get_ref();
         let peer = identity.peer_of(session.peer_certificates()).map_err(|error| match error {
@@ -232,42 +310,40 @@ impl Doorman {
         let handler = handler
             .ok_or_else(|| RefusedConnection::NoSuchPlane(String::from_utf8_lossy(&alpn).into_owned()))?;
         let run = identity.run().clone();
+        stream.get_mut().0.lease(self.streams.lease(peer)?);
         let stream = AuthenticatedStream { peer, run, address, alpn, stream: stream.into() };
         Ok(Outcome::Admitted(Box::new(stream), handler))
     }
 
-    fn refuse(&self, address: SocketAddr, cause: &RefusedConnection) {
-        self.counters.count_refused(cause);
-        self.log.lock().expect("nobody panics while holding it").report(address.ip(), cause);
+    /// Registers a connection that says something with the runtime that will carry it.
+    fn take_over(&self, stream: TcpStream) -> io::Result<TcpStream> {
+        let stream = stream.into_std()?;
+        let _inside = self.runtime.enter();
+        TcpStream::from_std(stream)
     }
 
-    fn take_place(self: &Arc<Self>, source: IpAddr) -> Result<Place, RefusedConnection> {
-        let mut under_way = self.under_way.lock().expect("nobody panics while holding it");
-        let total: usize = under_way.values().sum();
-        if total >= self.settings.handshakes_max {
-            return Err(RefusedConnection::TooMany);
-        }
-        let of_source = under_way.entry(source).or_default();
-        if *of_source >= self.settings.handshakes_per_source_max {
-            return Err(RefusedConnection::TooManyFromSource);
-        }
-        *of_source += 1;
-        self.counters.set_handshakes(total + 1);
-        drop(under_way);
-        Ok(Place { doorman: self.clone(), source })
+    fn refuse(&self, address: SocketAddr, cause: &RefusedConnection) {
+        self.counters.count_refused(cause);
+        self.log().report(clock::now(), address.ip(), cause);
+    }
+
+    fn under_way(&self) -> MutexGuard<'_, UnderWay> {
+        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn log(&self) -> MutexGuard<'_, RefusalLog> {
+        self.log.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 
 impl Drop for Place {
     fn drop(&mut self) {
-        let mut under_way = self.doorman.under_way.lock().expect("nobody panics while holding it");
-        if let Some(of_source) = under_way.get_mut(&self.source) {
-            *of_source -= 1;
-            if *of_source == 0 {
-                under_way.remove(&self.source);
-            }
-        }
-        self.doorman.counters.set_handshakes(under_way.values().sum());
+        let mut under_way = self.doorman.under_way();
+        under_way.places.leave(self.ticket);
+        let task = under_way.tasks.remove(&self.ticket);
+        self.doorman.counters.set_handshakes(under_way.places.len());
+        drop(under_way);
+        drop(task);
     }
 }
 

@@ -158,8 +158,14 @@ async fn slow_openers_lose_their_place_in_time() {
 async fn one_source_cannot_take_all_places() {
     let secret = RunSecret::generate();
     let port = Port::bind(loopback()).unwrap();
-    let settings =
-        ServeSettings { handshake_timeout: PLENTY, handshakes_max: 6, handshakes_per_source_max: 4 };
+    let settings = ServeSettings {
+        first_byte_timeout: PLENTY,
+        handshake_timeout: PLENTY,
+        handshakes_max: 6,
+        handshakes_kept: 0,
+        handshakes_per_source_max: 4,
+        ..ServeSettings::default()
+    };
     let us = Arc::new(identity(&secret, "run"));
     let serving = port.serve_runs(&Handle::current(), us, mirror(), settings).unwrap();
     let counters = serving.counters();
@@ -182,11 +188,97 @@ async fn one_source_cannot_take_all_places() {
 }
 
 #[tokio::test]
+async fn who_says_nothing_is_put_out_long_before_the_handshakes_end() {
+    let port = Port::bind(loopback()).unwrap();
+    let settings = ServeSettings {
+        first_byte_timeout: Duration::from_millis(100),
+        handshake_timeout: 10 * PLENTY,
+        ..ServeSettings::default()
+    };
+    let us = Arc::new(identity(&RunSecret::generate(), "run"));
+    let serving = port.serve_runs(&Handle::current(), us, mirror(), settings).unwrap();
+    let _silent = TcpStream::connect(port.address()).await.unwrap();
+    until("timed out", || serving.counters().refused(&RefusedConnection::TimedOut) == 1).await;
+}
+
+/// The fault: whoever held all places and said nothing kept every member out for ten seconds, and a member whose
+/// link could not be dialled was evicted.
+#[tokio::test]
+async fn a_crowd_that_holds_every_place_does_not_keep_a_member_out() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let settings = ServeSettings {
+        first_byte_timeout: 10 * PLENTY,
+        handshake_timeout: 10 * PLENTY,
+        handshakes_max: 8,
+        handshakes_kept: 2,
+        handshakes_per_source_max: 8,
+        ..ServeSettings::default()
+    };
+    let us = Arc::new(identity(&secret, "run"));
+    let serving = port.serve_runs(&Handle::current(), us, mirror(), settings).unwrap();
+    let (counters, member) = (serving.counters(), identity(&secret, "run"));
+    let mut silent = Vec::new();
+    for _ in 0..40 {
+        silent.push(TcpStream::connect(port.address()).await.unwrap());
+    }
+    until("places are full", || counters.refused(&RefusedConnection::TooMany) == 34).await;
+    assert_eq!(ask(port.address(), &member).await, member.peer().to_string());
+    // Now its address is known, and those who trickle bytes do no better.
+    let trickling = slow_openers(port.address(), 40).await;
+    until("they came", || counters.accepted() == 81).await;
+    assert_eq!(ask(port.address(), &member).await, member.peer().to_string());
+    assert!(counters.handshakes() <= 8);
+    drop((silent, trickling));
+}
+
+/// One holder of the secret cannot take all descriptors of a process either.
+#[tokio::test]
+async fn one_peer_has_its_share_of_streams_and_gets_it_back() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let settings = ServeSettings { streams_per_peer_max: 3, ..ServeSettings::default() };
+    let us = Arc::new(identity(&secret, "run"));
+    let (handed, mut streams) = mpsc::unbounded_channel();
+    let routes = Routes::new().route(HEALTH, move |stream| drop(handed.send(stream)));
+    let serving = port.serve_runs(&Handle::current(), us, routes, settings).unwrap();
+    let (greedy, other) = (identity(&secret, "run"), identity(&secret, "run"));
+    let mut held = Vec::new();
+    for _ in 0..5 {
+        held.push(connect(port.address(), HEALTH, &greedy, PLENTY).await.unwrap());
+    }
+    let refused = || serving.counters().refused(&RefusedConnection::TooManyStreamsOfPeer(String::new(), 0));
+    until("two are refused", || refused() == 2).await;
+    let theirs = connect(port.address(), HEALTH, &other, PLENTY).await.unwrap();
+    let mut open: Vec<_> = Vec::new();
+    while open.len() < 4 {
+        open.push(streams.recv().await.unwrap());
+    }
+    assert_eq!(serving.watch().streams(), 4);
+    // Closed by its owner, whatever it has become meanwhile.
+    drop(open);
+    assert_eq!(serving.watch().streams(), 0);
+    drop((held, theirs));
+}
+
+#[tokio::test]
+async fn a_port_that_is_no_longer_served_is_free_at_once() {
+    let port = Port::bind(loopback()).unwrap();
+    let address = port.address();
+    let serving = port.serve(&Handle::current(), identity(&RunSecret::generate(), "run"), mirror()).unwrap();
+    for _ in 0..20 {
+        drop(TcpStream::connect(address).await.unwrap());
+    }
+    drop(serving);
+    assert!(std::net::TcpStream::connect(address).is_err(), "nobody listens any more");
+}
+
+#[tokio::test]
 async fn one_port_serves_several_runs() {
     struct Two([TlsIdentity; 2]);
     impl RunIdentities for Two {
-        fn for_run(&self, run: &RunId) -> Option<TlsIdentity> {
-            self.0.iter().find(|identity| identity.run() == run).cloned()
+        fn for_run(&self, run: &RunId) -> Result<TlsIdentity, NotServed> {
+            self.0.iter().find(|identity| identity.run() == run).cloned().ok_or(NotServed::Unknown)
         }
     }
     let (one, two) = (RunSecret::generate(), RunSecret::generate());

@@ -79,7 +79,7 @@ fn pair() -> (Plane<Nowhere>, Peer) {
     machine.seed_table(&[Arc::new(them)]);
     let shared = Arc::new(Shared::new().unwrap());
     let streams = Streams::new(Arc::clone(&shared), runtime::handle().unwrap(), Nowhere);
-    (Plane::new(machine, port, guard, streams, shared), peer)
+    (Plane::new(machine, port, guard, streams, shared, Arc::default()), peer)
 }
 
 /// Turns until the peer has been pinged, answering nothing.

@@ -198,7 +198,7 @@ impl DatagramGuard {
             Err(cause) => {
                 self.counters.count(cause);
                 if cause.is_suspicious() {
-                    self.log.report(from.ip(), &cause);
+                    self.log.report(now, from.ip(), &cause);
                 }
                 Opened::Refused(cause)
             }
