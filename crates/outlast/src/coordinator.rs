@@ -7,6 +7,7 @@
 mod ask;
 mod clerk;
 mod line;
+mod quotas;
 
 pub use ask::ask_status;
 pub(crate) use ask::{ControlFrames, Unreached, ask, dial};
@@ -134,7 +135,15 @@ impl CoordinatorBuilder {
         let (_, redial_max) = outlast_proto::session::Config::preset(self.preset).redial;
         let fresh_after = (self.listen.port() != 0).then(|| clock::now() + 2 * redial_max);
         let config = Config::preset(self.preset);
-        let clerk = Clerk::new(config, health, secret.clone(), address, fresh_after, inbox.downgrade());
+        let clerk = Clerk::new(
+            config,
+            health,
+            secret.clone(),
+            address,
+            fresh_after,
+            inbox.downgrade(),
+            serving.watch(),
+        );
         let (stop, stopped) = oneshot::channel();
         let gone = Arc::<(Mutex<bool>, Condvar)>::default();
         let left = Arc::clone(&gone);

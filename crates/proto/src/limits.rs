@@ -38,6 +38,30 @@ pub const MEMBERS_MAX: usize = 16_384;
 /// Failed members that are remembered; the oldest is forgotten first.
 pub const FAILED_MAX: usize = 4_096;
 
+/// Runs that one coordinator serves at once: each has a member of its health group, with a thread and a port. When
+/// there are more, one that nobody is in is forgotten, or the newest is refused.
+pub const RUNS_MAX: usize = 128;
+/// Runs that one peer is in at once, at one coordinator. A process that trains is in one.
+pub const RUNS_PER_PEER_MAX: usize = 4;
+/// Control connections of one peer at once, at one coordinator: its session's, one that has not ended yet, and
+/// questions about the status.
+pub const CONTROL_CONNECTIONS_PER_PEER_MAX: usize = 8;
+/// Registrations of one peer in quick succession, and the seconds until it may register once more.
+pub const REGISTRATIONS_BURST: u32 = 32;
+/// See [`REGISTRATIONS_BURST`].
+pub const REGISTRATION_SECONDS: u64 = 1;
+/// Questions about the status that one peer asks in quick succession, and the milliseconds until it may ask once
+/// more; and the same for all peers together.
+pub const QUESTIONS_BURST: u32 = 20;
+/// See [`QUESTIONS_BURST`].
+pub const QUESTION_MILLIS: u64 = 100;
+/// See [`QUESTIONS_BURST`].
+pub const QUESTIONS_BURST_ALL: u32 = 200;
+/// See [`QUESTIONS_BURST`].
+pub const QUESTION_MILLIS_ALL: u64 = 10;
+/// Kicked or refused peers, and refused sources, that a status tells of.
+pub const STATUS_REFUSALS_MAX: usize = 16;
+
 /// Members that a scope lists. Larger parts of a group are better made a group of their own.
 pub const SCOPE_MEMBERS_MAX: usize = 1_024;
 /// Tensors in one transaction.

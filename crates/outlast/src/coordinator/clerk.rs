@@ -1,32 +1,67 @@
 //! The clerk: one task that owns the machines of all runs.
 
+use super::quotas::{Customers, Pace};
 use crate::clock;
 use crate::membership::{Health, Membership, Preset};
+use crate::port::PortWatch;
 use crate::security::RunSecret;
-use outlast_proto::coordinator::{Action, Config, ConnectionId, Run, Sign};
+use outlast_proto::coordinator::{
+    Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, Sign,
+};
 use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::limits::{RUNS_MAX, RUNS_PER_PEER_MAX, STATUS_REFUSALS_MAX};
 use outlast_proto::membership::{ConnectOutcome, ConnectToken};
+use outlast_proto::text::printable;
 use outlast_proto::time::Instant;
-use outlast_proto::wire::control::{ToCoordinator, ToPeer};
-use std::collections::{BTreeMap, BTreeSet};
+use outlast_proto::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// How often the health plane's lists are looked at.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
 /// How long a run that nobody is in is remembered.
 const EMPTY_RUN_LIFE: Duration = Duration::from_mins(10);
 
+/// How old an answer about the status may be.
+const STATUS_AGE_MAX: Duration = Duration::from_millis(50);
+/// Messages that may wait for whoever asks for one more status: these are large.
+const STATUS_QUEUE_MAX: usize = 16;
+/// Refusals that are remembered, for all runs together.
+const REFUSALS_MAX: usize = 256;
+/// Lines about kicks and losses in quick succession, and the time until there may be one more.
+const LINES_BURST: u32 = 30;
+const LINE_EVERY: Duration = Duration::from_secs(2);
+
 /// What the clerk is told.
 #[derive(Debug)]
 pub(super) enum Inbox {
-    Opened { run: RunId, id: ConnectionId, queue: mpsc::Sender<ToPeer> },
-    Message { run: RunId, id: ConnectionId, peer: PeerId, message: Box<ToCoordinator> },
-    Closed { run: RunId, id: ConnectionId },
-    Connected { run: RunId, token: ConnectToken, outcome: ConnectOutcome },
+    Opened {
+        run: RunId,
+        id: ConnectionId,
+        peer: PeerId,
+        queue: mpsc::Sender<ToPeer>,
+    },
+    Message {
+        run: RunId,
+        id: ConnectionId,
+        peer: PeerId,
+        message: Box<ToCoordinator>,
+        /// The line's share of the inbox, given back once this is handled.
+        share: OwnedSemaphorePermit,
+    },
+    Closed {
+        run: RunId,
+        id: ConnectionId,
+    },
+    Connected {
+        run: RunId,
+        token: ConnectToken,
+        outcome: ConnectOutcome,
+    },
     Status(RunId, oneshot::Sender<Option<String>>),
 }
 
@@ -38,6 +73,16 @@ struct Desk {
     /// Peers whose addresses were given to our member as seeds.
     met: BTreeSet<PeerId>,
     empty_since: Option<std::time::Instant>,
+    /// What was last said of it, and when.
+    status: Option<(Instant, String)>,
+}
+
+/// Somebody who was told to go.
+struct Refusal {
+    run: RunId,
+    peer: PeerId,
+    text: String,
+    at: Instant,
 }
 
 impl Desk {
@@ -85,7 +130,16 @@ pub(super) struct Clerk {
     fresh_after: Option<Instant>,
     /// Weak, so that the clerk does not keep itself at work.
     inbox: mpsc::WeakSender<Inbox>,
+    port: PortWatch,
     desks: BTreeMap<RunId, Desk>,
+    /// Who is at the other end of each line.
+    guests: BTreeMap<ConnectionId, PeerId>,
+    /// Lines for runs in which nobody has registered.
+    strangers: BTreeMap<ConnectionId, mpsc::Sender<ToPeer>>,
+    customers: Customers,
+    /// Who was told to go, the latest last.
+    refusals: VecDeque<Refusal>,
+    lines: Pace,
 }
 
 impl Clerk {
@@ -96,8 +150,23 @@ impl Clerk {
         address: SocketAddr,
         fresh_after: Option<Instant>,
         inbox: mpsc::WeakSender<Inbox>,
+        port: PortWatch,
     ) -> Self {
-        Self { config, health, secret, address, fresh_after, inbox, desks: BTreeMap::new() }
+        Self {
+            config,
+            health,
+            secret,
+            address,
+            fresh_after,
+            inbox,
+            port,
+            desks: BTreeMap::new(),
+            guests: BTreeMap::new(),
+            strangers: BTreeMap::new(),
+            customers: Customers::default(),
+            refusals: VecDeque::new(),
+            lines: Pace::default(),
+        }
     }
 
     /// Works until the service is dropped; then every line is closed, because its queue is.
@@ -148,36 +217,188 @@ impl Clerk {
     fn handle(&mut self, letter: Inbox) {
         let now = clock::now();
         match letter {
-            Inbox::Opened { run, id, queue } => {
-                let desk = self.desk(&run);
-                desk.lines.insert(id, queue);
-                desk.empty_since = None;
+            Inbox::Opened { run, id, peer, queue } => {
+                self.customers.opened(now, peer);
+                self.guests.insert(id, peer);
+                self.strangers.insert(id, queue);
+                self.seat(&run, id);
             }
-            Inbox::Message { run, id, peer, message } => {
-                if let ToCoordinator::Register(registration, ..) = &*message {
-                    self.meet(&run, peer, registration.info.address);
-                }
-                if let ToCoordinator::Resume(resume) = &*message {
-                    self.meet(&run, peer, resume.registration.info.address);
-                }
-                self.desk(&run).run.handle_message(now, id, peer, *message);
-                self.carry_out(&run);
+            Inbox::Message { run, id, peer, message, share } => {
+                self.listen(now, &run, id, peer, *message);
+                drop(share);
             }
             Inbox::Closed { run, id } => {
-                let desk = self.desk(&run);
+                if let Some(peer) = self.guests.remove(&id) {
+                    self.customers.closed(peer);
+                }
+                self.strangers.remove(&id);
+                let Some(desk) = self.desks.get_mut(&run) else { return };
                 desk.lines.remove(&id);
                 desk.run.handle_closed(now, id);
                 self.carry_out(&run);
             }
             Inbox::Connected { run, token, outcome } => {
-                self.desk(&run).run.handle_connect(now, token, outcome);
+                let Some(desk) = self.desks.get_mut(&run) else { return };
+                desk.run.handle_connect(now, token, outcome);
                 self.carry_out(&run);
             }
             Inbox::Status(run, answer) => {
-                let status = self.desks.get(&run).map(|desk| desk.run.status(now).to_json());
+                let status = self.desks.get(&run).map(|desk| self.describe(now, &run, &desk.run));
                 let _ = answer.send(status);
             }
         }
+    }
+
+    fn listen(&mut self, now: Instant, run: &RunId, id: ConnectionId, peer: PeerId, message: ToCoordinator) {
+        let (address, term) = match &message {
+            ToCoordinator::AskStatus => return self.answer(now, run, id, peer),
+            ToCoordinator::Register(registration, _, term) => (Some(registration.info.address), *term),
+            ToCoordinator::Resume(resume) => (Some(resume.registration.info.address), resume.term),
+            _ => (None, 0),
+        };
+        if let Some(address) = address {
+            let registers = matches!(message, ToCoordinator::Register(..));
+            if let Err(text) = self.admit(now, run, peer, registers) {
+                return self.turn_away(now, run, id, peer, (KickReason::Limit, text, term));
+            }
+            self.desk(run);
+            self.meet(run, peer, address);
+        }
+        self.seat(run, id);
+        let Some(desk) = self.desks.get_mut(run) else {
+            let text = "not a peer of this run any more: connect again".to_owned();
+            return self.turn_away(now, run, id, peer, (KickReason::Evicted, text, term));
+        };
+        desk.run.handle_message(now, id, peer, message);
+        self.carry_out(run);
+    }
+
+    /// Whether there is room for this peer in this run (rule 39).
+    fn admit(&mut self, now: Instant, run: &RunId, peer: PeerId, registers: bool) -> Result<(), String> {
+        self.customers.may_speak(peer)?;
+        if registers {
+            self.customers.may_register(now, peer)?;
+        }
+        let others = self.desks.iter().filter(|(other, desk)| *other != run && desk.run.knows(peer)).count();
+        if others >= RUNS_PER_PEER_MAX {
+            let peer = peer.short();
+            return Err(format!(
+                "peer {peer} is in {others} runs, the limit is {RUNS_PER_PEER_MAX}: leave one of them, or give \
+                 every process a PeerId of its own"
+            ));
+        }
+        if !self.desks.contains_key(run) && self.desks.len() >= RUNS_MAX && !self.forget_an_empty_run() {
+            return Err(format!(
+                "this coordinator serves {RUNS_MAX} runs, which is its limit: wait until one of them has ended, \
+                 or start another coordinator for run {run}"
+            ));
+        }
+        Ok(())
+    }
+
+    /// Forgets the run that nobody is in for longest; false if there is none.
+    fn forget_an_empty_run(&mut self) -> bool {
+        let is_empty = |desk: &Desk| desk.run.is_empty() && desk.lines.is_empty();
+        let empty = self.desks.iter().filter(|(_, desk)| is_empty(desk));
+        let longest = empty.min_by_key(|(_, desk)| (desk.empty_since.is_none(), desk.empty_since));
+        let longest = longest.map(|(run, _)| run.clone());
+        longest.is_some_and(|run| self.desks.remove(&run).is_some())
+    }
+
+    /// Gives a line to the desk of its run, if there is one.
+    fn seat(&mut self, run: &RunId, id: ConnectionId) {
+        if let Some(desk) = self.desks.get_mut(run)
+            && let Some(line) = self.strangers.remove(&id)
+        {
+            desk.lines.insert(id, line);
+            desk.empty_since = None;
+        }
+    }
+
+    /// Tells a connection why it is refused, under a term that its peer obeys, and closes it.
+    fn turn_away(
+        &mut self,
+        now: Instant,
+        run: &RunId,
+        id: ConnectionId,
+        peer: PeerId,
+        (reason, text, term): (KickReason, String, Term),
+    ) {
+        let known = self.desks.get_mut(run).and_then(|desk| desk.lines.remove(&id));
+        if let Some(line) = known.or_else(|| self.strangers.remove(&id)) {
+            let _ = line.try_send(ToPeer::Kicked { reason, text: text.clone(), term });
+        }
+        self.remember(now, run, peer, text);
+    }
+
+    fn remember(&mut self, now: Instant, run: &RunId, peer: PeerId, text: String) {
+        if self.refusals.len() >= REFUSALS_MAX {
+            self.refusals.pop_front();
+        }
+        let text = printable(&text).into_owned();
+        if self.lines.take(now, LINES_BURST, LINE_EVERY).is_ok() {
+            tracing::warn!(%run, peer = %peer.short(), "told a peer to go: {text}");
+        }
+        self.refusals.push_back(Refusal { run: run.clone(), peer, text, at: now });
+    }
+
+    /// Answers a question about the status.
+    fn answer(&mut self, now: Instant, run: &RunId, id: ConnectionId, peer: PeerId) {
+        let asked = self.customers.may_speak(peer).and_then(|()| self.customers.may_ask(now, peer));
+        let text = match asked {
+            // Our own words: nothing in them needs to be escaped.
+            Err(refusal) => format!("{{\"error\":\"{refusal}\"}}"),
+            Ok(()) => self.status(now, run),
+        };
+        let desk = self.desks.get(run).and_then(|desk| desk.lines.get(&id));
+        let Some(line) = desk.or_else(|| self.strangers.get(&id)) else { return };
+        // Who does not read its answers gets no more of them.
+        if line.max_capacity() - line.capacity() < STATUS_QUEUE_MAX {
+            let _ = line.try_send(ToPeer::Status(text));
+        }
+    }
+
+    fn status(&mut self, now: Instant, run: &RunId) -> String {
+        let Some(desk) = self.desks.get(run) else {
+            return self.describe(now, run, &Run::new(self.config.clone()));
+        };
+        if let Some((_, text)) = desk.status.as_ref().filter(|(at, _)| now.since(*at) < STATUS_AGE_MAX) {
+            return text.clone();
+        }
+        let text = self.describe(now, run, &desk.run);
+        if let Some(desk) = self.desks.get_mut(run) {
+            desk.status = Some((now, text.clone()));
+        }
+        text
+    }
+
+    fn describe(&self, now: Instant, run: &RunId, machine: &Run) -> String {
+        let seconds = |ago: Duration| (ago.as_secs_f64() * 1_000.0).round() / 1_000.0;
+        let of_run = self.refusals.iter().rev().filter(|refusal| refusal.run == *run);
+        let kicked = of_run.take(STATUS_REFUSALS_MAX).map(|refusal| KickStatus {
+            peer: refusal.peer.to_string(),
+            text: refusal.text.clone(),
+            seconds_ago: seconds(now.since(refusal.at)),
+        });
+        let counters = self.port.counters();
+        let recent =
+            self.port.recent_refusals(STATUS_REFUSALS_MAX).into_iter().map(|refused| RefusalStatus {
+                source: refused.source.to_string(),
+                cause: refused.cause,
+                times: refused.times,
+                seconds_ago: seconds(refused.ago),
+            });
+        let port = PortStatus {
+            accepted: counters.accepted(),
+            authenticated: counters.authenticated(),
+            hung_up: counters.hung_up(),
+            accept_errors: counters.accept_errors(),
+            handshakes: counters.handshakes(),
+            streams: self.port.streams() as u64,
+            refused: counters.refused_by_cause().into_iter().map(|(word, n)| (word.to_owned(), n)).collect(),
+            recent: recent.collect(),
+        };
+        machine.status(now).with_doors(port, kicked.collect()).to_json()
     }
 
     fn desk(&mut self, run: &RunId) -> &mut Desk {
@@ -192,6 +413,7 @@ impl Clerk {
                 membership: None,
                 met: BTreeSet::new(),
                 empty_since: None,
+                status: None,
             }
         })
     }
@@ -230,6 +452,8 @@ impl Clerk {
         for run in runs {
             let Some(desk) = self.desks.get_mut(&run) else { continue };
             desk.pass_on_health(now);
+            // Of those who came and went before they were admitted nobody tells us.
+            desk.met.retain(|peer| desk.run.knows(*peer));
             let idle = desk.run.is_empty() && desk.lines.is_empty();
             let since = *desk.empty_since.get_or_insert_with(std::time::Instant::now);
             if !idle {
@@ -244,9 +468,15 @@ impl Clerk {
 
     fn carry_out(&mut self, run: &RunId) {
         let Some(desk) = self.desks.get_mut(run) else { return };
+        let mut told_to_go = Vec::new();
         while let Some(action) = desk.run.poll_action() {
             match action {
-                Action::Send(id, message) => desk.send(id, message),
+                Action::Send(id, message) => {
+                    if let (ToPeer::Kicked { text, .. }, Some(peer)) = (&message, self.guests.get(&id)) {
+                        told_to_go.push((*peer, text.clone()));
+                    }
+                    desk.send(id, message);
+                }
                 Action::SendAll(ids, message) => {
                     for id in ids {
                         desk.send(id, message.clone());
@@ -274,8 +504,16 @@ impl Clerk {
                         member.evict(peer);
                     }
                 }
+                Action::Note(Note::Lost(peer, reason)) if reason != LossReason::Left => {
+                    if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
+                        tracing::warn!(%run, peer = %peer.short(), "lost a peer: {reason}");
+                    }
+                }
                 Action::Note(note) => tracing::info!(%run, ?note, "run"),
             }
+        }
+        for (peer, text) in told_to_go {
+            self.remember(clock::now(), run, peer, text);
         }
     }
 }

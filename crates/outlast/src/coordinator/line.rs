@@ -6,9 +6,10 @@ use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
-use tokio::sync::mpsc;
+use tokio::sync::{Semaphore, mpsc};
 
 /// How long the hello may take.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -16,6 +17,10 @@ const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
 const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
 /// How long the words are listened to that a peer said before it closed; they are here already.
 const LAST_WORDS: Duration = Duration::from_secs(1);
+/// How long a connection may take to say what it is for: ours say it at once.
+const FIRST_WORDS: Duration = Duration::from_secs(10);
+/// Letters of one connection that wait for the clerk: one that says much waits for itself, not others for it.
+const LETTERS_MAX: usize = 64;
 /// Messages that wait for a slow peer.
 const QUEUE_MAX: usize = 4_096;
 
@@ -30,13 +35,18 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
     };
     let (id, peer) = (ConnectionId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
     let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
-    if inbox.send(Inbox::Opened { run: run.clone(), id, queue }).await.is_err() {
+    if inbox.send(Inbox::Opened { run: run.clone(), id, peer, queue }).await.is_err() {
         return;
     }
     let frames = &mut greeted.frames;
+    let desk = Desk { run, id, peer, inbox, share: Arc::new(Semaphore::new(LETTERS_MAX)) };
+    let silence = tokio::time::sleep(FIRST_WORDS);
+    tokio::pin!(silence);
+    let mut spoke = false;
     loop {
         tokio::select! {
             biased;
+            () = &mut silence, if !spoke => break,
             message = outbound.recv() => {
                 let Some(first) = message else { break };
                 if write(frames, first, &mut outbound).await {
@@ -44,12 +54,17 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
                 }
                 // A peer that left has closed its end, and its goodbye may lie unread before that.
                 let _ = tokio::time::timeout(LAST_WORDS, async {
-                    while pass_on(frames.next().await, &run, id, peer, &inbox).await {}
+                    while desk.pass_on(frames.next().await).await {}
                 })
                 .await;
                 break;
             }
-            frame = frames.next() => if !pass_on(frame, &run, id, peer, &inbox).await { break },
+            frame = frames.next() => {
+                spoke = true;
+                if !desk.pass_on(frame).await {
+                    break;
+                }
+            }
         }
     }
     // What was said before is still worth saying.
@@ -59,27 +74,33 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
         }
     }
     let _ = tokio::time::timeout(WRITE_TIMEOUT, frames.finish()).await;
-    let _ = inbox.send(Inbox::Closed { run, id }).await;
+    let _ = desk.inbox.send(Inbox::Closed { run: desk.run, id }).await;
 }
 
-/// Hands what the peer sent to the clerk. False if nothing more is to be expected.
-async fn pass_on<E>(
-    frame: Result<Option<Vec<u8>>, E>,
-    run: &RunId,
+/// Where the letters of one connection go.
+struct Desk {
+    run: RunId,
     id: ConnectionId,
     peer: PeerId,
-    inbox: &mpsc::Sender<Inbox>,
-) -> bool {
-    let Ok(Some(bytes)) = frame else { return false };
-    match decode::<ToCoordinator>(&bytes) {
-        Ok(message) => {
-            let letter = Inbox::Message { run: run.clone(), id, peer, message: Box::new(message) };
-            inbox.send(letter).await.is_ok()
-        }
-        Err(error) => {
-            tracing::warn!(%peer, %error, "a peer sent what is no message");
-            false
-        }
+    inbox: mpsc::Sender<Inbox>,
+    share: Arc<Semaphore>,
+}
+
+impl Desk {
+    /// Hands what the peer sent to the clerk. False if nothing more is to be expected.
+    async fn pass_on<E>(&self, frame: Result<Option<Vec<u8>>, E>) -> bool {
+        let Ok(Some(bytes)) = frame else { return false };
+        let message = match decode::<ToCoordinator>(&bytes) {
+            Ok(message) => Box::new(message),
+            Err(error) => {
+                tracing::warn!(peer = %self.peer, %error, "a peer sent what is no message");
+                return false;
+            }
+        };
+        // An error means that the semaphore is closed, and nobody closes it.
+        let Ok(share) = Arc::clone(&self.share).acquire_owned().await else { return false };
+        let (run, id, peer) = (self.run.clone(), self.id, self.peer);
+        self.inbox.send(Inbox::Message { run, id, peer, message, share }).await.is_ok()
     }
 }
 

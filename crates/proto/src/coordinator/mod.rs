@@ -42,4 +42,4 @@ mod topology;
 pub use config::Config;
 pub use peers::Sign;
 pub use run::{Action, ConnectionId, Counters, Note, Run};
-pub use status::Status;
+pub use status::{KickStatus, PortStatus, RefusalStatus, Status};

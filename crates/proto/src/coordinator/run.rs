@@ -330,6 +330,11 @@ impl Run {
         self.peers.len() + self.connections.len() + self.knocks.len() + self.timers.len() + groups + held
     }
 
+    /// Whether that peer is registered or a member.
+    pub fn knows(&self, peer: PeerId) -> bool {
+        self.peers.contains_key(&peer)
+    }
+
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()

@@ -7,6 +7,7 @@ use crate::collective::{Group, Scope};
 use crate::limits::{NAMED_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
 use serde::Serialize;
+use std::collections::BTreeMap;
 
 /// How a run stands. Ages are in seconds.
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -25,6 +26,55 @@ pub struct Status {
     aborts: u64,
     evictions: u64,
     kicks: u64,
+    /// Who was kicked or refused lately, the latest first.
+    kicked: Vec<KickStatus>,
+    /// What came to the coordinator's port, for all runs together; none where nobody counts.
+    port: Option<PortStatus>,
+}
+
+/// A peer that was kicked, or a connection that was refused with a reason.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct KickStatus {
+    /// Its id.
+    pub peer: String,
+    /// What it was told.
+    pub text: String,
+    /// How long ago.
+    pub seconds_ago: f64,
+}
+
+/// What came to a port since it is served.
+#[derive(Clone, Debug, Default, PartialEq, Serialize)]
+pub struct PortStatus {
+    /// Connections that were accepted.
+    pub accepted: u64,
+    /// Connections whose other end proved itself.
+    pub authenticated: u64,
+    /// Connections that the other side closed without a word: kernel evidence (rule 22), and port scans.
+    pub hung_up: u64,
+    /// Times that accepting failed, for want of descriptors for example.
+    pub accept_errors: u64,
+    /// Handshakes that are under way now.
+    pub handshakes: u64,
+    /// Streams that are open now.
+    pub streams: u64,
+    /// Refused connections by cause.
+    pub refused: BTreeMap<String, u64>,
+    /// Sources that were refused lately, the latest first.
+    pub recent: Vec<RefusalStatus>,
+}
+
+/// A source that was refused.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RefusalStatus {
+    /// Its address.
+    pub source: String,
+    /// A cause.
+    pub cause: String,
+    /// How often.
+    pub times: u64,
+    /// How long ago the last time was.
+    pub seconds_ago: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -67,6 +117,14 @@ struct CollectiveStatus {
 }
 
 impl Status {
+    /// With what the machine cannot know: what came to the port, and whom the driver refused itself.
+    #[must_use]
+    pub fn with_doors(mut self, port: PortStatus, kicked: Vec<KickStatus>) -> Self {
+        self.port = Some(port);
+        self.kicked = kicked;
+        self
+    }
+
     /// The status as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
@@ -171,6 +229,8 @@ impl Run {
             aborts: self.counters.aborts,
             evictions: self.counters.evictions,
             kicks: self.counters.kicks,
+            kicked: Vec::new(),
+            port: None,
         }
     }
 
