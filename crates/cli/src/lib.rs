@@ -5,6 +5,7 @@
 
 mod commands;
 mod exit;
+mod log;
 
 pub use exit::ExitCode;
 
@@ -64,6 +65,10 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
             return if answer.use_stderr() { ExitCode::from(USAGE) } else { ExitCode::SUCCESS };
         }
     };
+    // A table that fills the screen has no room for a log.
+    if !matches!(&cli.command, Command::Members(args) if commands::members::is_live(args)) {
+        log::to_stderr();
+    }
     let outcome: anyhow::Result<ExitCode> = match cli.command {
         Command::Coordinator(args) => commands::coordinator::run(&args),
         Command::Status(args) => commands::status::run(&args),

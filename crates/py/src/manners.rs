@@ -108,7 +108,9 @@ pub(crate) fn log_if_asked() {
     let Some(filter) = std::env::var("OUTLAST_LOG").ok().filter(|filter| !filter.is_empty()) else { return };
     let filter = tracing_subscriber::EnvFilter::new(filter);
     // Somebody else in this process may have set one: then theirs is used.
-    let _ = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr).try_init();
+    let log = tracing_subscriber::fmt().with_env_filter(filter).with_writer(std::io::stderr);
+    // Colours are for terminals only: in a file they would be noise.
+    let _ = log.with_ansi(std::io::IsTerminal::is_terminal(&std::io::stderr())).try_init();
 }
 
 /// Runs when the interpreter ends: everybody says goodbye, and nothing writes into Python's memory any more.

@@ -45,6 +45,7 @@ pub(crate) struct Args {
 
 /// Serves until it is told to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    outlast::port::raise_files_max();
     let stop = StopSignal::install()?;
     let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), false)?;
     let mut builder = Coordinator::builder()

@@ -12,6 +12,7 @@ mod table;
 pub(crate) use options::{Args, PresetName, duration};
 
 use super::group_secret::{GroupSecret, HandOver};
+use super::json;
 use super::stop::StopSignal;
 use crate::ExitCode;
 use anyhow::Context as _;
@@ -26,12 +27,13 @@ const GLANCE: Duration = Duration::from_millis(100);
 
 /// Runs the daemon until it is told to stop.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
+    outlast::port::raise_files_max();
     let stop = StopSignal::install()?;
     let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), !args.join.is_empty())?;
     let membership = args.builder(secret.secret().clone()).start()?;
     let hand_over = secret.hand_over("members", membership.address())?;
     let join = args.join_command(membership.address(), &hand_over);
-    let live = std::io::stdout().is_terminal() && !args.json && !args.plain;
+    let live = is_live(args);
     announce(&membership, args, &join, &hand_over)?;
     if live {
         screen::run(&membership, args, &join, stop)?;
@@ -49,6 +51,11 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         let _ = print_line("left the group");
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Whether a table fills the screen.
+pub(crate) fn is_live(args: &Args) -> bool {
+    std::io::stdout().is_terminal() && !args.json && !args.plain
 }
 
 /// The first lines: where we are, and what to type elsewhere to join.
@@ -91,7 +98,7 @@ fn print_events(membership: &Membership, args: &Args, stop: StopSignal) -> anyho
 /// Prints one line and hands it on at once: whoever reads a pipe wants the event now.
 fn print_line(line: &str) -> anyhow::Result<()> {
     let mut out = std::io::stdout().lock();
-    writeln!(out, "{line}")?;
+    out.write_all(json::printable_line(line).as_bytes())?;
     out.flush()?;
     Ok(())
 }

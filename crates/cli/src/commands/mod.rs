@@ -3,6 +3,7 @@
 pub(crate) mod bench;
 pub(crate) mod coordinator;
 mod group_secret;
+mod json;
 pub(crate) mod lab;
 pub(crate) mod members;
 pub(crate) mod secret;

@@ -5,12 +5,14 @@
 
 mod table;
 
+use super::json;
 use super::stop::StopSignal;
 use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::coordinator::{self, DEFAULT_PORT};
 use outlast::membership::RunId;
 use outlast::security::RunSecret;
+use outlast::text::printable;
 use std::io::{IsTerminal as _, Write as _};
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -65,10 +67,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     loop {
         let asked = Instant::now();
         let text = match coordinator::ask_status(&args.coordinator, &secret, &args.run_id, PATIENCE) {
-            Ok(answer) if args.json => answer + "\n",
+            Ok(answer) if args.json => json::printable_line(&answer),
             Ok(answer) => {
-                let status = serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
-                table::render(&args.run_id, &args.coordinator, &status)
+                let status: serde_json::Value =
+                    serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
+                if let Some(refusal) = status["error"].as_str() {
+                    format!("outlast: the coordinator does not answer: {}\n", printable(refusal))
+                } else {
+                    table::render(&args.run_id, &args.coordinator, &status)
+                }
             }
             // On a screen that is cleared it must be part of what is shown.
             Err(error) if clear => format!("outlast: {error}; looking again\n"),

@@ -1,5 +1,6 @@
 //! Labs as tables for people and as JSON for programs.
 
+use outlast::text::printable;
 use outlast_lab::control::{HostStatus, LinkStatus, Status};
 use outlast_lab::registry::Found;
 use outlast_lab::{Answer, Refusal, Rule};
@@ -9,7 +10,7 @@ use serde_json::{Value, json};
 pub(super) fn lab(status: &Status, all_links: bool) {
     println!(
         "lab {}   {} hosts   mtu {}   process {}",
-        status.name,
+        printable(&status.name),
         status.hosts.len(),
         status.mtu,
         status.pid
@@ -59,7 +60,7 @@ pub(super) fn other(found: &Found) {
         (None, true) => "coming up".to_owned(),
         (_, false) => format!("left behind; `outlast lab down {}` removes it", found.name),
     };
-    println!("lab {}   {rest}", found.name);
+    println!("lab {}   {}", printable(&found.name), printable(&rest));
 }
 
 /// Everything, for programs. `state` is `up` (takes commands), `silent` (should take commands and does not
@@ -144,6 +145,6 @@ fn table<const N: usize>(rows: &[[String; N]]) {
     for row in rows {
         let cells: Vec<String> =
             row.iter().zip(&widths).map(|(cell, width)| format!("{cell:<width$}")).collect();
-        println!("{}", cells.join("  ").trim_end());
+        println!("{}", printable(cells.join("  ").trim_end()));
     }
 }

@@ -5,6 +5,7 @@
 
 use super::report::{event_text, path_word};
 use outlast::membership::{Counters, Health, Instant, Member, TimedEvent};
+use outlast::text::printable;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style, Stylize};
@@ -165,7 +166,8 @@ fn draw_active(frame: &mut Frame<'_>, area: Rect, view: &View) {
     });
     let rows = members.iter().map(|member| {
         let own = member.info.id.to_string() == view.own_id;
-        let name = if own { format!("{} (this)", member.info.name) } else { member.info.name.clone() };
+        let name = printable(&member.info.name).into_owned();
+        let name = if own { format!("{name} (this)") } else { name };
         let (text, colour) = health_cell(member, view.now);
         let trip = if own { "-".to_owned() } else { member.round_trip.map_or("..".to_owned(), milliseconds) };
         Row::new([
@@ -197,7 +199,7 @@ fn draw_failed(frame: &mut Frame<'_>, area: Rect, view: &View) {
     let rows = members.iter().map(|member| {
         let (text, colour) = health_cell(member, view.now);
         Row::new([
-            Cell::from(member.info.name.clone()),
+            Cell::from(printable(&member.info.name).into_owned()),
             Cell::from(member.info.id.short()),
             Cell::from(member.info.address.to_string()),
             Cell::from(text).style(Style::new().fg(colour)),

@@ -1,6 +1,7 @@
 //! The coordinator's answer, for people.
 
 use outlast::membership::RunId;
+use outlast::text::printable;
 use serde_json::Value;
 use std::fmt::Write as _;
 
@@ -45,7 +46,49 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
     for sentence in waiting {
         let _ = writeln!(text, "{}", word(sentence));
     }
+    doors(&mut text, status);
     text
+}
+
+/// Who was told to go, and who was not let in; nothing if nobody was.
+fn doors(text: &mut String, status: &Value) {
+    let kicked = list(&status["kicked"]);
+    if !kicked.is_empty() {
+        text.push_str("\ntold to go:\n");
+    }
+    for kick in kicked {
+        let (peer, ago) = (word(&kick["peer"]), seconds(&kick["seconds_ago"]));
+        let _ = writeln!(
+            text,
+            "  {ago} ago, {}: {}",
+            peer.chars().take(8).collect::<String>(),
+            word(&kick["text"])
+        );
+    }
+    let port = &status["port"];
+    let Some(refused) = port["refused"].as_object().filter(|refused| !refused.is_empty()) else { return };
+    let causes: Vec<_> = refused
+        .iter()
+        .map(|(cause, count)| format!("{} {count}", printable(cause).replace('_', " ")))
+        .collect();
+    let number = |field: &str| port[field].as_u64().unwrap_or(0);
+    let _ = writeln!(
+        text,
+        "\nat the port: {} connections, {} of members, {} closed without a word; refused: {}",
+        number("accepted"),
+        number("authenticated"),
+        number("hung_up"),
+        causes.join(", ")
+    );
+    for source in list(&port["recent"]) {
+        let (ago, times) = (seconds(&source["seconds_ago"]), word(&source["times"]));
+        let _ = writeln!(
+            text,
+            "  {ago} ago, {} ({times} times): {}",
+            word(&source["source"]),
+            word(&source["cause"])
+        );
+    }
 }
 
 fn list(value: &Value) -> &[Value] {
@@ -55,7 +98,8 @@ fn list(value: &Value) -> &[Value] {
 fn word(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => text.clone(),
+        // Others chose these words, and a terminal obeys what it is shown.
+        Value::String(text) => printable(text).into_owned(),
         other => other.to_string(),
     }
 }
@@ -138,6 +182,40 @@ mod tests {
         assert!(lines[4].contains("stalled") && lines[4].contains("Idle for 1.2 s"), "{text}");
         assert!(!text.contains("NOT encrypted"), "{text}");
         assert!(text.contains("a -> b") && text.contains("waits since 0.5 s for b"), "{text}");
+    }
+
+    #[test]
+    fn who_was_refused_and_why_is_shown() {
+        let status = serde_json::json!({
+            "kicked": [{"peer": "aabbccddeeff", "text": "this coordinator serves 128 runs", "seconds_ago": 2.0}],
+            "port": {"accepted": 1000, "authenticated": 3, "hung_up": 7, "refused": {"timed_out": 990},
+                     "recent": [{"source": "10.0.0.9", "cause": "the handshake did not finish in time",
+                                 "times": 990, "seconds_ago": 0.25}]},
+        });
+        let text = render(&"default".parse().unwrap(), "127.0.0.1:1", &status);
+        assert!(text.contains("2.0 s ago, aabbccdd: this coordinator serves 128 runs"), "{text}");
+        assert!(text.contains("1000 connections, 3 of members") && text.contains("timed out 990"), "{text}");
+        assert!(text.contains("10.0.0.9 (990 times): the handshake did not"), "{text}");
+    }
+
+    #[test]
+    fn what_others_wrote_cannot_paint_the_terminal() {
+        let hostile = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[31mp1\nrank 0 p9\u{9b}2J\u{202e}";
+        let status = serde_json::json!({
+            "peers": [{"id": hostile, "name": hostile, "group": 0, "rank": 0, "phase": hostile, "state": hostile,
+                       "health": hostile, "last_call": hostile, "last_call_seconds": 0.5}],
+            "groups": [{"group": 0, "epoch": 4, "world_size": 2, "ring": [hostile], "broken_links": [[hostile, hostile]]}],
+            "waiting": [hostile],
+            "kicked": [{"peer": "a", "text": hostile}],
+            "port": {"refused": {"\u{1b}[2J": 1}, "recent": [{"source": hostile, "cause": hostile}]},
+        });
+        let text = render(&"default".parse().unwrap(), "127.0.0.1:1", &status);
+        let odd = text.lines().find_map(outlast::text::first_unprintable);
+        assert_eq!(
+            (odd, text.lines().filter(|line| line.starts_with("rank")).count()),
+            (None, 0),
+            "{text:?}"
+        );
     }
 
     #[test]
