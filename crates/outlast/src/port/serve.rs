@@ -200,7 +200,10 @@ impl Doorman {
                 Ok((stream, address)) => {
                     pause = ACCEPT_PAUSE_MIN;
                     self.counters.count_accepted();
-                    self.receive(stream, address);
+                    if self.receive(stream, address) {
+                        // Whoever gave way holds its descriptor until its task is dropped: that comes first.
+                        tokio::task::yield_now().await;
+                    }
                 }
                 // The connection was gone before we took it; the next one may be fine.
                 Err(error) if is_about_one_connection(&error) => self.counters.count_accept_error(),
@@ -218,7 +221,8 @@ impl Doorman {
         }
     }
 
-    fn receive(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) {
+    /// Gives a connection a place; whether somebody had to give way.
+    fn receive(self: &Arc<Self>, stream: TcpStream, address: SocketAddr) -> bool {
         let source = Source::of(address.ip());
         let is_known = self.known.contains(source);
         let displaced = {
@@ -230,11 +234,11 @@ impl Doorman {
             self.counters.set_handshakes(under_way.places.len());
             displaced.and_then(|(ticket, cause)| Some((under_way.tasks.remove(&ticket)?, cause)))
         };
-        if let Some(((task, whose), cause)) = displaced {
-            // Its stream is closed when the task is dropped.
-            task.abort();
-            self.refuse(whose, &cause);
-        }
+        let Some(((task, whose), cause)) = displaced else { return false };
+        // Its stream is closed when the task is dropped.
+        task.abort();
+        self.refuse(whose, &cause);
+        true
     }
 
     /// Descriptors are short: whoever says nothing gives his back.
