@@ -28,8 +28,6 @@ const EMPTY_RUN_LIFE: Duration = Duration::from_mins(10);
 
 /// How old an answer about the status may be.
 const STATUS_AGE_MAX: Duration = Duration::from_millis(50);
-/// Messages that may wait for whoever asks for one more status: these are large.
-const STATUS_QUEUE_MAX: usize = 16;
 /// Refusals that are remembered, for all runs together.
 const REFUSALS_MAX: usize = 256;
 /// Lines about kicks and losses in quick succession, and the time until there may be one more.
@@ -352,10 +350,8 @@ impl Clerk {
         };
         let desk = self.desks.get(run).and_then(|desk| desk.lines.get(&id));
         let Some(line) = desk.or_else(|| self.strangers.get(&id)) else { return };
-        // Who does not read its answers gets no more of them.
-        if line.max_capacity() - line.capacity() < STATUS_QUEUE_MAX {
-            let _ = line.try_send(ToPeer::Status(text));
-        }
+        // Who does not read its answers is not read any more either: no more than its letters wait here.
+        let _ = line.try_send(ToPeer::Status(text));
     }
 
     fn status(&mut self, now: Instant, run: &RunId) -> String {
