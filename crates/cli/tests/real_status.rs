@@ -17,7 +17,9 @@ use std::time::{Duration, Instant};
 fn outlast(folder: &Path) -> Command {
     let mut command = Command::cargo_bin("outlast").unwrap();
     command.env("XDG_RUNTIME_DIR", folder);
-    for name in ["OUTLAST_SECRET", "OUTLAST_SECRET_FILE", "OUTLAST_COORDINATOR", "OUTLAST_RUN_ID"] {
+    for name in
+        ["OUTLAST_SECRET", "OUTLAST_SECRET_FILE", "OUTLAST_COORDINATOR", "OUTLAST_RUN_ID", "OUTLAST_LOG"]
+    {
         command.env_remove(name);
     }
     command
@@ -31,9 +33,13 @@ struct Service {
 
 impl Service {
     fn start(folder: &Path) -> Self {
+        Self::start_with_log(folder, Stdio::inherit())
+    }
+
+    fn start_with_log(folder: &Path, log: Stdio) -> Self {
         let mut command = outlast(folder);
         command.args(["coordinator", "--listen", "127.0.0.1:0", "--preset", "local"]);
-        let mut process = command.stdout(Stdio::piped()).spawn().unwrap();
+        let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
         let usage = lines.into_iter().find(|line| line.starts_with("peers use:")).expect("how to use it");
         let after = |name: &str| {
@@ -98,6 +104,39 @@ fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
     let gone = service.status(folder.path(), &[]);
     assert_eq!(gone.status.code(), Some(69), "{gone:?}");
     assert!(String::from_utf8(gone.stderr).unwrap().contains(&service.address), "it names what it asked");
+}
+
+/// A flood was to be seen only by whoever asked for a log beforehand.
+#[test]
+fn strangers_are_told_of_without_being_asked() {
+    use std::io::{Read as _, Write as _};
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("coordinator.log");
+    let service = Service::start_with_log(folder.path(), std::fs::File::create(&path).unwrap().into());
+    for _ in 0..3 {
+        let mut stranger = std::net::TcpStream::connect(&service.address).unwrap();
+        stranger.write_all(b"GET / HTTP/1.1\r\n\r\n").unwrap();
+        // Until it hangs up.
+        let _ = stranger.read_to_end(&mut Vec::new());
+    }
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let log = loop {
+        let log = std::fs::read_to_string(&path).unwrap();
+        if log.contains("refused a connection") {
+            break log;
+        }
+        assert!(Instant::now() < deadline, "never told: {log:?}");
+        std::thread::sleep(Duration::from_millis(20));
+    };
+    assert!(log.contains("WARN") && log.contains("not a TLS 1.3 handshake"), "{log}");
+    assert!(!log.contains('\x1b'), "no colours in a file: {log:?}");
+    assert_eq!(log.lines().count(), 1, "one line for all of them: {log}");
+
+    let text = String::from_utf8(service.status(folder.path(), &[]).stdout).unwrap();
+    assert!(text.contains("refused: not tls 3") && text.contains("127.0.0.1 (3 times)"), "{text}");
+    let json = service.status(folder.path(), &["--json"]).stdout;
+    let json: serde_json::Value = serde_json::from_slice(&json).unwrap();
+    assert_eq!(json["port"]["refused"]["not_tls"], 3, "{json}");
 }
 
 #[test]

@@ -66,16 +66,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let clear = args.watch && !args.json && std::io::stdout().is_terminal();
     loop {
         let asked = Instant::now();
-        let text = match coordinator::ask_status(&args.coordinator, &secret, &args.run_id, PATIENCE) {
+        let answer = coordinator::ask_status(&args.coordinator, &secret, &args.run_id, PATIENCE);
+        let text = match answer.map_err(anyhow::Error::from).and_then(unless_refused) {
             Ok(answer) if args.json => json::printable_line(&answer),
             Ok(answer) => {
                 let status: serde_json::Value =
                     serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
-                if let Some(refusal) = status["error"].as_str() {
-                    format!("outlast: the coordinator does not answer: {}\n", printable(refusal))
-                } else {
-                    table::render(&args.run_id, &args.coordinator, &status)
-                }
+                table::render(&args.run_id, &args.coordinator, &status)
             }
             // On a screen that is cleared it must be part of what is shown.
             Err(error) if clear => format!("outlast: {error}; looking again\n"),
@@ -100,5 +97,28 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if !args.watch || stop.is_set() {
             return Ok(ExitCode::SUCCESS);
         }
+    }
+}
+
+/// An error if the coordinator refused to tell, in its words: it names the limit and the remedy.
+fn unless_refused(answer: String) -> anyhow::Result<String> {
+    let refusal = serde_json::from_str::<serde_json::Value>(&answer)
+        .ok()
+        .and_then(|status| status["error"].as_str().map(|text| printable(text).into_owned()));
+    match refusal {
+        Some(text) => Err(anyhow::anyhow!("the coordinator does not tell: {text}")),
+        None => Ok(answer),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_refusal_is_an_error_in_the_coordinators_words() {
+        let error = unless_refused("{\"error\":\"ask again in 0.1 s\\u001b[2J\"}".to_owned()).unwrap_err();
+        assert_eq!(error.to_string(), "the coordinator does not tell: ask again in 0.1 s\\u{1b}[2J");
+        assert_eq!(unless_refused("{\"term\":1}".to_owned()).unwrap(), "{\"term\":1}");
     }
 }
