@@ -71,7 +71,8 @@ pub const TENSORS_MAX: usize = 4_096;
 pub const TAGS_MAX: usize = 1_024;
 /// Members that all scopes which one peer uses list together, so that its resume fits a message.
 pub const SCOPES_MEMBERS_MAX: usize = 16_384;
-/// Verdicts that a peer keeps for calls that its program has not made yet.
+/// Runs of like verdicts that are kept for one (scope, tag): by a peer for calls that its program has not made yet, by
+/// the coordinator for members that are away.
 pub const UNCLAIMED_MAX: usize = 256;
 /// Longest explanation in words.
 pub const TEXT_BYTES_MAX: usize = 2_048;

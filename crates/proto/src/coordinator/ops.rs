@@ -12,6 +12,7 @@ use crate::limits::{CALLS_MAX, NAMED_MAX, TAGS_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict, Waiting};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::mem::discriminant;
 
 /// One member's vote in an attempt.
 #[derive(Clone, Debug)]
@@ -48,6 +49,8 @@ impl Op {
 #[derive(Clone, Debug)]
 struct Kept {
     key: OpKey,
+    /// The first of the attempts, up to `key`, that ended like this one after the other.
+    first: Seq,
     verdict: Verdict,
     unknowing: BTreeSet<PeerId>,
 }
@@ -70,7 +73,21 @@ impl TagState {
 
     /// Keeps a verdict until these have learned it (rule 18).
     pub(super) fn keep(&mut self, key: OpKey, verdict: Verdict, unknowing: &[PeerId]) {
-        self.kept.push_back(Kept { key, verdict, unknowing: unknowing.iter().copied().collect() });
+        let first = key.seq;
+        self.kept.push_back(Kept { key, first, verdict, unknowing: unknowing.iter().copied().collect() });
+    }
+
+    /// Keeps like aborts that the same members do not know as one. Somebody who is away misses one for every call that
+    /// the others make and give up, and being away is no reason to put anybody out before its time (rule 20).
+    fn join_like(&mut self) {
+        let mut joined: VecDeque<Kept> = VecDeque::new();
+        for kept in std::mem::take(&mut self.kept) {
+            match joined.back_mut() {
+                Some(last) if last.is_like(&kept) => (last.key, last.verdict) = (kept.key, kept.verdict),
+                _ => joined.push_back(kept),
+            }
+        }
+        self.kept = joined;
     }
 
     fn drop_known(&mut self) {
@@ -107,7 +124,26 @@ impl TagState {
     /// What a peer that comes back has not learned yet, in order.
     pub(super) fn unlearned(&self, peer: PeerId) -> Vec<(OpKey, Verdict)> {
         let unlearned = self.kept.iter().filter(|kept| kept.unknowing.contains(&peer));
-        unlearned.map(|kept| (kept.key.clone(), kept.verdict.clone())).collect()
+        unlearned.flat_map(Kept::each).collect()
+    }
+}
+
+impl Kept {
+    /// Whether the other follows this one and can be kept with it.
+    fn is_like(&self, next: &Self) -> bool {
+        let reason = |kept: &Self| match &kept.verdict {
+            Verdict::Abort(reason) => Some(discriminant(reason)),
+            Verdict::Commit { .. } => None,
+        };
+        self.key.epoch == next.key.epoch
+            && self.key.seq + 1 == next.first
+            && reason(self).is_some_and(|ours| reason(next) == Some(ours))
+            && self.unknowing == next.unknowing
+    }
+
+    /// The verdicts one by one, oldest first.
+    fn each(&self) -> impl Iterator<Item = (OpKey, Verdict)> {
+        (self.first..=self.key.seq).map(|seq| (OpKey { seq, ..self.key.clone() }, self.verdict.clone()))
     }
 }
 
@@ -390,7 +426,10 @@ impl Run {
         let used_ring = op.calls.iter().any(|call| call.kind.uses_whole_ring());
         tag.next_seq += 1;
         tag.keep(key.clone(), verdict.clone(), &members);
-        // Whoever is away for so long that this much piles up must join anew.
+        if tag.kept.len() > UNCLAIMED_MAX {
+            tag.join_like();
+        }
+        // Whoever is away while this much of different kinds piles up must join anew.
         let overfull = tag.kept.len() > UNCLAIMED_MAX;
         let dropped = if overfull { tag.kept.pop_front() } else { None };
         match verdict {

@@ -109,8 +109,8 @@ impl Session {
     pub(super) fn attempt(&mut self, now: Instant, id: CallId) {
         let Some(call) = self.calls.get_mut(&id).filter(|call| call.stage == Stage::Waiting) else { return };
         let memory = self.tags.entry((call.op.scope.clone(), call.op.tag)).or_default();
-        if let Some(reason) = memory.claim() {
-            call.attempts += 1;
+        if let Some((reason, count)) = memory.claim(call.op.fingerprint.retry) {
+            call.attempts = call.attempts.saturating_add(u32::try_from(count).unwrap_or(u32::MAX));
             return self.aborted(now, id, reason);
         }
         let Some(record) = self.record.clone() else { return };
@@ -306,7 +306,7 @@ impl Session {
                     self.attempt(now, id);
                 }
             }
-            Learned::Overflow | Learned::Impossible => self.end(OutReason::OutcomeUnknown),
+            Learned::Impossible => self.end(OutReason::OutcomeUnknown),
         }
     }
 

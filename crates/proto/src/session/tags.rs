@@ -5,12 +5,18 @@
 //! (rule 8). A call that ended here while it goes on elsewhere leaves its *ghost*: the verdicts on the others'
 //! further attempts are the ghost's, not the next call's. The next call takes the ghost's place: "do it again"
 //! means to join the others in what they are still doing.
+//!
+//! *Bounds.* A program may not call for days while others try and time out, and whoever lives and does not call is
+//! never put out (rule 20). So verdicts that wait for calls are kept as runs, the kind and how many of it, and a run
+//! costs the same however long it is. If even the runs are too many the oldest are merged, so that the number of each
+//! kind stays: as many calls end as ended for the others.
 
 use crate::collective::{GroupEpoch, OpKey, Seq};
 use crate::id::PeerId;
 use crate::limits::{LEARNED_MAX, NAMED_MAX, UNCLAIMED_MAX};
 use crate::wire::control::{AbortReason, LossReason, Verdict};
 use std::collections::VecDeque;
+use std::mem::discriminant;
 
 /// What became of a verdict that arrived.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -21,10 +27,16 @@ pub(super) enum Learned {
     Kept,
     /// The call that it belongs to ended without it, or nobody needs it.
     Dropped,
-    /// More verdicts wait for calls than anybody could still pair up.
-    Overflow,
     /// It cannot be: a commit needs our vote.
     Impossible,
+}
+
+/// Verdicts of one kind, one after the other, that wait for calls.
+#[derive(Clone, Debug)]
+struct Unclaimed {
+    /// The latest.
+    reason: AbortReason,
+    count: u64,
 }
 
 /// One (scope, tag).
@@ -36,7 +48,7 @@ pub(super) struct TagMemory {
     /// The last commit, once it has dropped out of what was learned last: whoever lags can only wait for this
     /// one or a later one, because it must have completed all commits before.
     commit: Option<(OpKey, Verdict)>,
-    unclaimed: VecDeque<AbortReason>,
+    unclaimed: VecDeque<Unclaimed>,
     /// Whether the call that ended here retries elsewhere.
     ghost: Option<bool>,
 }
@@ -82,13 +94,37 @@ impl TagMemory {
                     }
                     return Learned::Dropped;
                 }
-                if self.unclaimed.len() >= UNCLAIMED_MAX {
-                    return Learned::Overflow;
-                }
-                self.unclaimed.push_back(reason.clone());
+                self.leave_for_later(reason.clone());
                 Learned::Kept
             }
         }
+    }
+
+    fn leave_for_later(&mut self, reason: AbortReason) {
+        match self.unclaimed.back_mut() {
+            Some(last) if discriminant(&last.reason) == discriminant(&reason) => {
+                last.count = last.count.saturating_add(1);
+                last.reason = reason;
+            }
+            _ => self.unclaimed.push_back(Unclaimed { reason, count: 1 }),
+        }
+        if self.unclaimed.len() > UNCLAIMED_MAX {
+            self.merge_oldest();
+        }
+    }
+
+    /// Makes two runs of the older half: of verdicts that end a call that retries, and of those that do not. A call
+    /// that retries passes over the latter and one that does not is ended by either, so both meet as many as before.
+    fn merge_oldest(&mut self) {
+        let rest = self.unclaimed.split_off(self.unclaimed.len() / 2);
+        let mut merged: Vec<Unclaimed> = Vec::new();
+        for run in std::mem::replace(&mut self.unclaimed, rest) {
+            match merged.iter_mut().find(|known| ends_call(&known.reason) == ends_call(&run.reason)) {
+                Some(known) => known.count = known.count.saturating_add(run.count),
+                None => merged.push(run),
+            }
+        }
+        merged.into_iter().rev().for_each(|run| self.unclaimed.push_front(run));
     }
 
     /// A call begins: whatever a call before it left unfinished, this one joins in.
@@ -96,14 +132,20 @@ impl TagMemory {
         self.ghost = None;
     }
 
-    /// The verdict that the next call must take, before it may begin an attempt of its own.
-    pub(super) fn claim(&mut self) -> Option<AbortReason> {
-        self.unclaimed.pop_front()
+    /// The verdict that the next call must take, before it may begin an attempt of its own; and how many like it, if
+    /// the call retries and so passes over them.
+    pub(super) fn claim(&mut self, retry: bool) -> Option<(AbortReason, u64)> {
+        let run = self.unclaimed.front_mut()?;
+        let count = if retry && !ends_call(&run.reason) { run.count } else { 1 };
+        run.count -= count;
+        let claimed = (run.reason.clone(), count);
+        self.unclaimed.pop_front_if(|run| run.count == 0);
+        Some(claimed)
     }
 
     /// The broken link that ended a call to come was missed because these were lost.
     pub(super) fn name_lost(&mut self, lost: &[(PeerId, LossReason)]) {
-        self.unclaimed.iter_mut().for_each(|reason| name_lost(reason, lost));
+        self.unclaimed.iter_mut().for_each(|run| name_lost(&mut run.reason, lost));
     }
 
     /// A call ended here that may go on elsewhere.

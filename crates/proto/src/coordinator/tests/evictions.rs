@@ -216,3 +216,22 @@ fn a_group_that_everybody_left_is_forgotten_and_its_numbers_go_on() {
     bench.register(2, 0, 1);
     assert_eq!(bench.epoch(2).unwrap().epoch, 2);
 }
+
+#[test]
+fn the_others_timeouts_put_nobody_out_who_is_away_for_a_while() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.health(2, Sign::Alive { acked: None });
+    bench.close(2);
+    for seq in 0..1_000 {
+        let key = key(1, 0, seq);
+        bench.say(1, ToCoordinator::Initiate { key, fingerprint: call(8), timeout_ms: 0 });
+    }
+    bench.wait(ms(5_000));
+    assert_eq!(bench.lost(), []);
+    bench.resume(2, resume(2, record(1, &[1, 2])));
+    let verdicts = bench.told(2).into_iter().filter_map(|told| match told {
+        ToPeer::Verdict { key, verdict: Verdict::Abort(AbortReason::Timeout(_)) } => Some(key.seq),
+        _ => None,
+    });
+    assert!(verdicts.eq(0..1_000));
+}

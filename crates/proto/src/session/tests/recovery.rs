@@ -463,3 +463,49 @@ fn the_last_commit_is_remembered_however_many_aborts_follow() {
     assert_eq!(learned.last().unwrap().0, key(1, 39));
     assert!(learned.len() <= crate::limits::LEARNED_MAX + 1);
 }
+
+/// One who does not call hears nothing but how the others' calls time out, and is never put out for it (rule 20).
+#[test]
+fn a_program_that_does_not_call_outlives_any_number_of_timeouts_of_the_others() {
+    let mut bench = Bench::of(&[1, 2]);
+    let timeout = || AbortReason::Timeout(Vec::new());
+    for seq in 0..100_000 {
+        bench.abort(key(1, seq), timeout());
+    }
+    assert_eq!(bench.session.out(), None);
+    // Its own calls end as theirs did, one by one, and then it is with them.
+    for _ in 0..100_000 {
+        let call = bench.call(true);
+        assert_eq!(bench.drain(), [fail(call, CallError::Timeout(Vec::new()))]);
+    }
+    bench.call(true);
+    assert_eq!(bench.drain()[0], initiate(key(1, 100_000), true, 10_000));
+}
+
+#[test]
+fn verdicts_that_wait_for_calls_are_few_in_memory_and_all_are_met() {
+    for retry in [true, false] {
+        let mut bench = Bench::of(&[1, 2]);
+        for seq in 0..3_000 {
+            let reason = match seq % 3 {
+                0 => AbortReason::Timeout(Vec::new()),
+                1 => AbortReason::Cancelled { by: id(2) },
+                _ => lost(2),
+            };
+            bench.abort(key(1, seq), reason);
+        }
+        bench.hear(PROCEED);
+        bench.drain();
+        assert_eq!(bench.session.out(), None);
+        // A call that retries is ended by a timeout only, another by anything.
+        let mut ended = 0;
+        loop {
+            bench.call(retry);
+            match &bench.drain()[..] {
+                [Action::Call(_, Command::Finish(Err(_)))] => ended += 1,
+                _ => break,
+            }
+        }
+        assert_eq!(ended, if retry { 1_000 } else { 3_000 });
+    }
+}
