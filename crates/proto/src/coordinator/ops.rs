@@ -273,7 +273,7 @@ impl Run {
         }
         // Rule 4: every member of the roster in the scope, with one fingerprint.
         if op.completes == op.members && op.calls.len() == 1 {
-            let pending = self.newcomers.len() as u32;
+            let pending = self.pending();
             self.write_verdict(key, Verdict::Commit { pending });
         }
     }

@@ -167,6 +167,12 @@ impl Lobby {
         self.newcomers.keys()
     }
 
+    /// Those of one group, and how many members each asks for.
+    pub(super) fn of(&self, group: Group) -> impl Iterator<Item = (PeerId, u32)> {
+        let ours = move |(_, (theirs, _)): &(&PeerId, &(Group, u32))| *theirs == group;
+        self.newcomers.iter().filter(ours).map(|(peer, (_, wants))| (*peer, *wants))
+    }
+
     /// The groups for which anybody waits.
     pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
         self.wanted.keys().copied()

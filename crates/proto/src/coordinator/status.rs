@@ -1,6 +1,5 @@
 //! Who is in, who waits for whom, since when and why: said at any moment, in words.
 
-use super::groups::GroupState;
 use super::peers::Phase;
 use super::run::Run;
 use crate::collective::{Group, Scope};
@@ -132,7 +131,7 @@ impl Status {
 }
 
 /// The first few names, and how many more there are.
-fn some<T>(names: impl Iterator<Item = T>, name: impl Fn(T) -> String) -> Vec<String> {
+pub(super) fn some<T>(names: impl Iterator<Item = T>, name: impl Fn(T) -> String) -> Vec<String> {
     let mut names = names.peekable();
     let mut list: Vec<_> = names.by_ref().take(NAMED_MAX).map(name).collect();
     let more = names.count();
@@ -208,15 +207,7 @@ impl Run {
                 collectives,
             });
         }
-        let newcomers = some(self.newcomers.ids(), name);
-        let silent = |state: &'_ GroupState| {
-            state.roster.iter().filter(|id| !state.voters.contains(id)).copied().collect::<Vec<_>>()
-        };
-        let silent = some(self.groups.values().flat_map(silent), |id| name(&id));
-        if !newcomers.is_empty() && !silent.is_empty() {
-            let (who, whom) = (newcomers.join(", "), silent.join(", "));
-            waiting.push(format!("{who} waits to be admitted until {whom} calls update_topology"));
-        }
+        waiting.extend(self.newcomers_wait(name));
         Status {
             term: self.term,
             run_epoch: self.run_epoch,

@@ -6,6 +6,9 @@
 //! of its members together, when the links are up and it is large enough; until then the votes stand. A voter
 //! that is lost is simply no longer asked. The first deadline to pass ends the vote for its group (rule 6).
 //!
+//! A newcomer may ask for what cannot be had, such as four members where there would be three. A vote could not let it
+//! in, so it is not counted as pending, and no vote waits on its account (rule 10): it waits until others come.
+//!
 //! The votes of a group are numbered. So a member that did not hear how a vote ended, because its connection
 //! broke or the coordinator died in the middle of saying it, is told when it resumes, and does not wait in a
 //! vote that the others have left.
@@ -13,11 +16,21 @@
 use super::groups::GroupState;
 use super::peers::Phase;
 use super::run::{Note, Run};
+use super::status::some;
 use crate::collective::Group;
 use crate::id::PeerId;
+use crate::limits::NAMED_MAX;
 use crate::time::Instant;
 use crate::wire::control::{Rounds, ToPeer};
 use std::collections::BTreeMap;
+
+/// What a vote would make of a group.
+struct Prospect {
+    /// How many would come in.
+    newcomers: usize,
+    /// The most members that any of them asks for.
+    most: u32,
+}
 
 impl Run {
     pub(super) fn vote_topology(&mut self, now: Instant, from: PeerId, min_world: u32, round: u64) {
@@ -66,9 +79,9 @@ impl Run {
         let agrees = |group: &GroupState| {
             group.open_ops == 0 && group.rebuild.is_none() && group.voters.len() == group.roster.len()
         };
-        if self.newcomers.len() == 0 {
+        if self.pending() == 0 {
             // There is nobody to admit: a group's vote is its own affair. The others are not told that anybody
-            // waits, and would not come to vote.
+            // waits, and would not come to vote (rule 10).
             return self.finish_votes(|group| agrees(group) && group.unconfirmed.is_empty());
         }
         // Just after a restart a run of which nobody spoke yet may be an old one.
@@ -85,18 +98,31 @@ impl Run {
         }
     }
 
-    /// The newcomers whose admission makes their group as large as everybody in it asks for. Admitting fewer
-    /// would end nobody's call, and cost an epoch each.
+    /// How many newcomers a vote of all groups would let in, were it held now (rule 10). Who has not voted is taken
+    /// to ask for nothing.
+    pub(super) fn pending(&self) -> u32 {
+        let count = |group: Group| self.prospect(group).map_or(0, |prospect| prospect.newcomers);
+        self.newcomers.groups().map(count).sum::<usize>() as u32
+    }
+
+    /// What a group would be if a vote were held now. None if nobody could come in: admitting fewer than make it as
+    /// large as everybody in it asks for would end nobody's call, and cost an epoch each.
+    fn prospect(&self, group: Group) -> Option<Prospect> {
+        let roster = self.groups.get(&group).map_or(&[][..], |state| &state.roster);
+        // Whoever asks for more than there would be waits outside.
+        let (size, most) = self.newcomers.prospect(group, roster.len());
+        let content = |id: &PeerId| {
+            self.peers.get(id).and_then(|peer| peer.vote).is_none_or(|wants| wants as usize <= size)
+        };
+        let newcomers = size - roster.len();
+        (newcomers > 0 && roster.iter().all(content)).then_some(Prospect { newcomers, most })
+    }
+
+    /// The newcomers whom a vote of all groups lets in now.
     fn admissible(&self) -> BTreeMap<Group, Vec<PeerId>> {
         let mut by_group = BTreeMap::new();
         for group in self.newcomers.groups() {
-            let roster = self.groups.get(&group).map_or(&[][..], |state| &state.roster);
-            // Whoever asks for more than there would be waits outside.
-            let (size, most) = self.newcomers.prospect(group, roster.len());
-            let content = |id: &PeerId| {
-                self.peers.get(id).and_then(|peer| peer.vote).is_none_or(|wants| wants as usize <= size)
-            };
-            if size > roster.len() && roster.iter().all(content) {
+            if let Some(Prospect { most, .. }) = self.prospect(group) {
                 let mut newcomers = self.newcomers.modest(group, most);
                 // Ranks of newcomers follow the order of their arrival.
                 newcomers.sort_by_key(|id| self.peers[id].age);
@@ -104,6 +130,35 @@ impl Run {
             }
         }
         by_group
+    }
+
+    /// What newcomers wait for, one sentence each.
+    pub(super) fn newcomers_wait(&self, name: impl Fn(&PeerId) -> String) -> Vec<String> {
+        let mut sentences = Vec::new();
+        let mut admissible = Vec::new();
+        for group in self.newcomers.groups().take(NAMED_MAX) {
+            let most = self.prospect(group).map(|prospect| prospect.most);
+            let (modest, others): (Vec<_>, Vec<_>) =
+                self.newcomers.of(group).partition(|(_, wants)| most.is_some_and(|most| *wants <= most));
+            admissible.extend(modest.iter().map(|(id, _)| *id));
+            let there = self.groups.get(&group).map_or(0, |state| state.roster.len());
+            for (id, wants) in others.iter().take(NAMED_MAX) {
+                let (who, with) = (name(id), there + modest.len() + others.len());
+                sentences.push(format!(
+                    "{who} waits for group {group} to have {wants} members: there would be {with} with all that wait"
+                ));
+            }
+        }
+        let silent = |state: &GroupState| -> Vec<PeerId> {
+            state.roster.iter().filter(|id| !state.voters.contains(id)).copied().collect()
+        };
+        let silent: Vec<_> = self.groups.values().flat_map(silent).collect();
+        if !admissible.is_empty() && !silent.is_empty() {
+            let (who, whom) = (some(admissible.iter(), &name), some(silent.iter(), &name));
+            let (who, whom) = (who.join(", "), whom.join(", "));
+            sentences.push(format!("{who} waits to be admitted until {whom} calls update_topology"));
+        }
+        sentences
     }
 
     fn admit(&mut self, by_group: BTreeMap<Group, Vec<PeerId>>) {

@@ -100,7 +100,7 @@ pub enum Done {
         world_size: usize,
         /// How many attempts it took.
         attempts: u32,
-        /// Newcomers that wait.
+        /// Newcomers that a vote would let in (rule 10).
         pending: u32,
     },
     /// The group is as wanted.

@@ -415,7 +415,7 @@ pub enum Verdict {
     /// Every member of the roster in the scope holds the result.
     #[n(0)]
     Commit {
-        /// How many newcomers wait: the same number for every member (rule 10).
+        /// How many newcomers a vote would let in: the same number for every member (rule 10).
         #[n(0)]
         pending: u32,
     },

@@ -217,3 +217,40 @@ fn a_vote_taken_back_no_longer_counts() {
     bench.say(2, vote(1, 2));
     bench.assert_told(&[1, 2], &[]);
 }
+
+fn committed_pending(bench: &mut Bench, numbers: &[u8], key: OpKey) -> u32 {
+    bench.clear();
+    bench.all_say(numbers, &initiate(key.clone()));
+    bench.all_say(numbers, &ToCoordinator::Complete { key });
+    match &bench.told(numbers[0])[..] {
+        [ToPeer::Verdict { verdict: Verdict::Commit { pending }, .. }] => *pending,
+        told => panic!("{told:?}"),
+    }
+}
+
+/// A newcomer that asks for more than there can be was counted for ever, and every step paid for a vote that let nobody in.
+#[test]
+fn who_asks_for_what_cannot_be_had_is_not_pending_and_holds_up_no_vote() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.register(11, 1, 1);
+    // Group 1 is founded once all of group 0 have voted.
+    bench.all_say(&[1, 2], &vote(1, 2));
+    bench.say(11, ToCoordinator::Connected { group: 1, epoch: 1 });
+    bench.register(3, 0, 4);
+    assert_eq!(committed_pending(&mut bench, &[1, 2], key(1, 0, 0)), 0);
+    let status = bench.run.status(bench.now).to_json();
+    let sentence = "p3 waits for group 0 to have 4 members: there would be 3 with all that wait";
+    assert!(status.contains(sentence), "{status}");
+    assert!(!status.contains("update_topology\""), "{status}");
+    // Group 0 votes on its own; group 1, which was not told that anybody waits, is not waited for.
+    bench.clear();
+    bench.all_say(&[1, 2], &vote(1, 3));
+    assert!(matches!(bench.told(1)[..], [ToPeer::TopologyDone { round: 3, .. }]));
+    // A fourth makes it possible for both.
+    bench.register(4, 0, 1);
+    assert_eq!(committed_pending(&mut bench, &[1, 2], key(1, 0, 1)), 2);
+    // A member that asks for more than there would be keeps all of them out.
+    bench.clear();
+    bench.all_say(&[1, 2], &vote(9, 4));
+    assert_eq!(bench.run.pending(), 0);
+}
