@@ -58,6 +58,10 @@ pub(super) struct GroupState {
     pub(super) mixed_at: Option<Instant>,
     /// A broken link was reported; its ends have some time to be noticed as lost.
     settling: Option<Settling>,
+    /// The size of the whole run that its members were told last.
+    pub(super) world_told: u32,
+    /// Whether it is known from its members' resumes.
+    pub(super) rebuilt: bool,
     /// Members that were told to wait after an abort.
     waiting: bool,
     /// Members that came back and were not told to go on yet (rule 43).
@@ -91,6 +95,8 @@ impl GroupState {
             open_ops: 0,
             mixed_at: None,
             settling: None,
+            world_told: 0,
+            rebuilt: false,
             waiting: false,
             returning: BTreeMap::new(),
             unopened: false,
@@ -157,6 +163,7 @@ impl Run {
     /// Members of a group went; the rest goes on in a new epoch.
     pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: Vec<(PeerId, LossReason)>) {
         let Some(state) = self.groups.get_mut(&group) else { return };
+        self.world_changed = true;
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
         state.away.retain(|peer| !gone.contains(peer));
@@ -189,6 +196,7 @@ impl Run {
             if let Some(state) = self.groups.remove(&group) {
                 self.epoch_floor = self.epoch_floor.max(state.epoch);
             }
+            self.world_changed = true;
             return;
         };
         let floor = self.epoch_floor;
@@ -233,10 +241,34 @@ impl Run {
         let (epoch, size) = (state.epoch, state.roster.len());
         self.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, came, went);
+        if let Some(state) = self.groups.get_mut(&group) {
+            state.world_told = record.global_world_size;
+        }
         let roster = self.groups[&group].roster.clone();
         self.tell_all(&roster, ToPeer::Epoch(record));
         self.heard_epoch(group);
         self.release(group);
+        self.world_changed = true;
+    }
+
+    /// Tells the members of groups that stay as they are how large the run is now. Without it they would learn it only
+    /// from the next epoch of their own, or from a vote. A coordinator that was just started may not know all groups
+    /// yet: what its members knew counts, until the others have had their time to come back.
+    pub(super) fn tell_world(&mut self, now: Instant) {
+        let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+        let known_by = self.born.map_or(now, |born| born + self.config.control_lost_after);
+        let (mut told, mut later) = (Vec::new(), false);
+        for state in self.groups.values_mut().filter(|state| state.rebuild.is_none()) {
+            if state.rebuilt && global_world_size < state.world_told && now < known_by {
+                later = true;
+            } else if std::mem::replace(&mut state.world_told, global_world_size) != global_world_size {
+                told.extend_from_slice(&state.roster);
+            }
+        }
+        if later {
+            self.schedule(known_by, Timer::World);
+        }
+        self.tell_all(&told, ToPeer::World { run_epoch, global_world_size });
     }
 
     /// The group's epoch as it is told to a member.

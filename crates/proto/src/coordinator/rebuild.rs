@@ -184,6 +184,13 @@ impl Run {
             }
         }
         self.settle(now, group);
+        let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+        let told = self.groups.get(&group).is_some_and(|state| {
+            state.world_told == global_world_size && state.epoch == resume.record.epoch
+        });
+        if told && resume.record.global_world_size != global_world_size {
+            self.tell(from, ToPeer::World { run_epoch, global_world_size });
+        }
     }
 
     /// The vote for newcomers that a member stood in when it lost us, if that is not over.
@@ -304,6 +311,8 @@ impl Run {
         state.unconfirmed = members;
         state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
 
+        (state.world_told, state.rebuilt) = (record.global_world_size, true);
+
         let decided = decide(&record, &mut resumed);
         // Who was there first: the record says it of the time when it was written (rule 42).
         let whole_commit = |(key, verdict, _): &(OpKey, Verdict, _)| {
@@ -350,6 +359,7 @@ impl Run {
         }
         self.settle(now, group);
         self.count_topology = true;
+        self.world_changed = true;
     }
 
     /// Keeps a member's messages until everything is decided. True if the message was taken.

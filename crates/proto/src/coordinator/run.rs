@@ -80,6 +80,8 @@ pub(super) enum Timer {
     LinkSettle(Group),
     /// Members of a run that we do not know had their time to come back.
     Fresh,
+    /// Groups of a run that was rebuilt had theirs.
+    World,
 }
 
 /// The coordinator of one run.
@@ -116,6 +118,8 @@ pub struct Run {
     doomed: VecDeque<(PeerId, LossReason)>,
     /// Whether the votes for newcomers are to be counted before the call at hand returns.
     pub(super) count_topology: bool,
+    /// Whether some groups may have to be told how large the run is.
+    pub(super) world_changed: bool,
     timers: BTreeSet<(Instant, Timer)>,
     alarms: BTreeMap<Timer, Instant>,
     actions: VecDeque<Action>,
@@ -158,6 +162,7 @@ impl Run {
             counters: Counters::default(),
             doomed: VecDeque::new(),
             count_topology: false,
+            world_changed: false,
             timers: BTreeSet::new(),
             alarms: BTreeMap::new(),
             actions: VecDeque::new(),
@@ -260,6 +265,7 @@ impl Run {
                 Timer::Ops(group) => self.review_ops(now, group),
                 Timer::Lost(peer) => self.review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
+                Timer::World => self.world_changed = true,
                 Timer::Fresh => {
                     self.fresh_after = None;
                     self.try_topology();
@@ -278,6 +284,8 @@ impl Run {
                 self.count_topology = true;
             } else if std::mem::take(&mut self.count_topology) {
                 self.try_topology();
+            } else if std::mem::take(&mut self.world_changed) {
+                self.tell_world(now);
             } else {
                 return;
             }

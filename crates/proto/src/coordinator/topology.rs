@@ -198,6 +198,7 @@ impl Run {
             let round = state.rounds.ended + 1;
             state.rounds = Rounds { ended: round, done: round };
             state.voters.clear();
+            state.world_told = global_world_size;
             let roster = state.roster.clone();
             for id in &roster {
                 if let Some(peer) = self.peers.get_mut(id) {

@@ -307,6 +307,7 @@ impl Session {
                     }
                 }
             }
+            ToPeer::World { global_world_size, .. } => self.global_world_size = global_world_size,
             ToPeer::Status(_) => {}
         }
     }

@@ -555,3 +555,11 @@ fn a_void_attempt_costs_a_number_and_nothing_else() {
     let again = [tell(call, Command::Undo), initiate(key(1, 2), false, 10_000)];
     assert_eq!(bench.abort(key(1, 1), AbortReason::Void)[..2], again);
 }
+
+#[test]
+fn the_size_of_the_run_may_change_without_an_epoch() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.hear(ToPeer::World { run_epoch: 9, global_world_size: 7 });
+    assert_eq!(bench.session.global_world_size(), 7);
+    assert_eq!(bench.drain(), []);
+}

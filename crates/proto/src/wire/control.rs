@@ -407,6 +407,17 @@ pub enum ToPeer {
         #[n(1)]
         waiting: Vec<Waiting>,
     },
+    /// Another group has grown or shrunk. That is no epoch of this peer's group (rule 1); its program sees it when its
+    /// next call ends (rule 3).
+    #[n(10)]
+    World {
+        /// The run's epoch now.
+        #[n(0)]
+        run_epoch: RunEpoch,
+        /// Members of all groups together.
+        #[n(1)]
+        global_world_size: u32,
+    },
 }
 
 /// Commit or abort.

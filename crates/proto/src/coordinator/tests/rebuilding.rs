@@ -310,3 +310,29 @@ fn who_waits_for_what_nobody_remembers_joins_anew() {
     );
     assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
 }
+
+#[test]
+fn the_size_of_the_run_does_not_shrink_while_other_groups_are_on_their_way_back() {
+    let mut bench = Bench::new();
+    let known = EpochRecord { global_world_size: 3, ..record(1, &[1, 2]) };
+    for number in [1, 2] {
+        bench.resume(number, resume(number, known.clone()));
+    }
+    bench.clear();
+    bench.wait(ms(9_000));
+    bench.assert_told(&[1, 2], &[]);
+    // The other group is back: nothing has changed.
+    let other = EpochRecord { group: 1, global_world_size: 3, ..record(1, &[11]) };
+    bench.resume(11, resume(11, other));
+    bench.wait(ms(9_000));
+    bench.assert_told(&[1, 2], &[]);
+
+    // It never comes: then it is gone.
+    let mut bench = Bench::new();
+    for number in [1, 2] {
+        bench.resume(number, resume(number, known.clone()));
+    }
+    bench.clear();
+    bench.wait(ms(10_001));
+    bench.assert_told(&[1, 2], &[ToPeer::World { run_epoch: 1, global_world_size: 2 }]);
+}

@@ -97,7 +97,8 @@ fn a_death_in_one_group_leaves_the_other_groups_epoch_alone() {
     bench.say(1, initiate(key(1, 0, 0)));
     bench.clear();
     bench.say(3, ToCoordinator::Leave);
-    assert_eq!(bench.told(1), []);
+    // It hears of the run's size alone, and its collective goes on.
+    bench.assert_told(&[1], &[ToPeer::World { run_epoch: 3, global_world_size: 2 }]);
     let record = bench.epoch(2).unwrap();
     assert_eq!((record.group, record.epoch, record.run_epoch), (1, 2, 3));
     bench.say(1, ToCoordinator::Complete { key: key(1, 0, 0) });
@@ -253,4 +254,26 @@ fn who_asks_for_what_cannot_be_had_is_not_pending_and_holds_up_no_vote() {
     bench.clear();
     bench.all_say(&[1, 2], &vote(9, 4));
     assert_eq!(bench.run.pending(), 0);
+}
+
+/// The size of the run stayed wrong in the other groups until their next vote.
+#[test]
+fn a_death_in_one_group_tells_the_others_the_size_of_the_run_without_an_epoch_of_theirs() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.register(11, 1, 2);
+    bench.register(12, 1, 2);
+    bench.all_say(&[1, 2], &vote(1, 2));
+    bench.all_say(&[11, 12], &ToCoordinator::Connected { group: 1, epoch: 1 });
+    let world = |run_epoch, global_world_size| ToPeer::World { run_epoch, global_world_size };
+    bench.clear();
+    bench.close(2);
+    bench.say(12, ToCoordinator::Leave);
+    bench.assert_told(&[1], &[world(3, 3)]);
+    assert_eq!(bench.epoch(11).map(|record| record.global_world_size), Some(3));
+    // One that was away hears it when it comes back.
+    let known = EpochRecord { global_world_size: 4, ..record(1, &[1, 2]) };
+    bench.resume(2, Resume { rounds: Rounds { ended: 2, done: 2 }, ..resume(2, known) });
+    assert_eq!(bench.told(2).last(), Some(&world(3, 3)));
+    bench.say(11, ToCoordinator::Leave);
+    bench.assert_told(&[2], &[world(4, 2)]);
 }
