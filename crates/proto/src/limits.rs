@@ -66,11 +66,13 @@ pub const STATUS_REFUSALS_MAX: usize = 16;
 pub const SCOPE_MEMBERS_MAX: usize = 1_024;
 /// Tensors in one transaction.
 pub const TENSORS_MAX: usize = 4_096;
-/// Different (scope, tag) that one group uses in one epoch. Their numbers must be remembered until it ends, so
-/// tags are names to be used again, not serial numbers.
+/// Different (scope, tag) that one member takes part in, in one epoch. Their numbers must be remembered until it ends,
+/// so tags are names to be used again, not serial numbers.
 pub const TAGS_MAX: usize = 1_024;
 /// Members that all scopes which one peer uses list together, so that its resume fits a message.
 pub const SCOPES_MEMBERS_MAX: usize = 16_384;
+/// Tensors that one peer's unfinished calls describe together, so that its resume fits a message.
+pub const OPEN_TENSORS_MAX: usize = 65_536;
 /// Runs of like verdicts that are kept for one (scope, tag): by a peer for calls that its program has not made yet, by
 /// the coordinator for members that are away.
 pub const UNCLAIMED_MAX: usize = 256;

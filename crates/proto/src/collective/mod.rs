@@ -53,6 +53,14 @@ impl Scope {
         }
     }
 
+    /// How many members it lists.
+    pub fn listed(&self) -> usize {
+        match self {
+            Self::Whole => 0,
+            Self::Members(members) => members.len(),
+        }
+    }
+
     /// Holds the list against its limit and its order.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         let Self::Members(members) = self else { return Ok(()) };

@@ -10,6 +10,7 @@ use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
 use super::returning::Returning;
 use super::run::{Note, Run, Timer};
+use super::usage::Usage;
 use crate::collective::{Group, GroupEpoch, Scope, Tag, around};
 use crate::id::PeerId;
 use crate::limits::{BROKEN_LINKS_MAX, NAMED_MAX};
@@ -51,8 +52,9 @@ pub(super) struct GroupState {
     broken_untold: bool,
     blames: BTreeMap<(PeerId, PeerId), u32>,
     pub(super) tags: BTreeMap<(Scope, Tag), TagState>,
-    /// How many of them are used in this epoch, and how many have an open attempt.
-    pub(super) tags_used: usize,
+    /// How many of them each member uses in this epoch.
+    pub(super) usage: Usage,
+    /// How many have an open attempt.
     pub(super) open_ops: usize,
     /// Some reduce while others vote for newcomers: when it is judged who deviates.
     pub(super) mixed_at: Option<Instant>,
@@ -91,7 +93,7 @@ impl GroupState {
             broken_untold: false,
             blames: BTreeMap::new(),
             tags: BTreeMap::new(),
-            tags_used: 0,
+            usage: Usage::default(),
             open_ops: 0,
             mixed_at: None,
             settling: None,
@@ -109,7 +111,8 @@ impl GroupState {
         let tags: usize = self.tags.values().map(TagState::footprint).sum();
         let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
         let untold = self.untold.0.len() + self.untold.1.len();
-        self.roster.len() + 2 * self.broken.len() + self.blames.len() + tags + settling + untold
+        let used = self.usage.footprint();
+        self.roster.len() + 2 * self.broken.len() + self.blames.len() + tags + settling + untold + used
     }
 
     /// All links of the ring carried a collective to its end: what they were blamed for is forgiven. What goes
@@ -225,7 +228,7 @@ impl Run {
         };
         // Only now the old epoch is over. Before that, its numbers are still those by which its members are judged.
         state.tags.retain(|_, tag| tag.next_epoch());
-        state.tags_used = 0;
+        state.usage = Usage::default();
         state.unopened = false;
         let (mut came, mut went) = std::mem::take(&mut state.untold);
         came.extend(joined);

@@ -38,6 +38,7 @@ mod testimony;
 #[cfg(test)]
 mod tests;
 mod topology;
+mod usage;
 
 pub use config::Config;
 pub use peers::Sign;

@@ -6,9 +6,10 @@
 
 use super::peers::Peer;
 use super::run::{Run, Timer};
+use super::usage::Used;
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq};
 use crate::id::PeerId;
-use crate::limits::{CALLS_MAX, NAMED_MAX, TAGS_MAX, UNCLAIMED_MAX};
+use crate::limits::{CALLS_MAX, NAMED_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict, Waiting};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -114,6 +115,11 @@ impl TagState {
         self.learned_before(peer, GroupEpoch::MAX, Seq::MAX);
     }
 
+    /// A rebuild found it in use in the present epoch. True if that is news.
+    pub(super) fn reuse(&mut self) -> bool {
+        !std::mem::replace(&mut self.used, true)
+    }
+
     /// The group's epoch ends: numbering restarts. False if nothing is left to remember.
     pub(super) fn next_epoch(&mut self) -> bool {
         self.next_seq = 0;
@@ -189,13 +195,15 @@ impl Run {
         }
         let place = (key.scope.clone(), key.tag);
         let used = state.tags.get(&place).is_some_and(|tag| tag.used);
-        if !used && state.tags_used >= TAGS_MAX {
-            let text = format!("uses more than {TAGS_MAX} different tags and scopes: use tags again");
-            return self.kick(from, &text);
+        if !used && let Some(peer) = state.usage.without_room(from, &key.scope) {
+            // Nothing was begun for it: no verdict follows, and no number is used up.
+            let Used { tags, listed } = state.usage.of(peer);
+            let (tags, listed) = (tags as u32, listed as u32);
+            return self.tell(from, ToPeer::Denied { key, peer, tags, listed });
         }
         let tag = state.tags.entry(place).or_default();
         if !std::mem::replace(&mut tag.used, true) {
-            state.tags_used += 1;
+            state.usage.add(&key.scope);
         }
         if key.seq < tag.next_seq {
             self.counters.stale += 1;

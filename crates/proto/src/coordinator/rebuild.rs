@@ -326,6 +326,9 @@ impl Run {
             let tag = state.tags.entry((key.scope.clone(), key.tag)).or_default();
             if key.epoch == record.epoch {
                 tag.next_seq = tag.next_seq.max(key.seq.saturating_add(1));
+                if tag.reuse() {
+                    state.usage.add(&key.scope);
+                }
             }
             tag.keep(key, verdict, &unknowing);
         }

@@ -7,7 +7,7 @@
 
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
-use super::tags::{Learned, ends_call, name_lost};
+use super::tags::{Learned, TagMemory, ends_call, name_lost};
 use crate::collective::{OpKey, Scope, around};
 use crate::id::PeerId;
 use crate::time::Instant;
@@ -52,6 +52,8 @@ pub(super) struct Call {
     pub(super) cancelled: Option<Instant>,
     /// Why this process could not do its part in the present attempt, and whether it could in another.
     failure: Option<(String, bool)>,
+    /// Why the call cannot be had at all.
+    denied: Option<CallError>,
     /// The last attempt's members in the order of ranks, our rank and the group's size.
     contributors: Vec<PeerId>,
     rank: usize,
@@ -67,6 +69,7 @@ impl Call {
             attempts: 0,
             cancelled: None,
             failure: None,
+            denied: None,
             contributors: Vec::new(),
             rank: 0,
             world_size: 0,
@@ -242,13 +245,11 @@ impl Session {
 
     /// A verdict arrived.
     pub(super) fn verdict(&mut self, now: Instant, key: OpKey, verdict: Verdict) {
-        let place = (key.scope.clone(), key.tag);
-        let memory = self.tags.entry(place).or_default();
         let Some((&id, call)) = self.calls.iter().find(|(_, call)| call.stage.key() == Some(&key)) else {
             return self.unexpected_verdict(now, &key, &verdict);
         };
         let stage = call.stage.clone();
-        memory.learn(&key, &verdict);
+        self.memory((key.scope.clone(), key.tag)).learn(&key, &verdict);
         let reason = match (verdict, &stage) {
             (Verdict::Commit { pending }, Stage::Complete { .. }) => {
                 self.command(id, Command::Commit);
@@ -283,7 +284,7 @@ impl Session {
         // While we vote for newcomers others began a collective, and were told off: that is not our call.
         let told_off =
             self.votes_topology() && matches!(verdict, Verdict::Abort(AbortReason::Mismatch { .. }));
-        let memory = self.tags.entry((key.scope.clone(), key.tag)).or_default();
+        let memory = self.memory((key.scope.clone(), key.tag));
         let learned = match told_off {
             false => memory.keep(key, verdict),
             true if memory.learn(key, verdict) => Learned::Dropped,
@@ -310,6 +311,39 @@ impl Session {
         }
     }
 
+    /// The coordinator says that an attempt cannot be made, and that nothing was begun for it.
+    pub(super) fn denied(&mut self, key: &OpKey, error: CallError) {
+        let Some((&id, call)) = self.calls.iter_mut().find(|(_, call)| call.stage.key() == Some(key)) else {
+            return;
+        };
+        call.denied = Some(error.clone());
+        match call.stage.clone() {
+            // The executor lets go first. Nobody else takes part, so nothing follows from how it ends.
+            Stage::Performing { key, aborted: None, refused } => {
+                let (aborted, stopping) = (Some(AbortReason::Void), refused.is_some());
+                self.set_stage(id, Stage::Performing { key, aborted, refused });
+                if !stopping {
+                    self.command(id, Command::Abort);
+                }
+            }
+            Stage::Performing { .. } => {}
+            Stage::Complete { .. } => {
+                self.command(id, Command::Undo);
+                self.fail_denied(id, error);
+            }
+            Stage::Refused { .. } | Stage::Waiting | Stage::Settling { .. } => self.fail_denied(id, error),
+        }
+    }
+
+    /// Ends a call for which nothing was begun anywhere, and leaves nothing behind.
+    fn fail_denied(&mut self, id: CallId, error: CallError) {
+        let place = self.calls.get(&id).map(|call| (call.op.scope.clone(), call.op.tag));
+        if let Some(place) = place.filter(|place| self.tags.get(place).is_some_and(TagMemory::is_blank)) {
+            self.tags.remove(&place);
+        }
+        self.fail(id, error);
+    }
+
     fn commit(&mut self, id: CallId, key: OpKey, pending: u32) {
         let Some(call) = self.calls.remove(&id) else { return };
         let Call { contributors, rank, world_size, attempts, .. } = call;
@@ -321,6 +355,9 @@ impl Session {
     fn aborted(&mut self, now: Instant, id: CallId, reason: AbortReason) {
         let me = self.registration.info.id;
         let Some(call) = self.calls.get(&id) else { return };
+        if let Some(error) = call.denied.clone() {
+            return self.fail_denied(id, error);
+        }
         let retry = call.op.fingerprint.retry;
         // Whether the others go on with this call, whatever becomes of ours.
         let goes_on = reason == AbortReason::Void || (retry && !ends_call(&reason));

@@ -2,7 +2,7 @@
 
 use crate::collective::{Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
 use crate::id::PeerId;
-use crate::limits::TAGS_MAX;
+use crate::limits::{OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{KickReason, LossReason, Waiting};
 
@@ -173,11 +173,27 @@ pub enum CallError {
     /// This process could not do its part. The others' retries wait for it; do it again, or leave.
     #[error("this process could not take part: {0}")]
     Failed(String),
-    /// The program uses too many different tags or scopes in one epoch. Fix the program.
-    #[error("{tags} tags and scopes are in use, the limit is {TAGS_MAX}: use tags again")]
+    /// A member takes part in too many different tags or scopes since the group last changed. Fix the program.
+    #[error(
+        "{} takes part in {tags} tags and scopes, which list {listed} members; the limits are {TAGS_MAX} and \
+         {SCOPES_MEMBERS_MAX}: use tags again, or make large parts groups of their own", peer.short()
+    )]
     TooManyTags {
+        /// Who has no room: this peer, or another that the call involves.
+        peer: PeerId,
         /// How many it uses.
         tags: usize,
+        /// How many members their scopes list.
+        listed: usize,
+    },
+    /// The calls that are not finished describe more tensors than may be in flight. Wait for some of them.
+    #[error(
+        "the calls in flight describe {tensors} tensors with this one, the limit is {OPEN_TENSORS_MAX}: wait for \
+         some of them, or join small tensors"
+    )]
+    TooManyTensors {
+        /// How many, with this call.
+        tensors: usize,
     },
     /// The session is over: this peer is out. Connect again.
     #[error("out of the run: {0}")]

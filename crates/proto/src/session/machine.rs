@@ -6,7 +6,7 @@ use super::calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome};
 use super::tags::TagMemory;
 use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
-use crate::limits::{NAMED_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
+use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
     EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
@@ -170,7 +170,7 @@ impl Session {
             return id;
         }
         let place = (op.scope.clone(), op.tag);
-        if let Err(error) = self.make_room(&place) {
+        if let Err(error) = self.fits(&op).and_then(|()| self.make_room(&place)) {
             self.finish(id, Err(error));
             return id;
         }
@@ -180,27 +180,60 @@ impl Session {
         id
     }
 
+    /// All open calls are told in one resume, each with its tensors (rule 40).
+    fn fits(&self, op: &Op) -> Result<(), CallError> {
+        let described = |op: &Op| op.fingerprint.counts.len();
+        let tensors = described(op) + self.calls.values().map(|call| described(&call.op)).sum::<usize>();
+        if tensors > OPEN_TENSORS_MAX { Err(CallError::TooManyTensors { tensors }) } else { Ok(()) }
+    }
+
     /// What is remembered per (scope, tag) is bounded; the oldest history goes first.
     fn make_room(&mut self, place: &(Scope, Tag)) -> Result<(), CallError> {
-        if self.tags.contains_key(place) {
+        if self.tags.contains_key(place) || self.has_room(&place.0) {
             return Ok(());
         }
-        let listed = |place: &(Scope, Tag)| match &place.0 {
-            Scope::Whole => 0,
-            Scope::Members(members) => members.len(),
-        };
-        let full = |tags: &BTreeMap<(Scope, Tag), TagMemory>| {
-            let members: usize = tags.keys().map(listed).sum();
-            tags.len() >= TAGS_MAX || members + listed(place) > SCOPES_MEMBERS_MAX
-        };
-        if full(&self.tags) {
-            let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
-            let in_use: Vec<_> =
-                self.calls.values().map(|call| (call.op.scope.clone(), call.op.tag)).collect();
-            self.tags.retain(|place, memory| !memory.is_history(epoch) || in_use.contains(place));
-            self.remembers_from = epoch;
+        self.forget_history();
+        if self.has_room(&place.0) {
+            return Ok(());
         }
-        if full(&self.tags) { Err(CallError::TooManyTags { tags: self.tags.len() }) } else { Ok(()) }
+        let (peer, listed) = (self.registration.info.id, self.listed());
+        Err(CallError::TooManyTags { peer, tags: self.tags.len(), listed })
+    }
+
+    /// What is remembered of a place that a verdict names. The coordinator lets nobody use more places of one epoch than
+    /// fit; what is left of earlier ones gives way, even if it still waits for calls.
+    pub(super) fn memory(&mut self, place: (Scope, Tag)) -> &mut TagMemory {
+        if !self.tags.contains_key(&place) && !self.has_room(&place.0) {
+            self.forget_history();
+            while !self.has_room(&place.0) && self.forget_oldest() {}
+        }
+        self.tags.entry(place).or_default()
+    }
+
+    fn listed(&self) -> usize {
+        self.tags.keys().map(|(scope, _)| scope.listed()).sum()
+    }
+
+    fn has_room(&self, scope: &Scope) -> bool {
+        self.tags.len() < TAGS_MAX && self.listed() + scope.listed() <= SCOPES_MEMBERS_MAX
+    }
+
+    fn forget_history(&mut self) {
+        let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
+        let in_use: Vec<_> = self.calls.values().map(|call| (call.op.scope.clone(), call.op.tag)).collect();
+        self.tags.retain(|place, memory| !memory.is_history(epoch) || in_use.contains(place));
+        self.remembers_from = epoch;
+    }
+
+    /// Forgets the place that was used longest ago. False if all are of this epoch or in use.
+    fn forget_oldest(&mut self) -> bool {
+        let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
+        let in_use = |place: &(Scope, Tag)| {
+            self.calls.values().any(|call| (&call.op.scope, call.op.tag) == (&place.0, place.1))
+        };
+        let old = self.tags.iter().filter(|(place, memory)| memory.epoch() < epoch && !in_use(place));
+        let oldest = old.min_by_key(|(_, memory)| memory.epoch()).map(|(place, _)| place.clone());
+        oldest.is_some_and(|place| self.tags.remove(&place).is_some())
     }
 
     /// The program gives a call up (Ctrl-C, a dropped handle).
@@ -306,6 +339,10 @@ impl Session {
                         self.end(OutReason::NotConnected);
                     }
                 }
+            }
+            ToPeer::Denied { key, peer, tags, listed } => {
+                let (tags, listed) = (tags as usize, listed as usize);
+                self.denied(&key, CallError::TooManyTags { peer, tags, listed });
             }
             ToPeer::World { global_world_size, .. } => self.global_world_size = global_world_size,
             ToPeer::Status(_) => {}

@@ -62,6 +62,16 @@ impl TagMemory {
         self.next_seq
     }
 
+    /// The epoch that it was last used in.
+    pub(super) fn epoch(&self) -> GroupEpoch {
+        self.epoch
+    }
+
+    /// Whether there is nothing to remember.
+    pub(super) fn is_blank(&self) -> bool {
+        self.next_seq == 0 && self.learned.is_empty() && self.unclaimed.is_empty() && self.ghost.is_none()
+    }
+
     /// Takes down a verdict. True if it is news.
     pub(super) fn learn(&mut self, key: &OpKey, verdict: &Verdict) -> bool {
         self.next_seq(key.epoch);

@@ -407,6 +407,23 @@ pub enum ToPeer {
         #[n(1)]
         waiting: Vec<Waiting>,
     },
+    /// A call cannot be had in this epoch, because a member has no room for another tag or scope. Nothing was begun for
+    /// it: no verdict follows, and whoever else makes the call is told the same.
+    #[n(11)]
+    Denied {
+        /// The attempt that is not.
+        #[n(0)]
+        key: OpKey,
+        /// Who has no room.
+        #[n(1)]
+        peer: PeerId,
+        /// How many different tags and scopes it uses.
+        #[n(2)]
+        tags: u32,
+        /// How many members those scopes list.
+        #[n(3)]
+        listed: u32,
+    },
     /// Another group has grown or shrunk. That is no epoch of this peer's group (rule 1); its program sees it when its
     /// next call ends (rule 3).
     #[n(10)]
@@ -716,7 +733,7 @@ impl Message for ToPeer {
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
             Self::Epoch(record) => record.check(),
-            Self::Verdict { key, .. } => key.scope.check(),
+            Self::Verdict { key, .. } | Self::Denied { key, .. } => key.scope.check(),
             _ => Ok(()),
         }
     }

@@ -399,12 +399,49 @@ fn tags_are_bounded_in_an_epoch_and_free_again_in_the_next() {
         bench.all_say(&[1, 2], &complete(key(1, *tag, 0)));
     }
     assert_eq!(bench.run.counters().commits, TAGS_MAX as u64);
+    // One more is refused, whoever asks, and nobody is put out for it.
+    let denied =
+        |tag: u64| ToPeer::Denied { key: key(1, tag, 0), peer: id(2), tags: TAGS_MAX as u32, listed: 0 };
+    bench.clear();
     bench.say(2, initiate(key(1, 99_999, 0)));
-    assert!(bench.kicked(2).unwrap().1.contains("use tags again"));
+    bench.assert_told(&[2], &[denied(99_999)]);
+    bench.register(3, 0, 1);
+    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    bench.confirm(&[1, 2, 3], 2);
+    bench.clear();
     for tag in &all {
         bench.say(1, initiate(key(2, tag + 5_000, 0)));
     }
-    assert_eq!(bench.kicked(1), None);
+    bench.assert_told(&[1, 2], &[]);
+    assert_eq!(bench.lost(), []);
+}
+
+/// Counted for the group, parts of it that used few tags each got an honest peer kicked.
+#[test]
+fn tags_are_counted_for_each_member() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    let part = |members: &[u8], tag: u64| {
+        let scope = Scope::Members(members.iter().map(|number| id(*number)).collect());
+        OpKey { scope, ..key(1, tag, 0) }
+    };
+    for tag in 0..TAGS_MAX as u64 - 1 {
+        bench.all_say(&[1, 2], &initiate(part(&[1, 2], tag)));
+        bench.all_say(&[3, 4], &initiate(part(&[3, 4], tag)));
+    }
+    bench.assert_told(&[1, 2, 3, 4], &[]);
+    // The whole group has room for one more; then nobody has any.
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.assert_told(&[1], &[]);
+    let denied = |key: OpKey, peer: u8| {
+        let (tags, listed) = (TAGS_MAX as u32, 2 * (TAGS_MAX as u32 - 1));
+        ToPeer::Denied { key, peer: id(peer), tags, listed }
+    };
+    bench.say(3, initiate(part(&[3, 4], 7_777)));
+    bench.assert_told(&[3], &[denied(part(&[3, 4], 7_777), 3)]);
+    // What is in use may be used again.
+    bench.say(4, initiate(key(1, 0, 0)));
+    bench.assert_told(&[4], &[]);
+    assert_eq!((bench.lost(), bench.run.counters().kicks), (vec![], 0));
 }
 
 #[test]

@@ -434,7 +434,10 @@ fn different_tags_are_bounded_and_old_ones_make_room() {
         bench.verdict(OpKey { tag, ..key(1, 0) }, Verdict::Commit { pending: 0 });
     }
     let call = bench.session.handle_op_call(bench.now, op(5_000, bench.now));
-    assert_eq!(bench.drain(), [fail(call, CallError::TooManyTags { tags: TAGS_MAX })]);
+    assert_eq!(
+        bench.drain(),
+        [fail(call, CallError::TooManyTags { peer: id(1), tags: TAGS_MAX, listed: 0 })]
+    );
     bench.hear(ToPeer::Epoch(record(2, &[1])));
     bench.drain();
     bench.session.handle_op_call(bench.now, op(5_000, bench.now));
@@ -508,4 +511,43 @@ fn verdicts_that_wait_for_calls_are_few_in_memory_and_all_are_met() {
         }
         assert_eq!(ended, if retry { 1_000 } else { 3_000 });
     }
+}
+
+#[test]
+fn a_call_for_which_somebody_has_no_room_is_refused_and_leaves_nothing_behind() {
+    let mut bench = Bench::of(&[1, 2]);
+    let denied = ToPeer::Denied { key: key(1, 0), peer: id(2), tags: 1_024, listed: 7 };
+    let error = CallError::TooManyTags { peer: id(2), tags: 1_024, listed: 7 };
+    let call = bench.call(true);
+    bench.drain();
+    bench.hear(denied.clone());
+    assert_eq!(bench.drain(), [tell(call, Command::Abort)]);
+    assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error.clone())]);
+    // It may have been done already.
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.hear(denied);
+    assert_eq!(bench.drain(), [tell(call, Command::Undo), fail(call, error)]);
+    assert_eq!(bench.session.out(), None);
+    let actions = bench.reconnect();
+    let [Action::Send(ToCoordinator::Resume(resume))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!(resume.tags, []);
+}
+
+/// What the others' verdicts make a peer remember is bounded, epoch after epoch, and a call in this one is not forgotten.
+#[test]
+fn verdicts_on_tags_that_it_never_used_do_not_pile_up() {
+    let mut bench = Bench::of(&[1, 2]);
+    for epoch in 1..4 {
+        for tag in 0..TAGS_MAX as u64 {
+            let key = OpKey { tag: 10_000 * epoch + tag, ..key(epoch, 0) };
+            bench.abort(key, AbortReason::Timeout(Vec::new()));
+        }
+        bench.hear(ToPeer::Epoch(record(epoch + 1, &[1, 2])));
+        bench.drain();
+    }
+    let actions = bench.reconnect();
+    let [Action::Send(ToCoordinator::Resume(resume))] = &actions[..] else { panic!("{actions:?}") };
+    assert_eq!((resume.tags.len(), resume.remembers_from), (TAGS_MAX, 3));
+    assert!(resume.tags.iter().all(|report| report.learned.iter().all(|(key, _)| key.epoch == 3)));
 }
