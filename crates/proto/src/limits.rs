@@ -23,11 +23,17 @@ pub const PACKET_RECORDS_MAX: usize = 64;
 /// Most accusers that a record names. More would not change any decision (rule 21 asks for three at most).
 pub const ACCUSERS_MAX: usize = 8;
 
-/// Largest control message on a stream, and so the most that a framed reader ever buffers for one.
-pub const FRAME_BYTES_MAX: usize = 1 << 20;
-/// Largest message between a peer and the coordinator: a full roster, each member with the longest name and
-/// metadata, fits.
-pub const CONTROL_BYTES_MAX: usize = 16 << 20;
+/// Largest message on a stream, and so the most that a framed reader ever buffers for one. Every message that keeps the
+/// other limits on this page fits (rule 40): the largest is a resume, with a record of [`ROSTER_BYTES_MAX`] and what
+/// [`TAGS_MAX`], [`SCOPES_MEMBERS_MAX`], [`OPEN_TENSORS_MAX`] and the `BRIEF` limits leave of its tags.
+pub const FRAME_BYTES_MAX: usize = 16 << 20;
+/// Largest message between a peer and the coordinator: what a frame carries.
+pub const CONTROL_BYTES_MAX: usize = FRAME_BYTES_MAX;
+/// Largest roster, encoded: 16,384 members with the longest names fit, 9,800 with the most metadata as well. Beyond it
+/// joins are refused with an error that says so.
+pub const ROSTER_BYTES_MAX: usize = 4 << 20;
+/// Longest status, as text. Of a run that needs more, fewer peers and groups are described.
+pub const STATUS_BYTES_MAX: usize = 1 << 20;
 /// Largest hello. It is read before the other side has proved anything, so it is small.
 pub const HELLO_BYTES_MAX: usize = 1_024;
 /// Longest name of a software or of a plane in a hello.
@@ -78,6 +84,10 @@ pub const OPEN_TENSORS_MAX: usize = 65_536;
 pub const UNCLAIMED_MAX: usize = 256;
 /// Longest explanation in words.
 pub const TEXT_BYTES_MAX: usize = 2_048;
+/// Peers that a remembered verdict names, for a coordinator that has forgotten it.
+pub const BRIEF_NAMED_MAX: usize = 8;
+/// Longest explanation in a remembered verdict.
+pub const BRIEF_TEXT_BYTES_MAX: usize = 96;
 /// Verdicts per tag that a peer remembers for a coordinator that has forgotten them, besides the last commit.
 pub const LEARNED_MAX: usize = 8;
 /// Peers that an error or a status names; the rest is counted.

@@ -37,7 +37,7 @@ use tokio::sync::Notify;
 /// How long a message that needs no answer may wait for the next one: most collectives are shorter.
 const LINGER: Duration = Duration::from_millis(10);
 /// Bytes that wait for the connection; more means that it does not move.
-const OUTGOING_BYTES_MAX: usize = 4 * FRAME_BYTES_MAX;
+const OUTGOING_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 /// Read at once; the frames in it are cut out before the next read.
 const READ_BYTES: usize = 8_192;
 

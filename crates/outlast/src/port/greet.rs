@@ -162,9 +162,6 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Frames<S> {
 
     /// Sends one frame. The caller bounds the time; giving up in the middle leaves half a frame behind, and
     /// then the stream must be closed.
-    ///
-    /// # Panics
-    /// If `payload` is longer than `limits::FRAME_BYTES_MAX`.
     pub async fn send(&mut self, payload: &[u8]) -> Result<(), FrameError> {
         let mut bytes = Vec::new();
         frame::append(payload, &mut bytes);

@@ -13,7 +13,7 @@ use super::run::{Note, Run, Timer};
 use super::usage::Usage;
 use crate::collective::{Group, GroupEpoch, Scope, Tag, around};
 use crate::id::PeerId;
-use crate::limits::{BROKEN_LINKS_MAX, NAMED_MAX};
+use crate::limits::{BROKEN_LINKS_MAX, MEMBERS_MAX, NAMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Rounds, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -278,10 +278,12 @@ impl Run {
     pub(super) fn record(
         &self,
         group: Group,
-        joined: Vec<PeerId>,
-        left: Vec<(PeerId, LossReason)>,
+        mut joined: Vec<PeerId>,
+        mut left: Vec<(PeerId, LossReason)>,
     ) -> EpochRecord {
         let state = &self.groups[&group];
+        joined.truncate(MEMBERS_MAX);
+        left.truncate(MEMBERS_MAX);
         let rank: BTreeMap<_, _> =
             state.roster.iter().enumerate().map(|(rank, peer)| (*peer, rank as u32)).collect();
         EpochRecord {

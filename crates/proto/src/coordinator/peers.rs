@@ -3,13 +3,16 @@
 use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{COUNT_MAX, MEMBERS_MAX};
+use crate::limits::{COUNT_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer,
 };
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
+
+/// Most bytes of a member's encoding besides its name and metadata.
+const MEMBER_BYTES_MAX: usize = 64;
 
 /// What the health plane says of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +242,14 @@ impl Run {
             let text = format!("this run has {MEMBERS_MAX} peers, which is the limit");
             return self.turn_away(at, KickReason::Limit, &text);
         }
+        if !self.roster_fits(&registration.info) {
+            let text = format!(
+                "names and metadata of this run's {} peers take {ROSTER_BYTES_MAX} bytes, which is the limit: use \
+                 shorter ones",
+                self.peers.len()
+            );
+            return self.turn_away(at, KickReason::Limit, &text);
+        }
         let wanted = registration.encryption;
         if self.peers.is_empty() {
             self.encryption = Some(wanted);
@@ -259,6 +270,17 @@ impl Run {
         self.tell(from, ToPeer::Registered { term: self.term });
         self.try_kernel(from);
         self.count_topology = true;
+    }
+
+    /// Whether the record of an epoch would hold all peers and that one, were they all of one group (rule 40).
+    fn roster_fits(&self, newcomer: &MemberInfo) -> bool {
+        let most = NAME_BYTES_MAX + META_BYTES_MAX + MEMBER_BYTES_MAX;
+        // As a rule there is no need to look.
+        if (self.peers.len() + 1) * most <= ROSTER_BYTES_MAX {
+            return true;
+        }
+        let bytes: usize = self.peers.values().map(|peer| minicbor::len(&peer.info)).sum();
+        bytes + minicbor::len(newcomer) <= ROSTER_BYTES_MAX
     }
 
     /// What a member that resumes says of the run's data links. A newcomer that came before it, to a coordinator

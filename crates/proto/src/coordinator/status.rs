@@ -3,7 +3,7 @@
 use super::peers::Phase;
 use super::run::Run;
 use crate::collective::{Group, Scope};
-use crate::limits::{NAMED_MAX, STATUS_PEERS_MAX};
+use crate::limits::{NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -145,16 +145,34 @@ fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
 }
 
+/// How much a status describes.
+#[derive(Clone, Copy, Debug)]
+struct Detail {
+    peers: usize,
+    groups: usize,
+}
+
 impl Run {
-    /// How the run stands.
+    /// How the run stands. Of one that is too large to be described in full the first peers and groups are (rule 40).
     pub fn status(&self, now: Instant) -> Status {
+        let mut detail = Detail { peers: STATUS_PEERS_MAX, groups: STATUS_PEERS_MAX };
+        loop {
+            let status = self.status_in(now, detail);
+            if detail.groups == 0 || status.to_json().len() <= STATUS_BYTES_MAX {
+                return status;
+            }
+            detail = Detail { peers: detail.peers / 2, groups: detail.groups / 2 };
+        }
+    }
+
+    fn status_in(&self, now: Instant, detail: Detail) -> Status {
         let name = |id: &crate::id::PeerId| match self.peers.get(id) {
             Some(peer) if !peer.info.name.is_empty() => peer.info.name.clone(),
             _ => id.short(),
         };
         let mut waiting = Vec::new();
         let mut groups = Vec::new();
-        for (group, state) in &self.groups {
+        for (group, state) in self.groups.iter().take(detail.groups) {
             let mut collectives = Vec::new();
             for ((scope, tag), held) in
                 state.tags.iter().filter(|(_, held)| held.open.is_some()).take(NAMED_MAX)
@@ -213,7 +231,7 @@ impl Run {
             run_epoch: self.run_epoch,
             encryption: self.encryption.map(|encryption| encryption.to_string()),
             world_size: self.peers.len(),
-            peers: self.peers.keys().take(STATUS_PEERS_MAX).map(|id| self.peer_status(now, *id)).collect(),
+            peers: self.peers.keys().take(detail.peers).map(|id| self.peer_status(now, *id)).collect(),
             groups,
             waiting,
             commits: self.counters.commits,

@@ -10,7 +10,9 @@ use super::machine::{Session, millis};
 use super::tags::{Learned, TagMemory, ends_call, name_lost};
 use crate::collective::{OpKey, Scope, around};
 use crate::id::PeerId;
+use crate::limits::TEXT_BYTES_MAX;
 use crate::time::Instant;
+use crate::wire::clip;
 use crate::wire::control::{AbortReason, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
 use std::collections::BTreeSet;
 
@@ -208,7 +210,9 @@ impl Session {
                 }
                 Refusal::Cancelled
             }
-            (None, PerformResult::LinkBroken { from, to, error }) => Refusal::Link { from, to, error },
+            (None, PerformResult::LinkBroken { from, to, error }) => {
+                Refusal::Link { from, to, error: clip(&error, TEXT_BYTES_MAX) }
+            }
             (None, PerformResult::Mismatch { peer }) => Refusal::Mismatch { peer },
         };
         self.set_stage(id, Stage::Refused { key: key.clone(), reason: refusal.clone() });

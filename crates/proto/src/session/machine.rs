@@ -6,8 +6,9 @@ use super::calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome};
 use super::tags::TagMemory;
 use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
-use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
+use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use crate::time::{Duration, Instant};
+use crate::wire::clip;
 use crate::wire::control::{
     EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
     ToPeer,
@@ -384,6 +385,7 @@ impl Session {
                 return;
             }
             let dialling = dialling && in_ring;
+            let error = clip(&error, TEXT_BYTES_MAX);
             let report = ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error };
             if self.is_up() {
                 self.send(report);

@@ -13,7 +13,8 @@
 
 use crate::collective::{GroupEpoch, OpKey, Seq};
 use crate::id::PeerId;
-use crate::limits::{LEARNED_MAX, NAMED_MAX, UNCLAIMED_MAX};
+use crate::limits::{BRIEF_NAMED_MAX, BRIEF_TEXT_BYTES_MAX, LEARNED_MAX, UNCLAIMED_MAX};
+use crate::wire::clip;
 use crate::wire::control::{AbortReason, LossReason, Verdict};
 use std::collections::VecDeque;
 use std::mem::discriminant;
@@ -190,14 +191,21 @@ pub(super) fn name_lost(reason: &mut AbortReason, lost: &[(PeerId, LossReason)])
     }
 }
 
-/// A verdict as it is remembered for others: what they must decide by it is there, the explanations are short.
+/// A verdict as it is remembered for others: what they must decide by it is there, the explanations are short, so that
+/// all of them together fit a resume (rule 40).
 fn brief(verdict: &Verdict) -> Verdict {
-    match verdict.clone() {
-        Verdict::Abort(AbortReason::Timeout(_)) => Verdict::Abort(AbortReason::Timeout(Vec::new())),
-        Verdict::Abort(AbortReason::PeersLost(mut lost)) => {
-            lost.truncate(NAMED_MAX);
-            Verdict::Abort(AbortReason::PeersLost(lost))
+    let short = |text: &str| clip(text, BRIEF_TEXT_BYTES_MAX);
+    let Verdict::Abort(mut reason) = verdict.clone() else { return verdict.clone() };
+    match &mut reason {
+        AbortReason::Timeout(waiting) => waiting.clear(),
+        AbortReason::PeersLost(lost) => lost.truncate(BRIEF_NAMED_MAX),
+        // Whoever deviates and is not named does the call again, and is judged again.
+        AbortReason::Mismatch { deviating, theirs, common } => {
+            deviating.truncate(BRIEF_NAMED_MAX);
+            (*theirs, *common) = (short(theirs), short(common));
         }
-        other => other,
+        AbortReason::LinkBroken { error, .. } => *error = short(error),
+        AbortReason::Cancelled { .. } | AbortReason::Void | AbortReason::NoPath { .. } => {}
     }
+    Verdict::Abort(reason)
 }

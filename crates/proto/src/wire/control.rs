@@ -9,7 +9,8 @@ use super::{InvalidMessage, Message, within};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, RunEpoch};
 use crate::id::PeerId;
 use crate::limits::{
-    BROKEN_LINKS_MAX, CONTROL_BYTES_MAX, LEARNED_MAX, MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX,
+    BROKEN_LINKS_MAX, CONTROL_BYTES_MAX, LEARNED_MAX, MEMBERS_MAX, OPEN_TENSORS_MAX, ROSTER_BYTES_MAX,
+    TAGS_MAX, TEXT_BYTES_MAX,
 };
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
@@ -647,6 +648,7 @@ impl EpochRecord {
         within("joined", self.joined.len(), MEMBERS_MAX)?;
         within("left", self.left.len(), MEMBERS_MAX)?;
         self.roster.iter().try_for_each(MemberInfo::check)?;
+        within("bytes of the roster", self.roster.iter().map(minicbor::len).sum(), ROSTER_BYTES_MAX)?;
         within("broken links", self.broken.len(), BROKEN_LINKS_MAX)?;
         within("incumbents", self.incumbents as usize, self.roster.len())?;
         let members = self.roster.len();
@@ -696,6 +698,9 @@ impl Message for ToCoordinator {
                 resume.registration.info.check()?;
                 resume.record.check()?;
                 within("tags", resume.tags.len(), TAGS_MAX)?;
+                let opens = || resume.tags.iter().filter_map(|tag| tag.open.as_ref());
+                let tensors = opens().map(|open| open.fingerprint.counts.len()).sum();
+                within("tensors in flight", tensors, OPEN_TENSORS_MAX)?;
                 resume.tags.iter().try_for_each(|tag| {
                     within("learned verdicts", tag.learned.len(), LEARNED_MAX + 1)?;
                     tag.learned.iter().try_for_each(|(key, _)| key.scope.check())?;
