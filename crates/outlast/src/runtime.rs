@@ -12,8 +12,12 @@
 //! gives the child one of its own, so a child may start members anew; the parent's is left where it is.
 
 use rustix::process::{getpriority_process, setpriority_process};
+use std::future::poll_fn;
 use std::io;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::pin::pin;
 use std::sync::atomic::{AtomicPtr, Ordering};
+use std::task::Poll;
 use std::{process, ptr};
 use tokio::runtime::{Builder, Handle, Runtime};
 
@@ -70,9 +74,42 @@ fn shared(place: &AtomicPtr<Owned>, build: impl Fn() -> io::Result<Runtime>) -> 
     }
 }
 
+/// Runs a task to its end, a panic included: whoever waits for it hears of it either way (rule 40). `None` after a panic.
+pub(crate) async fn to_its_end<T>(what: &str, task: impl Future<Output = T>) -> Option<T> {
+    let mut task = pin!(task);
+    poll_fn(|context| match guarded(what, || task.as_mut().poll(context)) {
+        Some(poll) => poll.map(Some),
+        None => Poll::Ready(None),
+    })
+    .await
+}
+
+/// Does one thing of a task that must go on whatever happens to it. `None` after a panic. The panic's own words are on
+/// standard error already.
+pub(crate) fn guarded<T>(what: &str, thing: impl FnOnce() -> T) -> Option<T> {
+    let done = catch_unwind(AssertUnwindSafe(thing));
+    if done.is_err() {
+        tracing::error!("{what} panicked: this is a bug in outlast, please report it");
+    }
+    done.ok()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_task_that_panics_ends_and_whoever_waits_for_it_hears_of_it() {
+        let runtime = handle().unwrap();
+        let panics = async {
+            tokio::task::yield_now().await;
+            assert!(process::id() == 0, "on purpose");
+            7
+        };
+        assert_eq!(runtime.block_on(to_its_end("a test", panics)), None);
+        assert_eq!(runtime.block_on(to_its_end("a test", async { 7 })), Some(7));
+        assert_eq!(guarded("a test", || 8), Some(8));
+    }
 
     #[test]
     fn all_threads_get_the_same_runtime() {

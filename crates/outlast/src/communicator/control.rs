@@ -14,6 +14,7 @@ use crate::clock;
 use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::executor::{Abort, Beside, Companion, DataPlane, Direction, LinkEvent, Wakeup};
 use crate::port::KnownSources;
+use crate::runtime;
 use crate::security::TlsIdentity;
 use outlast_proto::collective::{Group, OpKey, Tag};
 use outlast_proto::id::PeerId;
@@ -41,6 +42,9 @@ const TASK_PAUSE: Duration = Duration::from_millis(5);
 /// While calls hold the wheel the task asks ever less often, down to this: each time costs them a moment of a
 /// core, and all that waits for the task is news that no call waits for.
 const TASK_PAUSE_MAX: Duration = Duration::from_millis(40);
+
+/// How soon time is looked at again if looking at it panicked.
+const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
 /// What a call's thread is told.
 #[derive(Debug)]
@@ -174,7 +178,7 @@ impl Control {
         runtime.spawn(async move {
             while let Some(event) = links.recv().await {
                 let Some(control) = this.upgrade() else { return };
-                control.link(event);
+                runtime::guarded("a report on a link", || control.link(event));
             }
         });
         let this = Arc::downgrade(&control);
@@ -504,7 +508,13 @@ impl Control {
         match line {
             Ok(line) => {
                 *lock(&self.talks) += 1;
-                self.talk(dial, Arc::new(line)).await;
+                let line = Arc::new(line);
+                // However it ends, the session hears below that it is disconnected (rule 40).
+                let talking = self.talk(dial, Arc::clone(&line));
+                if runtime::to_its_end("the control connection", talking).await.is_none() {
+                    line.hang_up();
+                    line.close();
+                }
                 *lock(&self.talks) -= 1;
                 self.hung_up.notify_all();
             }
@@ -639,7 +649,9 @@ async fn finish(line: &Arc<Line>) -> io::Result<()> {
 async fn keep_time(this: Weak<Control>) {
     loop {
         let Some(control) = this.upgrade() else { return };
-        let (wait, timers) = (control.keep_time(), Arc::clone(&control.timers));
+        // Without it no deadline would be kept any more (rule 40).
+        let wait = runtime::guarded("keeping time", || control.keep_time()).unwrap_or(AFTER_A_PANIC);
+        let timers = Arc::clone(&control.timers);
         // Nothing is held while it waits: what a communicator has is given back when it is dropped.
         drop(control);
         tokio::select! {

@@ -2,6 +2,7 @@
 
 use super::clerk::Inbox;
 use crate::port::{self, AuthenticatedStream};
+use crate::runtime;
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
@@ -38,8 +39,26 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
     if inbox.send(Inbox::Opened { run: run.clone(), id, peer, queue }).await.is_err() {
         return;
     }
-    let frames = &mut greeted.frames;
     let desk = Desk { run, id, peer, inbox, share: Arc::new(Semaphore::new(LETTERS_MAX)) };
+    hold(&mut greeted.frames, desk, &mut outbound).await;
+}
+
+/// Carries messages, and says when that is over. However it ends, the peer must not stay a member for want of anybody
+/// who says so (rule 40).
+async fn hold<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
+    frames: &mut port::Frames<S>,
+    desk: Desk,
+    outbound: &mut mpsc::Receiver<ToPeer>,
+) {
+    runtime::to_its_end("a control connection", carry(frames, &desk, outbound)).await;
+    let _ = desk.inbox.send(Inbox::Closed { run: desk.run, id: desk.id }).await;
+}
+
+async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
+    frames: &mut port::Frames<S>,
+    desk: &Desk,
+    outbound: &mut mpsc::Receiver<ToPeer>,
+) {
     let silence = tokio::time::sleep(FIRST_WORDS);
     tokio::pin!(silence);
     let mut spoke = false;
@@ -49,7 +68,7 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
             () = &mut silence, if !spoke => break,
             message = outbound.recv() => {
                 let Some(first) = message else { break };
-                if write(frames, first, &mut outbound).await {
+                if write(frames, first, outbound).await {
                     continue;
                 }
                 // A peer that left has closed its end, and its goodbye may lie unread before that.
@@ -69,12 +88,11 @@ pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::
     }
     // What was said before is still worth saying.
     while let Ok(message) = outbound.try_recv() {
-        if !write(frames, message, &mut outbound).await {
+        if !write(frames, message, outbound).await {
             break;
         }
     }
     let _ = tokio::time::timeout(WRITE_TIMEOUT, frames.finish()).await;
-    let _ = desk.inbox.send(Inbox::Closed { run: desk.run, id }).await;
 }
 
 /// Where the letters of one connection go.
@@ -119,4 +137,47 @@ async fn write<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     }
     let writing = frames.send_all(payloads.iter().map(Vec::as_slice));
     matches!(tokio::time::timeout(WRITE_TIMEOUT, writing).await, Ok(Ok(())))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io;
+    use std::pin::Pin;
+    use std::task::{Context, Poll};
+    use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+
+    /// A stream that stands for any mistake of ours in carrying one.
+    struct Panics;
+
+    impl AsyncRead for Panics {
+        fn poll_read(self: Pin<&mut Self>, _: &mut Context<'_>, _: &mut ReadBuf<'_>) -> Poll<io::Result<()>> {
+            panic!("on purpose")
+        }
+    }
+
+    impl AsyncWrite for Panics {
+        fn poll_write(self: Pin<&mut Self>, _: &mut Context<'_>, _: &[u8]) -> Poll<io::Result<usize>> {
+            panic!("on purpose")
+        }
+        fn poll_flush(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            panic!("on purpose")
+        }
+        fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
+            panic!("on purpose")
+        }
+    }
+
+    #[test]
+    fn a_connection_whose_task_panics_is_closed_for_the_clerk() {
+        let (inbox, mut letters) = mpsc::channel(4);
+        let (_queue, mut outbound) = mpsc::channel(4);
+        let (run, id) = ("run".parse::<RunId>().unwrap(), ConnectionId(7));
+        let mut frames = port::Frames::new(Panics, 1_024);
+        let share = Arc::new(Semaphore::new(LETTERS_MAX));
+        let desk = Desk { run, id, peer: PeerId::from_bytes([7; 16]), inbox, share };
+        let holding = hold(&mut frames, desk, &mut outbound);
+        runtime::handle().unwrap().block_on(holding);
+        assert!(matches!(letters.try_recv(), Ok(Inbox::Closed { id: ConnectionId(7), .. })));
+    }
 }

@@ -185,9 +185,10 @@ impl Run {
         }
         self.settle(now, group);
         let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
-        let told = self.groups.get(&group).is_some_and(|state| {
-            state.world_told == global_world_size && state.epoch == resume.record.epoch
-        });
+        let told = self
+            .groups
+            .get(&group)
+            .is_some_and(|state| state.world_told == global_world_size && state.epoch == resume.record.epoch);
         if told && resume.record.global_world_size != global_world_size {
             self.tell(from, ToPeer::World { run_epoch, global_world_size });
         }
