@@ -15,7 +15,6 @@ use rustix::process::{getpriority_process, setpriority_process};
 use std::future::poll_fn;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::pin::pin;
 use std::sync::atomic::{AtomicPtr, Ordering};
 use std::task::Poll;
 use std::{process, ptr};
@@ -76,7 +75,8 @@ fn shared(place: &AtomicPtr<Owned>, build: impl Fn() -> io::Result<Runtime>) -> 
 
 /// Runs a task to its end, a panic included: whoever waits for it hears of it either way (rule 40). `None` after a panic.
 pub(crate) async fn to_its_end<T>(what: &str, task: impl Future<Output = T>) -> Option<T> {
-    let mut task = pin!(task);
+    // On the heap: a connection takes kilobytes, and they would be moved around with everything that waits for it.
+    let mut task = Box::pin(task);
     poll_fn(|context| match guarded(what, || task.as_mut().poll(context)) {
         Some(poll) => poll.map(Some),
         None => Poll::Ready(None),
