@@ -11,6 +11,9 @@ MemberRow: TypeAlias = tuple[str, str, str, bytes, str]
 EventRow: TypeAlias = tuple[str, MemberRow | None, str, list[str]]
 Options: TypeAlias = tuple[str, int, str | None, bool, int, float | None, Sequence[Any] | None, bool, str | int | None]
 
+def run_id_from_environment() -> str | None: ...
+def group_from_environment() -> int | None: ...
+def port_from_environment() -> int | None: ...
 def new_secret() -> str:
     """Make a new run secret, the same as `outlast secret new` prints.
 

@@ -73,16 +73,8 @@ def _options(
     return (op, tag, quantize, retries and retry is not False, min_world, timeout, scope, hash, root)
 
 
-def _group_from_environment() -> int:
-    text = os.environ.get("OUTLAST_GROUP") or "0"
-    try:
-        return int(text)
-    except ValueError:
-        raise InvalidArgument(f"OUTLAST_GROUP={text!r}: groups are whole numbers") from None
-
-
 def _listen_from_environment() -> str:
-    return f"0.0.0.0:{os.environ.get('OUTLAST_PORT') or 0}"
+    return f"0.0.0.0:{_outlast.port_from_environment() or 0}"
 
 
 class Communicator(OfThisProcess):
@@ -142,7 +134,7 @@ class Communicator(OfThisProcess):
         self._core = _outlast.Communicator(
             coordinator,
             _run_id(run_id),
-            _group_from_environment() if group is None else group,
+            _outlast.group_from_environment() or 0 if group is None else group,
             secret,
             name,
             listen or _listen_from_environment(),

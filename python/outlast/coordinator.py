@@ -1,7 +1,6 @@
 """A coordinator inside this process."""
 
 import json
-import os
 from types import TracebackType
 from typing import Any, Self
 
@@ -11,7 +10,7 @@ from outlast.errors import InvalidArgument
 
 
 def _run_id(run_id: str | None) -> str:
-    return run_id if run_id is not None else os.environ.get("OUTLAST_RUN_ID") or "default"
+    return run_id if run_id is not None else _outlast.run_id_from_environment() or "default"
 
 
 class Coordinator(OfThisProcess):

@@ -16,6 +16,7 @@ pub mod membership;
 pub mod port;
 mod runtime;
 pub mod security;
+pub mod settings;
 pub mod watch;
 
 pub use communicator::Communicator;

@@ -26,7 +26,7 @@ mod builder;
 
 pub use crate::health::{Happening, TimedEvent};
 pub use builder::MembershipBuilder;
-pub use outlast_proto::id::{PeerId, RunId};
+pub use outlast_proto::id::{PeerId, RunId, RunIdError};
 pub use outlast_proto::membership::{Config, Event, Health, Member, PairPolicy, Path, Preset};
 pub use outlast_proto::time::Instant;
 pub use outlast_proto::wire::membership::{DeathReason, MemberInfo};

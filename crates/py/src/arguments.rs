@@ -5,6 +5,7 @@ use crate::errors::invalid;
 use outlast::communicator::Encryption;
 use outlast::membership::{PeerId, Preset, RunId};
 use outlast::security::RunSecret;
+use outlast::settings;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
@@ -61,6 +62,25 @@ pub(crate) fn members(name: &str, value: i64) -> PyResult<u32> {
         Ok(count) if count > 0 => Ok(count),
         _ => Err(invalid(format!("{name}={value}: give a whole number of members, at least 1"))),
     }
+}
+
+/// The run that `OUTLAST_RUN_ID` names, if it is set.
+#[pyfunction]
+pub(crate) fn run_id_from_environment() -> PyResult<Option<String>> {
+    let run = settings::run_id().map_err(|error| invalid(error.to_string()))?;
+    Ok(run.map(|run| run.as_str().to_owned()))
+}
+
+/// The group that `OUTLAST_GROUP` numbers, if it is set.
+#[pyfunction]
+pub(crate) fn group_from_environment() -> PyResult<Option<u32>> {
+    settings::group().map_err(|error| invalid(error.to_string()))
+}
+
+/// The port that `OUTLAST_PORT` numbers, if it is set.
+#[pyfunction]
+pub(crate) fn port_from_environment() -> PyResult<Option<u16>> {
+    settings::port().map_err(|error| invalid(error.to_string()))
 }
 
 /// A group's number.

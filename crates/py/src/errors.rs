@@ -61,9 +61,11 @@ pub(crate) fn of_call(py: Python<'_>, error: &Error, purpose: Purpose) -> PyErr 
             Ok(parts) => parts,
             Err(failed) => return failed,
         },
-        Error::InvalidArgument(_) | Error::MissingSecret | Error::Secret(_) | Error::Coordinator { .. } => {
-            ("InvalidArgument", None)
-        }
+        Error::InvalidArgument(_)
+        | Error::MissingSecret
+        | Error::Secret(_)
+        | Error::Setting(_)
+        | Error::Coordinator { .. } => ("InvalidArgument", None),
         Error::Unauthorized(_) => ("Unauthorized", None),
         Error::NoCoordinator(_) | Error::NotAdmitted => ("OperationTimeout", None),
         Error::Silent(_) => ("RetryError", None),

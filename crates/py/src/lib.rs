@@ -43,6 +43,8 @@ use pyo3::prelude::*;
 #[pymodule]
 mod _outlast {
     #[pymodule_export]
+    use super::arguments::{group_from_environment, port_from_environment, run_id_from_environment};
+    #[pymodule_export]
     use super::communicator::{Communicator, Handle};
     #[pymodule_export]
     use super::coordinator::{Coordinator, new_secret};

@@ -6,6 +6,7 @@ mod group_secret;
 mod json;
 pub(crate) mod lab;
 pub(crate) mod members;
+mod run_id;
 pub(crate) mod secret;
 pub(crate) mod status;
 mod stop;

@@ -6,6 +6,7 @@
 mod table;
 
 use super::json;
+use super::run_id::run_id;
 use super::stop::StopSignal;
 use crate::ExitCode;
 use anyhow::Context as _;
@@ -40,7 +41,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     coordinator: String,
     /// The run to show
-    #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID")]
+    #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]
     run_id: RunId,
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`
     #[arg(long, value_name = "FILE")]

@@ -10,6 +10,7 @@ use crate::membership::{Membership, Preset};
 use crate::port::Routes;
 use crate::runtime;
 use crate::security::{self, ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::settings;
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
 use outlast_proto::session;
@@ -26,10 +27,10 @@ use tokio::sync::mpsc;
 pub struct CommunicatorBuilder {
     coordinator: Option<String>,
     run: Option<RunId>,
-    group: u32,
+    group: Option<u32>,
     secret: Option<RunSecret>,
     name: Option<String>,
-    listen: SocketAddr,
+    listen: Option<SocketAddr>,
     advertise: Option<SocketAddr>,
     preset: Preset,
     stall_budget: Option<Duration>,
@@ -42,11 +43,11 @@ impl CommunicatorBuilder {
     pub(super) fn new() -> Self {
         Self {
             coordinator: std::env::var("OUTLAST_COORDINATOR").ok(),
-            run: std::env::var("OUTLAST_RUN_ID").ok().and_then(|run| run.parse().ok()),
-            group: std::env::var("OUTLAST_GROUP").ok().and_then(|group| group.parse().ok()).unwrap_or(0),
+            run: None,
+            group: None,
             secret: None,
             name: None,
-            listen: (Ipv4Addr::UNSPECIFIED, 0).into(),
+            listen: None,
             advertise: None,
             preset: Preset::Lan,
             stall_budget: None,
@@ -62,15 +63,15 @@ impl CommunicatorBuilder {
         self
     }
 
-    /// The run to take part in.
+    /// The run to take part in; otherwise `OUTLAST_RUN_ID`, or `default`.
     pub fn run_id(mut self, run: RunId) -> Self {
         self.run = Some(run);
         self
     }
 
-    /// The group within the run.
+    /// The group within the run; otherwise `OUTLAST_GROUP`, or 0.
     pub fn group(mut self, group: u32) -> Self {
-        self.group = group;
+        self.group = Some(group);
         self
     }
 
@@ -86,9 +87,9 @@ impl CommunicatorBuilder {
         self
     }
 
-    /// The one port; port 0 takes any.
+    /// The one port; port 0 takes any. Otherwise every address, and port `OUTLAST_PORT` or a free one.
     pub fn listen(mut self, address: SocketAddr) -> Self {
-        self.listen = address;
+        self.listen = Some(address);
         self
     }
 
@@ -142,9 +143,14 @@ impl CommunicatorBuilder {
                 "no coordinator: pass its host:port, or set OUTLAST_COORDINATOR".to_owned(),
             )
         })?;
-        let run = match self.run {
+        let run = match self.run.map_or_else(settings::run_id, |run| Ok(Some(run)))? {
             Some(run) => run,
             None => "default".parse().map_err(|_| Error::Bug("the default run id"))?,
+        };
+        let group = self.group.map_or_else(settings::group, |group| Ok(Some(group)))?.unwrap_or(0);
+        let listen = match self.listen {
+            Some(listen) => listen,
+            None => (Ipv4Addr::UNSPECIFIED, settings::port()?.unwrap_or(0)).into(),
         };
         let handle = runtime::handle()?;
         // One key for as long as the object lives: who connects again is the same peer (rule 39).
@@ -181,7 +187,7 @@ impl CommunicatorBuilder {
             });
         }
         let mut member = Membership::builder()
-            .listen(self.listen)
+            .listen(listen)
             .preset(self.preset)
             .secret(secret)
             .run_id(run)
@@ -197,14 +203,14 @@ impl CommunicatorBuilder {
             member = member.advertise(address);
         }
         // Where packets to the coordinator leave from is where others reach us.
-        if self.listen.ip().is_unspecified() {
+        if listen.ip().is_unspecified() {
             member = member.advertise_towards(&coordinator);
         }
         let membership = member.start()?;
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
-        let settings = DataSettings { streams_max: self.streams_max, ..DataSettings::default() };
-        let data = DataPlane::new(me, settings, dialer, move |event| {
+        let data_settings = DataSettings { streams_max: self.streams_max, ..DataSettings::default() };
+        let data = DataPlane::new(me, data_settings, dialer, move |event| {
             let _ = events.send(event);
         })?;
         let data = Arc::new(data);
@@ -212,7 +218,7 @@ impl CommunicatorBuilder {
         let _ = watched.set(Arc::downgrade(&data));
         let registration = Registration {
             info: (*membership.info()).clone(),
-            group: self.group,
+            group,
             session: SessionId(security::random_bytes()),
             min_world: 1,
             encryption,

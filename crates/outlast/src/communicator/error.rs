@@ -3,6 +3,7 @@
 use crate::fork::UsedAfterFork;
 use crate::membership::MembershipError;
 use crate::security::SecretError;
+use crate::settings::SettingError;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
 use std::io;
@@ -38,6 +39,9 @@ pub enum Error {
     /// The secret in the environment is damaged.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// A variable in the environment makes no sense.
+    #[error(transparent)]
+    Setting(#[from] SettingError),
     /// The health plane could not start.
     #[error(transparent)]
     Membership(#[from] MembershipError),

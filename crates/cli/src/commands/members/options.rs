@@ -1,6 +1,7 @@
 //! What the user typed, and what it means.
 
 use super::super::group_secret::HandOver;
+use super::super::run_id::run_id;
 use anyhow::Context as _;
 use outlast::Membership;
 use outlast::membership::{MembershipBuilder, PairPolicy, Preset, RunId};
@@ -41,7 +42,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "TEXT", default_value = "")]
     pub(super) meta: String,
     /// The run whose members these are; members of different runs never meet
-    #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID")]
+    #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]
     pub(super) run_id: RunId,
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`, else a new secret
     #[arg(long, value_name = "FILE")]
