@@ -15,10 +15,10 @@ use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
 use crate::visit::Visit;
-use crate::workers::Workers;
 use outlast::communicator::View;
 use outlast::fork::Creator;
 use outlast::membership::RunId;
+use outlast::workers::{Lost, Workers};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::mem::ManuallyDrop;
@@ -128,9 +128,9 @@ impl Shared {
     ) -> PyResult<R> {
         self.check_driver()?;
         drop((self.in_flight.reap(), registry::reap()));
-        self.blocked.fetch_add(1, Ordering::SeqCst);
+        let blocked = Blocked::new(&self.blocked);
         let result = blocking(py, visit, work);
-        self.blocked.fetch_sub(1, Ordering::SeqCst);
+        drop(blocked);
         self.look(comm);
         result
     }
@@ -189,6 +189,31 @@ impl Shared {
             return Ok(());
         }
         Err(invalid(format!("collectives under tags {tags:?} are in flight: wait() for their handles first")))
+    }
+}
+
+/// Counts a thread that waits in a call, for as long as it lives: a handler that panics ends a call too.
+struct Blocked<'a>(&'a AtomicUsize);
+
+impl<'a> Blocked<'a> {
+    fn new(count: &'a AtomicUsize) -> Self {
+        count.fetch_add(1, Ordering::SeqCst);
+        Self(count)
+    }
+}
+
+impl Drop for Blocked<'_> {
+    fn drop(&mut self) {
+        self.0.fetch_sub(1, Ordering::SeqCst);
+    }
+}
+
+/// What a program is told of a collective in the background that has no result of its own.
+fn of_lost(lost: Lost) -> outlast::communicator::Error {
+    use outlast::communicator::Error;
+    match lost {
+        Lost::NoThread(error) => Error::Start(error),
+        _ => Error::Bug("the thread of a collective panicked"),
     }
 }
 
@@ -383,18 +408,10 @@ impl Communicator {
         let tensors = job.take_tensors();
         let flight = Flight { place: job.place().clone(), outcome: Arc::clone(&outcome), tensors };
         let tag = job.place().1;
-        let ended = Arc::clone(&outcome);
-        let work = move || {
-            let ending = job.perform(&comm).map_err(Arc::new);
-            drop(comm);
-            // From here on the loans may be given back: the runtime has let go.
-            ended.set(ending);
-        };
         self.0.in_flight.add(flight);
-        if let Err(error) = self.0.workers.run(Box::new(work)) {
-            let failed = outlast::communicator::Error::Start(error);
-            outcome.set(Err(Arc::new(failed)));
-        }
+        // When it is over, in whatever way, the runtime has let go and the loans may be given back.
+        let work = move || job.perform(&comm).map_err(Arc::new);
+        self.0.workers.run(&outcome, work, |lost| Err(Arc::new(of_lost(lost))));
         Ok(Handle { shared: Arc::clone(&self.0), outcome, tag })
     }
 

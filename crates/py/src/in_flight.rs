@@ -8,40 +8,16 @@
 use crate::buffer::Tensor;
 use outlast::communicator::{Error, Receipt};
 use outlast::membership::PeerId;
+use outlast::workers;
 use std::ops::Range;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
-use std::time::{Duration, Instant};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::time::Instant;
 
 /// How an operation ended.
 pub(crate) type Ending = Result<Receipt, Arc<Error>>;
 
 /// One operation's outcome, once it has one.
-#[derive(Default)]
-pub(crate) struct Outcome {
-    ending: Mutex<Option<Ending>>,
-    ended: Condvar,
-}
-
-impl Outcome {
-    fn ending(&self) -> MutexGuard<'_, Option<Ending>> {
-        self.ending.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    pub(crate) fn set(&self, ending: Ending) {
-        *self.ending() = Some(ending);
-        self.ended.notify_all();
-    }
-
-    pub(crate) fn is_done(&self) -> bool {
-        self.ending().is_some()
-    }
-
-    /// Waits up to `timeout`.
-    pub(crate) fn wait(&self, timeout: Duration) -> Option<Ending> {
-        let waited = self.ended.wait_timeout_while(self.ending(), timeout, |ending| ending.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
-    }
-}
+pub(crate) type Outcome = workers::Outcome<Ending>;
 
 /// What tells two operations of one communicator apart.
 pub(crate) type Place = (Option<Vec<PeerId>>, u64);

@@ -36,7 +36,6 @@ mod outcome;
 mod program;
 mod registry;
 mod visit;
-mod workers;
 
 use pyo3::prelude::*;
 

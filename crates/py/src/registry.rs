@@ -115,7 +115,11 @@ pub(crate) fn end_all(patience: Duration) {
     let live: Vec<_> = live.iter().filter_map(Weak::upgrade).collect();
     std::thread::scope(|scope| {
         for shared in &live {
-            scope.spawn(|| shared.leave());
+            let thread = std::thread::Builder::new().name("outlast-goodbye".to_owned());
+            // Without a thread for it, one after the other.
+            if thread.spawn_scoped(scope, || shared.leave()).is_err() {
+                shared.leave();
+            }
         }
     });
     let waits = |shared: &Arc<Shared>| shared.is_blocked() && Instant::now() < deadline;
