@@ -11,6 +11,11 @@ use outlast_proto::coordinator::{Config, Run};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// How long questions that are under way hold up the end.
+const CLOSE_PATIENCE: Duration = Duration::from_secs(5);
 
 /// A new run secret, as text.
 #[pyfunction]
@@ -86,7 +91,17 @@ impl Coordinator {
         let visit = Visit::begin(py);
         check_process(self.creator)?;
         let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
-        visit.away(py, || drop(service));
+        visit.away(py, || {
+            let deadline = Instant::now() + CLOSE_PATIENCE;
+            let mut held = service;
+            // A question about the status may be under way; the port is free when this returns.
+            while let Some(service) = held {
+                held = Arc::try_unwrap(service).map(drop).err().filter(|_| Instant::now() < deadline);
+                if held.is_some() {
+                    thread::sleep(Duration::from_millis(1));
+                }
+            }
+        });
         Ok(())
     }
 

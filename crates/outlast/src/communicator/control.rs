@@ -98,6 +98,8 @@ struct State {
     connecting: Option<CallId>,
     /// Why the last attempt to reach the coordinator failed.
     unreached: Option<Unreached>,
+    /// Whether the coordinator has said anything since the last call that connects began.
+    heard: bool,
     /// When the timekeeper looks next by itself.
     timer: Instant,
 }
@@ -152,6 +154,7 @@ impl Control {
             linked: 0,
             connecting: None,
             unreached: None,
+            heard: false,
             timer: clock::now(),
         };
         let wheel = Wheel::new()?;
@@ -213,7 +216,7 @@ impl Control {
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
         }
-        state.linked = 0;
+        (state.linked, state.heard) = (0, false);
         self.data.forget_group(self.group);
         state.unreached = None;
         let (id, orders) =
@@ -226,7 +229,17 @@ impl Control {
     pub(super) fn end_connect(&self) -> Option<Unreached> {
         let mut state = lock(&self.state);
         state.connecting = None;
-        state.unreached.take()
+        let silent = || {
+            let what = match state.line {
+                Some(_) => "it belongs to the run and has not answered our registration",
+                None => {
+                    "nothing that belongs to the run has answered there; it may be stopped, or something else"
+                }
+            };
+            Unreached::from(format!("{}: {what}", self.coordinator))
+        };
+        let silent = (!state.heard).then(silent);
+        state.unreached.take().or(silent)
     }
 
     pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Arc<Desk>), Error> {
@@ -422,6 +435,7 @@ impl Control {
                 let mut state = lock(&self.state);
                 // What a line says that was hung up is no news.
                 if state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line)) {
+                    state.heard = true;
                     state.session.handle_message(clock::now(), message);
                     self.carry_out(state);
                 }
