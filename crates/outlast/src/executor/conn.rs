@@ -298,6 +298,14 @@ impl Conn {
                 }
                 Sink::Drain
             }
+            Route::Ask(op, lane) => {
+                verify(&header, &[])?;
+                if let Some(operation) = desk.get_mut(op) {
+                    let credit = operation.credit(lane);
+                    self.queue_header(&credit);
+                }
+                Sink::Drain
+            }
         };
         if header.kind == FrameKind::Credit {
             // Whatever became of our call, the receiver has made its own and parks nothing of it.

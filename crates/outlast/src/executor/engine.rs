@@ -190,6 +190,7 @@ impl Engine {
         };
         let Some(lane) = operation.lane_to(conn.peer) else { return };
         operation.outgoing[lane].conn = Some(conn.id);
+        operation.outgoing[lane].asked = false;
         operation.outgoing[lane].stripes.clear();
         if operation.is_worth_stripes()
             && let Some(stripes) = self.stripes.get(&conn.peer)
@@ -228,7 +229,9 @@ impl Engine {
         let Some(lane) = operation.lane_from(conn.peer) else { return };
         operation.incoming[lane].conn = Some(conn.id);
         operation.incoming[lane].wanted_by = None;
-        if operation.needs_credit() {
+        operation.incoming[lane].allowed = 0;
+        let is_asked = conn.parking.take_ask(&operation.parts.name);
+        if is_asked || operation.needs_credit() {
             let credit = operation.credit(lane);
             conn.queue_header(&credit);
         }
@@ -266,6 +269,7 @@ impl Engine {
     pub(super) fn pump(&mut self, now: Instant) -> bool {
         self.check_deadlines(now);
         self.allow_more();
+        self.ask_where_stuck();
         let mut progress = false;
         let mut lost = Vec::new();
         for (id, conn) in &mut self.conns {
@@ -304,6 +308,23 @@ impl Engine {
                 let conn = operation.incoming[lane].conn;
                 if let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) {
                     conn.queue_header(&credit);
+                }
+            }
+        }
+    }
+
+    /// Asks for credit that does not come by itself, where too much is on the wire without (rule 14).
+    fn ask_where_stuck(&mut self) {
+        if !self.conns.values().any(|conn| conn.eager.is_tight()) {
+            return;
+        }
+        for (_, operation) in self.desk.iter_mut() {
+            for lane in 0..operation.outgoing.len() {
+                let conn = operation.outgoing[lane].conn.and_then(|conn| self.conns.get_mut(&conn));
+                let Some(conn) = conn.filter(|conn| conn.eager.is_tight()) else { continue };
+                let left = conn.eager.left(&operation.parts.name);
+                if let Some(ask) = operation.ask(lane, conn.id, left) {
+                    conn.queue_header(&ask);
                 }
             }
         }

@@ -50,6 +50,8 @@ pub(super) struct OutLane {
     pub(super) redials_left: u8,
     /// What the other end allows, once its own call is made.
     pub(super) granted: Option<u32>,
+    /// The other end was asked to say when its own call is made.
+    pub(super) asked: bool,
     pub(super) ready: VecDeque<Message>,
     /// The next block to take from the input, where blocks begin here and go straight.
     pub(super) next: u32,
@@ -98,6 +100,7 @@ impl OutLane {
             frames_sent: 0,
             redials_left: REDIALS_MAX,
             granted: None,
+            asked: false,
             ready: VecDeque::new(),
             next: 0,
             unsent: blocks,

@@ -1,8 +1,10 @@
-//! Blocks that came before our own call, and credits that came before our own call.
+//! Blocks, credits and questions that came before our own call.
 //!
 //! A sender may put a little on the wire before it knows that the receiver has made the same call (rule 14).
 //! What arrives early is parked here, bounded per operation and per link; the sender keeps the same account, so
-//! an honest one never exceeds the bound.
+//! an honest one never exceeds the bound. Where nothing more may be sent early, the sender asks to be told of the
+//! call, and the question waits here: it costs a header, so calls that nobody answers are never in the way of one
+//! that everybody made, however many they are.
 
 use outlast_proto::collective::frame::{Header, OpName, Word};
 use outlast_proto::collective::{Group, GroupEpoch};
@@ -27,6 +29,8 @@ pub(super) struct Parking {
     blocks: Vec<Parked>,
     bytes: usize,
     credits: Vec<Header>,
+    /// Calls that the other end asks about, the latest of each sequence.
+    asks: Vec<OpName>,
 }
 
 impl Parking {
@@ -71,6 +75,19 @@ impl Parking {
         Some(self.credits.swap_remove(at))
     }
 
+    /// Remembers that the sender wants to hear of our call `name`. `false` if there are too many.
+    pub(super) fn park_ask(&mut self, name: OpName) -> bool {
+        self.asks.retain(|ask| !ask.same_sequence(&name));
+        self.asks.push(name);
+        self.asks.len() <= EARLY_CREDITS_MAX
+    }
+
+    /// Whether the sender asked about our call `name`; it will not be remembered.
+    pub(super) fn take_ask(&mut self, name: &OpName) -> bool {
+        let at = self.asks.iter().position(|ask| ask == name);
+        at.map(|at| self.asks.swap_remove(at)).is_some()
+    }
+
     /// Forgets what belongs to `name` or to earlier numbers under it.
     pub(super) fn forget(&mut self, name: &OpName) {
         self.retain(|op| !(op.same_sequence(name) && op.seq <= name.seq));
@@ -85,6 +102,7 @@ impl Parking {
         self.blocks.retain(|parked| keep(&parked.header.op));
         self.bytes = self.blocks.iter().map(|parked| parked.bytes.len()).sum();
         self.credits.retain(|credit| keep(&credit.op));
+        self.asks.retain(keep);
     }
 }
 
@@ -104,6 +122,11 @@ impl EagerAccount {
         }
         let spent: usize = self.entries.iter().filter(|(op, _)| op == name).map(|(_, bytes)| bytes).sum();
         EAGER_BYTES_MAX.saturating_sub(spent).min(EAGER_LINK_BYTES_MAX.saturating_sub(self.bytes))
+    }
+
+    /// Whether so much is on the wire that a call may not get all that it may send without credit.
+    pub(super) fn is_tight(&self) -> bool {
+        self.bytes + EAGER_BYTES_MAX > EAGER_LINK_BYTES_MAX || self.frames >= EAGER_LINK_FRAMES_MAX
     }
 
     pub(super) fn spend(&mut self, name: OpName, bytes: usize) {

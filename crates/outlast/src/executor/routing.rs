@@ -1,4 +1,4 @@
-//! What a frame is to us: a block for an operation, one for later, a credit, or nothing any more.
+//! What a frame is to us: a block for an operation, one for later, a credit, a question, or nothing any more.
 
 use super::conn::{Broken, Role};
 use super::desk::{Desk, OpId};
@@ -15,6 +15,7 @@ pub(super) enum Route {
     Park,
     Drain,
     Credit(OpId, usize),
+    Ask(OpId, usize),
 }
 
 /// Decides about a frame from its header, before any of its payload is used.
@@ -28,6 +29,7 @@ pub(super) fn route(
 ) -> Result<Route, Broken> {
     match (role, header.kind) {
         (Role::Incoming, FrameKind::Block) => route_block(desk, conn, peer, parking, header),
+        (Role::Incoming, FrameKind::Ask) => route_ask(desk, peer, parking, header),
         (Role::Outgoing, FrameKind::Credit) => route_credit(desk, peer, parking, header),
         (_, kind) => Err(Broken::Misbehaved(format!("a {kind:?} frame against the direction of the link"))),
     }
@@ -82,6 +84,31 @@ fn accept_block(
         return Err(Broken::Misbehaved(what));
     }
     Ok(Route::Into(op, operation.landing(lane, header, slots)))
+}
+
+/// The sender wants to hear of our call: now, if it is made.
+fn route_ask(desk: &mut Desk, peer: PeerId, parking: &mut Parking, header: &Header) -> Result<Route, Broken> {
+    let Some(op) = desk.find(&header.op) else {
+        if !desk.is_stale(&header.op) && !parking.park_ask(header.op) {
+            return Err(Broken::Misbehaved("more questions than calls can be open".to_owned()));
+        }
+        return Ok(Route::Drain);
+    };
+    let Some(operation) = desk.get_mut(op).filter(|operation| operation.ending.is_none()) else {
+        return Ok(Route::Drain);
+    };
+    if operation.parts.fingerprint != header.fingerprint {
+        desk.stop(op, Stopped::Mismatch { peer, theirs: header.fingerprint });
+        return Ok(Route::Drain);
+    }
+    let Some(lane) = operation.lane_from(peer) else {
+        return Err(Broken::Misbehaved(format!(
+            "a question about {:?}, whose plan has another order",
+            header.op
+        )));
+    };
+    // Once is enough: who asks on and on must not fill our queue.
+    Ok(if operation.incoming[lane].allowed > 0 { Route::Drain } else { Route::Ask(op, lane) })
 }
 
 fn route_credit(

@@ -155,6 +155,7 @@ fn data_frames() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("valid-block", block.clone()),
         ("valid-credit", header(FrameKind::Credit, 0, None)),
+        ("valid-ask", header(FrameKind::Ask, 0, Some(9))),
         ("invalid-foreign", foreign),
         ("invalid-too-long", too_long),
         ("invalid-cut-off", block[..block.len() - 1].to_vec()),

@@ -78,6 +78,9 @@ pub enum FrameKind {
     /// Credit, back to the sender: my own call is made, send on (rule 14). `round` holds how many rounds may be
     /// under way, or up to which number blocks may come. `step` holds a [`Word`], which only transfers use.
     Credit,
+    /// A question, towards the next member of the ring: nothing more may be sent to you before your call, so say
+    /// when it is made. The answer is a credit.
+    Ask,
 }
 
 /// What the credit of a transfer between two members says.
@@ -213,6 +216,7 @@ impl Header {
             kind: match self.kind {
                 FrameKind::Block => 0,
                 FrameKind::Credit => 1,
+                FrameKind::Ask => 2,
             },
             length: self.length.into(),
             group: self.op.group.into(),
@@ -241,6 +245,7 @@ impl Header {
         let (kind, limit) = match layout.kind {
             0 => (FrameKind::Block, BLOCK_BYTES_MAX),
             1 => (FrameKind::Credit, 0),
+            2 => (FrameKind::Ask, 0),
             unknown => return Err(BadFrame::Kind(unknown)),
         };
         let length = layout.length.get();
@@ -284,8 +289,10 @@ mod tests {
         for checksum in [None, Some(0), Some(u32::MAX)] {
             let block = header(FrameKind::Block, BLOCK_BYTES_MAX as u32, checksum);
             assert_eq!(Header::parse(&block.to_bytes()), Ok(block));
-            let credit = header(FrameKind::Credit, 0, checksum);
-            assert_eq!(Header::parse(&credit.to_bytes()), Ok(credit));
+            for kind in [FrameKind::Credit, FrameKind::Ask] {
+                let word = header(kind, 0, checksum);
+                assert_eq!(Header::parse(&word.to_bytes()), Ok(word));
+            }
         }
     }
 
@@ -299,11 +306,13 @@ mod tests {
         };
         assert!(matches!(with(0, 0), Err(BadFrame::Magic(_))));
         assert_eq!(with(2, 9), Err(BadFrame::Version(9)));
-        assert_eq!(with(3, 2), Err(BadFrame::Kind(2)));
+        assert_eq!(with(3, 3), Err(BadFrame::Kind(3)));
         assert_eq!(with(62, 2), Err(BadFrame::Flags(2)));
         assert!(matches!(with(7, 1), Err(BadFrame::Length { .. })));
-        let credit = header(FrameKind::Credit, 1, None).to_bytes();
-        assert!(matches!(Header::parse(&credit), Err(BadFrame::Length { limit: 0, .. })));
+        for kind in [FrameKind::Credit, FrameKind::Ask] {
+            let word = header(kind, 1, None).to_bytes();
+            assert!(matches!(Header::parse(&word), Err(BadFrame::Length { limit: 0, .. })));
+        }
     }
 
     #[test]

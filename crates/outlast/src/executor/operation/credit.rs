@@ -15,7 +15,7 @@ use outlast_proto::limits::EAGER_BYTES_MAX;
 const GIVEN_UP: u16 = u16::MAX;
 
 impl Operation {
-    /// Whether a credit travels for this operation: not if the eager limit covers all of a ring on every link,
+    /// Whether a credit travels for this operation without being asked for: not if the eager limit covers all of a ring on every link,
     /// because who completes a ring knows that everybody has made the call. Where bytes go one way only, the
     /// credit is the one sign that what was sent eagerly is not parked any more.
     pub(in crate::executor) fn needs_credit(&self) -> bool {
@@ -36,7 +36,25 @@ impl Operation {
             None => waits(&self.outgoing[lane]),
             Some(_) => !self.confirmed,
         };
-        self.needs_credit() && self.lane_towards(conn).is_some_and(waits)
+        let comes = |lane: usize| self.needs_credit() || self.outgoing[lane].asked;
+        self.lane_towards(conn).is_some_and(|lane| comes(lane) && waits(lane))
+    }
+
+    /// The question with which the lane's other end is asked for credit that does not come by itself, if the lane
+    /// is stuck for lack of it: `eager_left` is what may go without. Once.
+    pub(in crate::executor) fn ask(
+        &mut self,
+        lane: usize,
+        conn: ConnId,
+        eager_left: usize,
+    ) -> Option<Header> {
+        let out = &self.outgoing[lane];
+        let waits = out.granted.is_none() && !out.asked && !out.ready.is_empty();
+        if !waits || self.ending.is_some() || self.needs_credit() || self.may_send(lane, conn, eager_left) {
+            return None;
+        }
+        self.outgoing[lane].asked = true;
+        Some(self.header(FrameKind::Ask, 0, 0, 0))
     }
 
     /// Whether blocks are still to come from `conn`.
