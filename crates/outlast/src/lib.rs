@@ -18,6 +18,7 @@ mod runtime;
 pub mod security;
 pub mod settings;
 pub mod watch;
+pub mod workers;
 
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;

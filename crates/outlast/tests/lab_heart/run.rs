@@ -37,7 +37,7 @@ pub(crate) fn run(label: &str, preset: &str) -> Option<Run> {
     run_with(label, preset, |_| {}, &[(BYTES_MAX, (1 << 20).to_string())])
 }
 
-/// The same over links that `prepare` makes, with workers of these settings.
+/// The same over links that `prepare` makes, with these settings for all.
 pub(crate) fn run_with(
     label: &str,
     preset: &str,
@@ -57,7 +57,7 @@ pub(crate) fn run_with(
     let address = format!("{}:29400", lab.host("k").expect("a host").address());
     let secret = RunSecret::generate();
     let common = [(PRESET, preset.to_owned()), (SECRET, secret.to_text())];
-    let settings = [&common[..], &[(ADDRESS, address.clone())]].concat();
+    let settings = [&common[..], &[(ADDRESS, address.clone())], workers].concat();
     let mut coordinator = spawn_by(command("k"), "coordinator", &settings);
     let mut lines = BufReader::new(coordinator.stdout.take().expect("its output")).lines();
     let ready = lines.by_ref().map_while(Result::ok).any(|line| line.starts_with("@ready"));
@@ -69,16 +69,24 @@ pub(crate) fn run_with(
     for (name, value) in workers {
         herd.set(name, value);
     }
-    for host in HOSTS {
-        let listen = format!("{}:{PORT}", lab.host(host).expect("a host").address());
-        herd.spawn_by(command(host), PEERS as u32, &[(LISTEN, listen)]);
-    }
     let mut run = Run { herd, coordinator, secret, address, lab };
+    for host in HOSTS {
+        run.spawn(host, PEERS as u32);
+    }
     run.all_commit(&[0, 1, 2, 3], 0, PEERS);
     Some(run)
 }
 
 impl Run {
+    /// One more worker, on that host; its number.
+    pub(crate) fn spawn(&mut self, host: &str, min_world: u32) -> usize {
+        let program = std::env::current_exe().expect("this program");
+        let host = self.lab.host(host).expect("a host");
+        let listen = format!("{}:{PORT}", host.address());
+        let command = host.command(&program);
+        self.herd.spawn_by(command, min_world, &[(LISTEN, listen)])
+    }
+
     /// What the coordinator says, from its own host.
     pub(crate) fn status(&self) -> String {
         let run = "default".parse().expect("a run id");

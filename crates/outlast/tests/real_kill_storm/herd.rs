@@ -164,6 +164,18 @@ impl Herd {
         at
     }
 
+    /// Has it exit by itself, with success and without a goodbye, and says when.
+    pub(crate) fn exit(&mut self, number: usize) -> u64 {
+        let worker = &mut self.workers[number];
+        worker.killed = true;
+        let at = micros();
+        let told = worker.stdin.as_mut().map(|stdin| stdin.write_all(b"exit\n"));
+        told.expect("its input").expect("it listens");
+        let status = worker.process.wait().expect("an end");
+        assert!(status.success(), "it was to exit well: {status}");
+        at
+    }
+
     pub(crate) fn alive(&self) -> Vec<usize> {
         (0..self.workers.len()).filter(|number| !self.workers[*number].killed).collect()
     }

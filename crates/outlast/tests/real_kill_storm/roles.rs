@@ -71,12 +71,16 @@ fn say(line: &str) {
     let _ = out.flush();
 }
 
-/// Ends this process when the parent is gone, and notes when it says stop.
+/// Ends this process when the parent is gone or says so, and notes when it says stop.
 fn mind_the_parent() {
     std::thread::spawn(|| {
         for line in std::io::stdin().lock().lines() {
-            if line.is_ok_and(|line| line == "stop") {
-                STOP.store(true, Ordering::Relaxed);
+            match line.as_deref() {
+                Ok("stop") => STOP.store(true, Ordering::Relaxed),
+                // As `os._exit(0)` of Python: at once, with no goodbye to anybody.
+                // SAFETY: nothing of this process is used afterwards.
+                Ok("exit") => unsafe { libc::_exit(0) },
+                _ => {}
             }
         }
         std::process::exit(3);
@@ -88,7 +92,10 @@ pub(crate) fn coordinator() {
     trace::install();
     mind_the_parent();
     let address = setting(ADDRESS).expect("an address").parse().expect("an address");
-    let coordinator = Coordinator::builder().listen(address).secret(secret()).preset(preset());
+    let mut coordinator = Coordinator::builder().listen(address).secret(secret()).preset(preset());
+    if let Some(budget) = setting(STALL_MS) {
+        coordinator = coordinator.stall_budget(Duration::from_millis(budget.parse().expect("milliseconds")));
+    }
     let coordinator = coordinator.start().expect("a coordinator");
     say(&format!("ready {}", coordinator.address()));
     loop {
