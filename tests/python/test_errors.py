@@ -3,6 +3,7 @@
 import copy
 import pickle
 import signal
+import socket
 import threading
 import time
 
@@ -175,13 +176,41 @@ def test_the_environment_gives_defaults(coordinator, monkeypatch, tmp_path):
         assert comm.peers()[0].group == 3
         assert coordinator.status("by-environment")["world_size"] == 1
         assert coordinator.status()["world_size"] == 1
-    monkeypatch.setenv("OUTLAST_GROUP", "three")
-    with pytest.raises(outlast.InvalidArgument, match="OUTLAST_GROUP"):
-        outlast.Communicator()
     monkeypatch.setenv("OUTLAST_SECRET", coordinator.secret)
     monkeypatch.setenv("OUTLAST_GROUP", "")
     with pytest.raises(outlast.InvalidArgument, match="both"):
         outlast.Communicator()
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("OUTLAST_RUN_ID", "a run"),
+        ("OUTLAST_GROUP", "three"),
+        ("OUTLAST_GROUP", "-1"),
+        ("OUTLAST_PORT", "http"),
+        ("OUTLAST_PORT", "65536"),
+    ],
+)
+def test_a_variable_that_makes_no_sense_is_named_with_its_value_and_what_to_do(
+    coordinator, monkeypatch, variable, value
+):
+    monkeypatch.setenv(variable, value)
+    with pytest.raises(outlast.InvalidArgument, match=f'^{variable}="{value}": .* unset it'):
+        outlast.Communicator(coordinator.address, secret=coordinator.secret)
+    # Who says it anew is not asked about the variable.
+    given = {"run_id": "a", "group": 1, "listen": "127.0.0.1:0"}
+    outlast.Communicator(coordinator.address, secret=coordinator.secret, **given).close()
+
+
+def test_who_never_answered_is_not_said_to_have_registered_us():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"127.0.0.1:{silent.getsockname()[1]}"
+        comm = outlast.Communicator(address, secret=outlast.new_secret(), preset="local")
+        with pytest.raises(outlast.OperationTimeout, match=f"no coordinator was reached in time: {address}") as raised:
+            comm.connect(timeout=0.5)
+        assert "registered with" not in str(raised.value)
+        comm.close()
 
 
 def test_another_secret_is_unauthorized_at_once(coordinator):

@@ -56,6 +56,14 @@ def test_settings_of_a_coordinator(options, words):
         outlast.Coordinator(**options)
 
 
+def test_a_coordinators_port_is_free_when_it_is_closed():
+    address, secret = "127.0.0.1:0", outlast.new_secret()
+    for _ in range(50):
+        coordinator = outlast.Coordinator(address, secret=secret, preset="local")
+        address = coordinator.address
+        coordinator.close()
+
+
 def test_a_port_that_is_taken():
     with (
         outlast.Coordinator() as coordinator,
