@@ -301,6 +301,10 @@ impl Doorman {
         if names_no_plane {
             return Err(RefusedConnection::NoSuchPlane("it named none".to_owned()));
         }
+        // What comes next is dear, and a flood's hellos wait in the kernel long after whoever sent them has gone.
+        if sockets::has_hung_up(&*opening.io) {
+            return Err(RefusedConnection::Broken("it hung up after its hello".to_owned()));
+        }
         let planes: Vec<&[u8]> = self.routes.0.keys().map(Vec::as_slice).collect();
         let mut stream =
             opening.into_stream(identity.server_config(&planes)).await.map_err(|error| refusal_of(&error))?;

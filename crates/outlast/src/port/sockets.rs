@@ -5,9 +5,11 @@
 //! and what was dialled.
 
 use crate::fork::Guarded;
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use socket2::{Domain, Protocol, SockAddr, Socket, Type};
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
+use std::os::fd::AsFd;
 use tokio::net::TcpStream;
 
 /// Connects that the kernel completes while nobody accepts. Kernel evidence relies on it: a stopped process
@@ -46,6 +48,14 @@ pub(super) fn accepted(stream: TcpStream) -> io::Result<Guarded<TcpStream>> {
     // Fails if the other side has hung up already; then the first read will say so.
     let _ = stream.set_nodelay(true);
     Ok(stream)
+}
+
+/// Whether the other side has closed its end, even if what it said before is still unread. Our diallers close
+/// nothing before they are done.
+pub(super) fn has_hung_up(stream: &impl AsFd) -> bool {
+    let mut asked = [PollFd::new(stream, PollFlags::RDHUP)];
+    let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+    matches!(poll(&mut asked, Some(&at_once)), Ok(1..))
 }
 
 /// A connection to `address`. The caller bounds the time.

@@ -232,6 +232,34 @@ async fn a_crowd_that_holds_every_place_does_not_keep_a_member_out() {
     drop((silent, trickling));
 }
 
+/// A flood's hellos wait in the kernel after whoever sent them has gone; the signatures are for those who are there.
+#[tokio::test]
+async fn a_hello_whose_sender_has_gone_costs_no_handshake() {
+    let secret = RunSecret::generate();
+    let port = Port::bind(loopback()).unwrap();
+    let caller = identity(&secret, "run");
+    let mut session = rustls::ClientConnection::new(
+        caller.client_config(&[HEALTH]),
+        crate::security::tls::server_name(caller.run()),
+    )
+    .unwrap();
+    let mut hello = Vec::new();
+    session.write_tls(&mut hello).unwrap();
+    let mut gone = Vec::new();
+    // Before anybody serves: all of it waits in the kernel.
+    for _ in 0..50 {
+        let mut stream = std::net::TcpStream::connect(port.address()).unwrap();
+        stream.write_all(&hello).unwrap();
+        stream.shutdown(std::net::Shutdown::Write).unwrap();
+        gone.push(stream);
+    }
+    let serving = port.serve(&Handle::current(), identity(&secret, "run"), mirror()).unwrap();
+    until("all are refused", || serving.counters().refused_total() == 50).await;
+    let recent = serving.watch().recent_refusals(8);
+    assert!(recent[0].cause.contains("it hung up after its hello"), "{recent:?}");
+    assert_eq!(ask(port.address(), &caller).await, caller.peer().to_string());
+}
+
 /// One holder of the secret cannot take all descriptors of a process either.
 #[tokio::test]
 async fn one_peer_has_its_share_of_streams_and_gets_it_back() {
