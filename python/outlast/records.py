@@ -14,24 +14,29 @@ def _short(peer: PeerId) -> str:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
-    """Proof of a committed collective: equal on all its members, except for rank, bytes and time."""
+    """Proof of a committed collective.
+
+    Agreed, the same on every contributor even if the coordinator was restarted meanwhile: `epoch`, `tag`, `seq`,
+    `world_size`, `contributors`, `pending`, and `hash` where all hold the same result. Branch on these alone; the others
+    are this member's own.
+    """
 
     epoch: int
-    """The group's epoch in which it was committed."""
+    """The group's epoch in which it was committed. Agreed."""
     tag: int
-    """Its name among concurrent collectives."""
+    """Its name among concurrent collectives. Agreed."""
     seq: int
-    """Its number under that tag in that epoch."""
+    """Its number under that tag in that epoch. Agreed."""
     rank: int
     """This peer's rank at that time."""
     world_size: int
-    """Members of the group at that time."""
+    """Members of the group at that time. Agreed."""
     contributors: tuple[PeerId, ...]
-    """Whose data is in the result, in the order of ranks. After a sum, divide by their number."""
+    """Whose data is in the result, in the order of ranks. Agreed. After a sum, divide by their number."""
     attempts: int
-    """How many attempts it took; more than one means that somebody was lost meanwhile."""
+    """How many attempts it took here; more than one means that something was lost meanwhile. This member's own."""
     pending: int
-    """Newcomers that wait to be admitted. The same number on every member, so that all can branch on it alike."""
+    """Newcomers whom a vote (`update_topology`) would let in. Agreed, so that all can branch on it alike."""
     algorithm: str
     """How the bytes went."""
     bytes_sent: int
@@ -43,7 +48,7 @@ class Receipt:
     predicted_seconds: float | None = None
     """What the plan was expected to take, where there is a prediction."""
     hash: str | None = None
-    """Hash of the result, if asked for with `hash=True`; the same on every member."""
+    """Hash of this member's result, if asked for with `hash=True`. Agreed where all end with the same data."""
 
     def __repr__(self) -> str:
         who = ", ".join(_short(peer) for peer in self.contributors[:4])

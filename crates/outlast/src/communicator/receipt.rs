@@ -96,37 +96,42 @@ impl Call {
     }
 }
 
-/// Proof of a committed collective: equal on all its members, but for rank, bytes and time.
+/// Proof of a committed collective.
+///
+/// Agreed, the same on every contributor even if the coordinator was restarted meanwhile: `epoch`, `tag`, `seq`,
+/// `world_size`, `contributors`, `pending`, and `hash` where all hold the same result. A program may branch on these. The
+/// others are this member's own.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct Receipt {
-    /// The group's epoch in which it was committed.
+    /// The group's epoch in which it was committed. Agreed.
     pub epoch: u64,
-    /// Its name.
+    /// Its name. Agreed.
     pub tag: u64,
-    /// Its number under that name.
+    /// Its number under that name. Agreed.
     pub seq: u64,
     /// Our rank.
     pub rank: usize,
-    /// Members of the group.
+    /// Members of the group. Agreed.
     pub world_size: usize,
-    /// Whose data is in the result. After a sum, divide by their number.
+    /// Whose data is in the result, in the order of ranks. Agreed. After a sum, divide by their number.
     pub contributors: Vec<PeerId>,
-    /// How many attempts it took.
+    /// How many attempts it took here. This member's own: one that began after another's first attempt had failed, or
+    /// that an attempt never reached, counts fewer.
     pub attempts: u32,
-    /// Newcomers that wait to be admitted; the same number on every member.
+    /// Newcomers whom a vote would let in (rule 10). Agreed.
     pub pending: u32,
-    /// How the bytes went.
+    /// How the bytes went here.
     pub algorithm: &'static str,
     /// Payload bytes that we sent, over all attempts.
     pub bytes_sent: u64,
     /// Payload bytes that we received, over all attempts.
     pub bytes_received: u64,
-    /// From the call to its return.
+    /// From our call to its return.
     pub seconds: f64,
     /// How long the plan was expected to take, if the links were measured.
     pub predicted_seconds: Option<f64>,
-    /// XXH3-128 of this member's result, if it was asked for.
+    /// XXH3-128 of this member's result, if it was asked for. Agreed where all members end with the same data.
     pub hash: Option<u128>,
 }
 
