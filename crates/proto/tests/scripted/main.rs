@@ -6,3 +6,4 @@
 
 mod net;
 mod resuming;
+mod voting;
