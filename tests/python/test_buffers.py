@@ -85,6 +85,32 @@ def test_a_transposed_array_is_reduced_where_it_is(together):
     together(2, work)
 
 
+@pytest.mark.parametrize(
+    ("ours", "theirs"),
+    [
+        (lambda x: np.asfortranarray(x), lambda x: x),
+        (lambda x: x.reshape(4, 3).T, lambda x: x.ravel()),
+        (lambda x: Torchlike(x.reshape(4, 3).T), lambda x: x),
+    ],
+)
+def test_members_whose_memory_runs_differently_are_told(together, ours, theirs):
+    """Elements meet in the order of memory, so a matrix and its transpose must not be added."""
+
+    def work(number, comm):
+        x = np.arange(12, dtype=np.float32).reshape(3, 4)
+        # A matrix agrees with its flattened self, and axes of one element make no difference.
+        flat = [lambda: x.copy(), lambda: x.ravel(), lambda: x.reshape(3, 1, 4, 1).copy()]
+        comm.all_reduce(flat[number]())
+        if number == 2:
+            with pytest.raises(outlast.Mismatch, match=r"in the order of axes \[1, 0\]"):
+                comm.all_reduce(ours(x))
+        result = theirs(x.copy())
+        comm.all_reduce(result)
+        np.testing.assert_array_equal(result, theirs(x) * 3)
+
+    together(3, work)
+
+
 def test_bfloat16_arrays(together):
     ml_dtypes = pytest.importorskip("ml_dtypes")
 

@@ -40,7 +40,7 @@ pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::View;
 pub use error::{Error, NextStep};
 pub use interrupt::Interrupt;
-pub use outlast_proto::collective::{DataType, OpKind, Quantisation, ReduceOp};
+pub use outlast_proto::collective::{DataType, Layout, OpKind, Quantisation, ReduceOp};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
 
 use crate::clock;

@@ -70,6 +70,8 @@ pub const STATUS_REFUSALS_MAX: usize = 16;
 
 /// Members that a scope lists. Larger parts of a group are better made a group of their own.
 pub const SCOPE_MEMBERS_MAX: usize = 1_024;
+/// Axes of one tensor with more than one element each; numpy and torch allow no more.
+pub const AXES_MAX: usize = 64;
 /// Tensors in one transaction.
 pub const TENSORS_MAX: usize = 4_096;
 /// Different (scope, tag) that one member takes part in, in one epoch. Their numbers must be remembered until it ends,
@@ -77,7 +79,8 @@ pub const TENSORS_MAX: usize = 4_096;
 pub const TAGS_MAX: usize = 1_024;
 /// Members that all scopes which one peer uses list together, so that its resume fits a message.
 pub const SCOPES_MEMBERS_MAX: usize = 16_384;
-/// Tensors that one peer's unfinished calls describe together, so that its resume fits a message.
+/// Tensors that one peer's unfinished calls describe together, so that its resume fits a message. One that is not flat
+/// counts as one more for every eight of its axes.
 pub const OPEN_TENSORS_MAX: usize = 65_536;
 /// Runs of like verdicts that are kept for one (scope, tag): by a peer for calls that its program has not made yet, by
 /// the coordinator for members that are away.

@@ -27,7 +27,7 @@ use crate::errors::invalid;
 use dlpark::DlpackFlags;
 use dlpark::ffi::{DLDataType, DLDeviceType};
 use dlpark::python::{ImportRequest, ImportedDlpack};
-use outlast::communicator::DataType;
+use outlast::communicator::{DataType, Layout};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
@@ -238,6 +238,13 @@ impl Tensor {
     /// Whether memory runs through the axes in their order.
     pub(crate) fn is_plain(&self) -> bool {
         self.axes.is_sorted_by_key(|(axis, _)| *axis)
+    }
+
+    /// How it lies in memory, as all members' tensors must (rule 7).
+    pub(crate) fn layout(&self, name: &str) -> PyResult<Layout> {
+        let axes: Vec<_> = self.axes.iter().map(|(axis, _)| *axis).collect();
+        let too_many = || format!("{name} has {} axes, the limit is {}", axes.len(), Layout::AXES_MAX);
+        Layout::new(&axes).ok_or_else(|| invalid(too_many()))
     }
 
     /// Whether both run through memory alike, so that elements of the same index meet.

@@ -9,7 +9,7 @@ use crate::buffer::Tensor;
 use crate::errors::invalid;
 use crate::in_flight::Place;
 use outlast::communicator::{
-    Call, CallBuffers, DataType, Error, OpKind, Quantisation, Receipt, ReduceOp, View,
+    Call, CallBuffers, DataType, Error, Layout, OpKind, Quantisation, Receipt, ReduceOp, View,
 };
 use outlast::membership::PeerId;
 use pyo3::exceptions::PyTypeError;
@@ -67,6 +67,7 @@ pub(crate) struct Job {
     kind: OpKind,
     root: Option<PeerId>,
     data_type: DataType,
+    layouts: Vec<Layout>,
     inputs: Vec<Span>,
     outputs: Vec<Span>,
     /// What keeps the spans valid.
@@ -110,8 +111,9 @@ impl Job {
         let borrowed = Borrowed::new(kind, inputs, outputs)?;
         borrowed.check(kind, &part_of_rank(seen, scope.as_deref()))?;
         let data_type = borrowed.data_type()?;
+        let layouts = borrowed.inputs.iter().map(|tensor| tensor.layout("x")).collect::<PyResult<_>>()?;
         let (inputs, outputs, tensors) = borrowed.into_parts();
-        Ok(Self { kind, root, data_type, inputs, outputs, tensors, place: (scope, tag), call })
+        Ok(Self { kind, root, data_type, layouts, inputs, outputs, tensors, place: (scope, tag), call })
     }
 
     /// What tells it apart from others in flight.
@@ -136,6 +138,7 @@ impl Job {
         // SAFETY: the loans last until the job is over; overlaps were refused in `Borrowed::check`, and memory of
         // other operations in flight by the communicator.
         let buffers = unsafe { CallBuffers::from_raw(self.data_type, inputs, outputs) };
+        let buffers = buffers.laid_out(self.layouts.iter().cloned());
         comm.collective(self.kind, self.root, buffers, &self.call)
     }
 }
@@ -143,6 +146,7 @@ impl Job {
 /// A transfer between this member and another, ready to run.
 pub(crate) struct Transfer {
     tensor: [Tensor; 1],
+    layout: Layout,
     other: PeerId,
     receives: bool,
     call: Call,
@@ -164,7 +168,8 @@ impl Transfer {
         }
         let tensor = Tensor::borrow("x", x)?;
         let tensor = if receives { tensor.writable("x")? } else { tensor };
-        Ok(Self { tensor: [tensor], other, receives, call })
+        let layout = tensor.layout("x")?;
+        Ok(Self { tensor: [tensor], layout, other, receives, call })
     }
 
     /// The memory that it uses.
@@ -180,6 +185,7 @@ impl Transfer {
         let output = self.receives.then_some((span.start, span.elements));
         // SAFETY: the loan lasts until the transfer is over, and no operation in flight uses the memory.
         let buffers = unsafe { CallBuffers::from_raw(tensor.data_type(), input, output) };
+        let buffers = buffers.laid_out([self.layout.clone()]);
         if self.receives {
             comm.recv_buffers(buffers, self.other, &self.call)
         } else {

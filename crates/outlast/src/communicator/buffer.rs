@@ -6,7 +6,7 @@
 
 use crate::executor::Buffers;
 use half::{bf16, f16};
-use outlast_proto::collective::DataType;
+use outlast_proto::collective::{DataType, Layout};
 use std::marker::PhantomData;
 
 mod sealed {
@@ -46,6 +46,8 @@ pub struct CallBuffers<'a> {
     /// Address and elements of each.
     inputs: Vec<(*const u8, usize)>,
     outputs: Vec<(*mut u8, usize)>,
+    /// How the tensors lie in memory; empty if all are flat.
+    layouts: Vec<Layout>,
     borrowed: PhantomData<&'a mut [u8]>,
 }
 
@@ -56,7 +58,8 @@ unsafe impl Send for CallBuffers<'_> {}
 impl<'a> CallBuffers<'a> {
     /// Nothing to read, nothing to write.
     pub fn none(data_type: DataType) -> Self {
-        Self { data_type, inputs: Vec::new(), outputs: Vec::new(), borrowed: PhantomData }
+        let (inputs, outputs, layouts) = (Vec::new(), Vec::new(), Vec::new());
+        Self { data_type, inputs, outputs, layouts, borrowed: PhantomData }
     }
 
     /// Each tensor is read, and then overwritten with its result.
@@ -95,7 +98,20 @@ impl<'a> CallBuffers<'a> {
         outputs: impl IntoIterator<Item = (*mut u8, usize)>,
     ) -> Self {
         let (inputs, outputs) = (inputs.into_iter().collect(), outputs.into_iter().collect());
-        Self { data_type, inputs, outputs, borrowed: PhantomData }
+        Self { data_type, inputs, outputs, layouts: Vec::new(), borrowed: PhantomData }
+    }
+
+    /// The same with tensors that lie in memory like this, one layout for each. Members whose layouts differ are told so
+    /// (rule 7): elements meet in the order of memory.
+    #[must_use]
+    pub fn laid_out(mut self, layouts: impl IntoIterator<Item = Layout>) -> Self {
+        self.layouts = layouts.into_iter().collect();
+        self
+    }
+
+    /// How the tensors lie in memory; empty if all are flat.
+    pub(super) fn layouts(&self) -> Vec<Layout> {
+        self.layouts.clone()
     }
 
     /// Forgets the lists that are not wanted.

@@ -172,7 +172,8 @@ impl Communicator {
             quantisation: call.quantisation,
             root,
             ..Fingerprint::new(kind, buffers.data_type(), counts)
-        };
+        }
+        .laid_out(buffers.layouts());
         if let Some(quantisation) = call.quantisation.filter(|_| !reduces) {
             return invalid(format!("{kind} moves elements as they are: {quantisation} is for reductions"));
         }

@@ -117,7 +117,8 @@ impl Communicator {
             peer,
             tag: call.tag,
             receives: receives.then_some(number),
-            fingerprint: Fingerprint::new(OpKind::SendReceive, buffers.data_type(), [elements as u64]),
+            fingerprint: Fingerprint::new(OpKind::SendReceive, buffers.data_type(), [elements as u64])
+                .laid_out(buffers.layouts()),
             deadline: std::time::Instant::now() + timeout,
         };
         let abort = Abort::new();

@@ -2,12 +2,12 @@
 //!
 //! Peers start to move bytes before anybody has compared their calls, so every data frame carries a digest of
 //! its sender's fingerprint, and every vote the whole of it. What is in it is exactly what would make the
-//! members' plans differ. What may differ between them is not: where the memory is, whether it is in place,
-//! how long the caller waits.
+//! members' plans differ, or other elements meet. What may differ between them is not: where the memory is, whether it
+//! is in place, how long the caller waits.
 
 use super::{DataType, Quantisation, ReduceOp, types};
 use crate::id::PeerId;
-use crate::limits::TENSORS_MAX;
+use crate::limits::{AXES_MAX, TENSORS_MAX};
 use crate::wire::{InvalidMessage, within};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
@@ -128,6 +128,43 @@ pub struct Fingerprint {
     /// The member that plays a part of its own.
     #[n(7)]
     pub root: Option<PeerId>,
+    /// How each tensor lies in memory; none if all are flat.
+    #[n(8)]
+    pub layouts: Option<Vec<Layout>>,
+}
+
+/// The order in which memory runs through the axes of a tensor, the longest stride first. Elements meet in the order of
+/// memory, so a matrix and its transpose must not be added (rule 7). Axes of one element are left out, because they make no
+/// difference; in plain (C) order the tensor counts as flat, and so agrees with its flattened self.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[cbor(transparent)]
+pub struct Layout(#[cbor(with = "minicbor::bytes")] Vec<u8>);
+
+impl Layout {
+    /// Most axes that a tensor may have, those of one element not counted.
+    pub const AXES_MAX: usize = AXES_MAX;
+
+    /// The layout of a tensor whose memory runs through these of its axes, in this order; those of one element are not
+    /// among them. None if there are more than anybody has.
+    pub fn new(axes: &[usize]) -> Option<Self> {
+        let place = |axis: &usize| axes.iter().filter(|other| *other < axis).count() as u8;
+        match axes {
+            _ if axes.len() > AXES_MAX => None,
+            _ if axes.is_sorted() => Some(Self::default()),
+            _ => Some(Self(axes.iter().map(place).collect())),
+        }
+    }
+
+    /// Whether it is in plain order.
+    pub fn is_flat(&self) -> bool {
+        self.0.is_empty()
+    }
+}
+
+impl fmt::Display for Layout {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if self.is_flat() { f.write_str("flat") } else { write!(f, "{:?}", self.0) }
+    }
 }
 
 impl Fingerprint {
@@ -142,12 +179,29 @@ impl Fingerprint {
             min_world: 1,
             quantisation: None,
             root: None,
+            layouts: None,
         }
     }
 
-    /// Holds the number of tensors against its limit.
+    /// The same over tensors that lie in memory like this.
+    #[must_use]
+    pub fn laid_out(self, layouts: Vec<Layout>) -> Self {
+        let flat = layouts.iter().all(Layout::is_flat);
+        Self { layouts: (!flat).then_some(layouts), ..self }
+    }
+
+    /// Holds the number of tensors and of their axes against their limits.
     pub fn check(&self) -> Result<(), InvalidMessage> {
-        within("tensors", self.counts.len(), TENSORS_MAX)
+        within("tensors", self.counts.len(), TENSORS_MAX)?;
+        let layouts = self.layouts.as_deref().unwrap_or_default();
+        within("layouts", layouts.len(), self.counts.len())?;
+        layouts.iter().try_for_each(|layout| within("axes", layout.0.len(), AXES_MAX))
+    }
+
+    /// How much room its description takes: one for a tensor, and one for every eight axes of a layout.
+    pub fn weight(&self) -> usize {
+        let axes = |layout: &Layout| layout.0.len().div_ceil(8);
+        self.counts.len() + self.layouts.iter().flatten().map(axes).sum::<usize>()
     }
 
     /// Whether the reduction, if it is one, has a meaning.
@@ -191,7 +245,7 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root } = self;
+        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root, layouts } = self;
         // Thousands of tensors are possible; a person needs to see the first ones and how many there are.
         let shown = &counts[..counts.len().min(8)];
         let more = counts.len() - shown.len();
@@ -207,6 +261,10 @@ impl fmt::Display for Fingerprint {
         }
         if let Some(root) = root {
             write!(f, ", root={}", root.short())?;
+        }
+        if let Some((at, layout)) = layouts.iter().flatten().enumerate().find(|(_, layout)| !layout.is_flat())
+        {
+            write!(f, ", memory of x[{at}] in the order of axes {layout}")?;
         }
         write!(f, ", retry={retry}, min_world={min_world})")
     }
@@ -228,6 +286,7 @@ mod tests {
             Fingerprint { min_world: 2, ..call.clone() },
             Fingerprint { quantisation: Some(Quantisation::Int8), ..call.clone() },
             Fingerprint { root: Some(PeerId::from_bytes([1; 16])), ..call.clone() },
+            call.clone().laid_out(vec![Layout::new(&[1, 0]).unwrap()]),
         ];
         for other in others {
             assert_ne!(other.digest(), call.digest(), "{other}");
@@ -258,6 +317,26 @@ mod tests {
         let old = Old { kind, data_type, counts: vec![7], op, retry: true, min_world: 1 };
         let read: Fingerprint = minicbor::decode(&minicbor::to_vec(&old).unwrap()).unwrap();
         assert_eq!(read, Fingerprint::new(kind, data_type, [7]));
+    }
+
+    #[test]
+    fn layouts_differ_where_other_elements_would_meet() {
+        let call = |axes: &[usize]| {
+            let layout = Layout::new(axes).unwrap();
+            Fingerprint::new(OpKind::AllReduce, DataType::F32, [24]).laid_out(vec![layout])
+        };
+        // A matrix, its flattened self and one with axes of one element between agree.
+        let flat = Fingerprint::new(OpKind::AllReduce, DataType::F32, [24]);
+        assert_eq!([call(&[]), call(&[0]), call(&[0, 1]), call(&[1, 3])], [(); 4].map(|()| flat.clone()));
+        assert_eq!(call(&[0, 1]).digest(), flat.digest());
+        // Its transpose does not; and axes of one element do not change which transpose it is.
+        assert_ne!(call(&[1, 0]).digest(), flat.digest());
+        assert_eq!(call(&[1, 0]), call(&[5, 2]));
+        assert_ne!(call(&[2, 0, 1]), call(&[1, 2, 0]));
+        assert!(call(&[1, 0]).to_string().contains("memory of x[0] in the order of axes [1, 0]"));
+        assert_eq!(Layout::new(&[0; AXES_MAX + 1]), None);
+        let bytes = minicbor::to_vec(call(&[2, 0, 1])).unwrap();
+        assert_eq!(minicbor::decode::<Fingerprint>(&bytes).unwrap(), call(&[2, 0, 1]));
     }
 
     #[test]

@@ -13,7 +13,7 @@ pub mod stream;
 pub mod striping;
 mod types;
 
-pub use fingerprint::{Fingerprint, OpKind};
+pub use fingerprint::{Fingerprint, Layout, OpKind};
 pub use types::{DataType, IllegalReduction, Quantisation, ReduceOp, UnknownName, legal};
 
 use crate::id::PeerId;

@@ -183,7 +183,7 @@ impl Session {
 
     /// All open calls are told in one resume, each with its tensors (rule 40).
     fn fits(&self, op: &Op) -> Result<(), CallError> {
-        let described = |op: &Op| op.fingerprint.counts.len();
+        let described = |op: &Op| op.fingerprint.weight();
         let tensors = described(op) + self.calls.values().map(|call| described(&call.op)).sum::<usize>();
         if tensors > OPEN_TENSORS_MAX { Err(CallError::TooManyTensors { tensors }) } else { Ok(()) }
     }

@@ -699,7 +699,7 @@ impl Message for ToCoordinator {
                 resume.record.check()?;
                 within("tags", resume.tags.len(), TAGS_MAX)?;
                 let opens = || resume.tags.iter().filter_map(|tag| tag.open.as_ref());
-                let tensors = opens().map(|open| open.fingerprint.counts.len()).sum();
+                let tensors = opens().map(|open| open.fingerprint.weight()).sum();
                 within("tensors in flight", tensors, OPEN_TENSORS_MAX)?;
                 resume.tags.iter().try_for_each(|tag| {
                     within("learned verdicts", tag.learned.len(), LEARNED_MAX + 1)?;
