@@ -50,7 +50,8 @@ async fn hold<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     desk: Desk,
     outbound: &mut mpsc::Receiver<ToPeer>,
 ) {
-    runtime::to_its_end("a control connection", carry(frames, &desk, outbound)).await;
+    let carrying = Box::pin(carry(frames, &desk, outbound));
+    runtime::to_its_end("a control connection", carrying).await;
     let _ = desk.inbox.send(Inbox::Closed { run: desk.run, id: desk.id }).await;
 }
 
