@@ -4,11 +4,12 @@
 //! sign that the member heard somebody (an ack to us, to a relay or to a voucher, or a higher incarnation),
 //! or by a death. What others say makes us look for ourselves; to declare a death a member needs evidence of
 //! its own beside enough testimony of others, so nobody is dead by hearsay, and a lone accuser in trouble
-//! convinces nobody.
+//! convinces nobody. That others have declared it dead is no more than that: every holder of the secret can say so
+//! in anybody's name (rule 39).
 //!
 //! The judgement is a pure function of the case, the time and the [`Bench`]. In order:
 //!
-//! 1. Others declared it dead and we get no answer either: dead for their reason.
+//! 1. Somebody passed its goodbye on, nothing came from it since, and it does not answer us either: left.
 //! 2. Its kernel accepts connects: stalled, until `stall_budget` ends (rules 20d, 22).
 //! 3. Its kernel refuses, confirmed, and nothing came from it for a probe timeout since: dead (rule 20b).
 //! 4. Silence, from enough accusers, for the suspicion time: dead (rules 20e, 21).
@@ -43,13 +44,6 @@ pub(super) enum Unanswered {
     Stalled,
 }
 
-/// What others declared.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Declared {
-    pub(super) reason: DeathReason,
-    pub(super) accusers: Vec<PeerId>,
-}
-
 /// What the user was told last.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Shown {
@@ -75,7 +69,10 @@ pub(super) struct Case {
     heard: Option<Instant>,
     /// Until when an accepting kernel vouches for it.
     vouched_until: Option<Instant>,
-    pub(super) declared: Option<Declared>,
+    /// Somebody declared it dead: many look now, so each asks few relays.
+    pub(super) declared: bool,
+    /// When its goodbye was heard, whoever passed it on.
+    pub(super) goodbye: Option<Instant>,
     pub(super) shown: Shown,
     /// Since when it is shown so.
     pub(super) shown_since: Instant,
@@ -114,6 +111,7 @@ pub(super) struct Bench<'a> {
 pub(super) enum Judgement {
     Stalled,
     Suspect,
+    Left,
     Dead(DeathReason),
 }
 
@@ -128,7 +126,8 @@ impl Case {
             refusals: 0,
             heard: None,
             vouched_until: None,
-            declared: None,
+            declared: false,
+            goodbye: None,
             shown: Shown::Alive,
             shown_since: now,
             accused_at: None,
@@ -211,6 +210,8 @@ impl Case {
             return false;
         }
         self.heard = Some(when);
+        // Who talks has not left: somebody else said so.
+        self.goodbye = self.goodbye.filter(|said| when <= *said);
         self.testimony.retain(|word| word.first > when);
         self.refusals = 0;
         true
@@ -225,7 +226,8 @@ impl Case {
         self.refusals = 0;
         self.testimony.retain(|word| word.accuser != me);
         self.testimony.iter_mut().for_each(|word| (word.first, word.last) = (now, now));
-        self.declared = None;
+        self.declared = false;
+        self.goodbye = self.goodbye.map(|_| now);
     }
 
     pub(super) fn own_probe_sent(&self) -> Option<Instant> {
@@ -251,9 +253,13 @@ impl Case {
         let quiet = bench.quiet_until.is_some_and(|until| now < until);
         let mut next = bench.quiet_until.filter(|_| quiet).unwrap_or(now + config.suspicion_min);
 
+        if !quiet && self.has_left(bench, &mut next) {
+            return (Judgement::Left, now);
+        }
         let verdict = if quiet { None } else { self.death(bench, &mut next) };
         if let Some(reason) = verdict {
-            return (Judgement::Dead(reason), now);
+            // Whatever it looks like: it had said goodbye.
+            return (if self.goodbye.is_some() { Judgement::Left } else { Judgement::Dead(reason) }, now);
         }
         if let Some(until) = self.vouched_until.filter(|&until| now < until) {
             return (Judgement::Stalled, next.min(until));
@@ -261,6 +267,23 @@ impl Case {
         // A stall stays a stall until somebody has looked again: an expired word is not an accusation.
         let still_stalled = self.shown == Shown::Stalled && self.testimony.is_empty();
         (if still_stalled { Judgement::Stalled } else { Judgement::Suspect }, next)
+    }
+
+    /// Whether it said goodbye and is gone. The goodbye may be somebody else's invention, so we look first: a kernel
+    /// that refuses settles it, silence does after a while, and any word of its own since contradicts it.
+    fn has_left(&self, bench: &Bench<'_>, next: &mut Instant) -> bool {
+        let (Some(said), Some((own, sent))) = (self.goodbye, self.own) else { return false };
+        match own {
+            Unanswered::Refused => sent >= said,
+            Unanswered::Silent => {
+                let due = said + bench.config.suspicion_min;
+                if bench.now < due {
+                    *next = (*next).min(due);
+                }
+                bench.now >= due && sent >= said
+            }
+            Unanswered::Stalled => false,
+        }
     }
 
     /// The death that the evidence amounts to, if any; lowers `next` to the moment when it might.
@@ -277,19 +300,6 @@ impl Case {
 
         let vouched = self.kernel_vouches(now);
         let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
-        if let Some(declared) = &self.declared {
-            let contradicted = match declared.reason {
-                // Whoever was deaf itself for a while saw a stall, or deafness, before there was one.
-                DeathReason::StalledTooLong => !due(self.stalled_since() + config.stall_budget),
-                DeathReason::Deaf => {
-                    vouched || own == Unanswered::Stalled || !due(self.silent_since + config.dead_after)
-                }
-                _ => talks || vouched || own == Unanswered::Stalled,
-            };
-            if !contradicted {
-                return Some(declared.reason);
-            }
-        }
         if vouched || own == Unanswered::Stalled {
             // What we saw while we heard almost nobody does not count against it.
             let since = self.stalled_since().max(bench.doubted_at.unwrap_or_default());

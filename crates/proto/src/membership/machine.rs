@@ -1,7 +1,7 @@
 //! The machine itself: its state, its face and its timers. What it does with them is in the files beside it:
 //! `probing` asks, `news` listens, `joining` brings groups together.
 
-use super::case::{Bench, Case, Declared, Judgement, Shown};
+use super::case::{Bench, Case, Judgement, Shown};
 use super::dissemination::Dissemination;
 use super::joining::{Joining, TableJob};
 use super::local_health::LocalHealth;
@@ -473,7 +473,15 @@ impl Membership {
         }
         let shown = match judgement {
             Judgement::Dead(reason) => return self.declare_dead(now, member, reason),
+            Judgement::Left => return self.bury(now, member, None, Vec::new()),
             Judgement::Stalled => Shown::Stalled,
+            // Who said goodbye is waited for, not suspected; who is said to be dead is looked at first.
+            Judgement::Suspect
+                if case.shown == Shown::Alive
+                    && (case.goodbye.is_some() || (case.declared && case.own.is_none())) =>
+            {
+                Shown::Alive
+            }
             Judgement::Suspect if case.testimony.is_empty() && case.shown == Shown::Alive => Shown::Alive,
             Judgement::Suspect => Shown::Suspect,
         };
@@ -509,10 +517,7 @@ impl Membership {
 
     fn declare_dead(&mut self, now: Instant, member: PeerId, reason: DeathReason) {
         let Some(case) = self.cases.get(&member) else { return };
-        let accusers = match &case.declared {
-            Some(Declared { accusers, .. }) if !accusers.is_empty() => accusers.clone(),
-            _ => case.accusers(),
-        };
+        let accusers = case.accusers();
         self.bury(now, member, Some(reason), accusers);
     }
 

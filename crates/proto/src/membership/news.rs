@@ -1,11 +1,13 @@
 //! Listening: what packets say, about their senders and about others.
 //!
 //! Precedence is SWIM's: a higher incarnation beats a lower one, and among equal ones dead beats suspect
-//! beats alive; a goodbye beats all. One thing differs: a death that others declare is not copied but
-//! checked. We look for ourselves first, so a group that was cut off cannot spread its own mistaken list
-//! when it comes back.
+//! beats alive. One thing differs: a death that others declare, an exit that they saw, an eviction or a goodbye
+//! that they pass on is not copied but checked. A datagram proves that its sender has the run's secret and nothing
+//! more, so each of these is at most one accusation, and a reason to look at once (rule 39). A group that was cut
+//! off cannot spread its own mistaken list either when it comes back. Only over a stream, which proves its sender,
+//! a member's own goodbye is taken at its word.
 
-use super::case::{Case, Declared, testimony_life, vouch_life};
+use super::case::{Case, testimony_life, vouch_life};
 use super::machine::{Failed, Membership, Timer};
 use super::probing::millis;
 use super::table::{Entry, KernelTrust};
@@ -18,6 +20,9 @@ use std::sync::Arc;
 
 /// On hearing an accusation, about this many members in the whole group look for themselves.
 const CORROBORATORS: f64 = 10.0;
+/// Members raise their incarnation by one at a time. Whoever claims one that is so far beyond what is known makes it
+/// up, and would leave its owner nothing higher to answer with.
+const LEAP_MAX: u32 = 1 << 16;
 /// And this many if its kernel is said to refuse: a death by refusal is due within a second, everybody must see
 /// it for himself before he believes it, and a refusal costs one packet each way.
 const REFUSAL_WITNESSES: f64 = 100.0;
@@ -85,6 +90,9 @@ impl Membership {
     }
 
     fn handle_record(&mut self, now: Instant, source: Source, record: Record) {
+        if self.is_far_fetched(&record) {
+            return;
+        }
         if record.member() == self.me.id {
             return self.handle_word_about_us(now, source, &record);
         }
@@ -93,10 +101,23 @@ impl Membership {
             Record::Suspect { .. } => self.handle_suspect(now, record),
             Record::Vouch { .. } => self.handle_vouch(now, record),
             Record::Dead { member, incarnation, reason, accusers } => {
-                self.handle_dead(now, member, incarnation, Declared { reason, accusers });
+                self.handle_dead(now, source.id, member, incarnation, reason, accusers);
             }
-            Record::Leave { member, incarnation } => self.handle_goodbye(now, member, incarnation),
+            Record::Leave { member, incarnation } => self.handle_goodbye(now, source, member, incarnation),
         }
+    }
+
+    /// Whether a record claims an incarnation that its member cannot have reached.
+    fn is_far_fetched(&self, record: &Record) -> bool {
+        let member = record.member();
+        let known = if member == self.me.id {
+            self.incarnation
+        } else if let Some(entry) = self.table.get(member) {
+            entry.incarnation
+        } else {
+            self.failed.get(&member).map_or(0, |failed| failed.incarnation)
+        };
+        record.incarnation() > known.saturating_add(LEAP_MAX)
     }
 
     /// Somebody says something about us that a higher incarnation must correct.
@@ -302,12 +323,20 @@ impl Membership {
         self.review(now, member);
     }
 
-    fn handle_dead(&mut self, now: Instant, member: PeerId, incarnation: u32, declared: Declared) {
+    /// `by` declares a member dead, or passes it on. That is its accusation, if it says that the member is silent.
+    fn handle_dead(
+        &mut self,
+        now: Instant,
+        by: PeerId,
+        member: PeerId,
+        incarnation: u32,
+        reason: DeathReason,
+        accusers: Vec<PeerId>,
+    ) {
         if self.table.get(member).is_none() {
             // Remembered without a face, so that a stale "alive" does not bring it back.
             if self.failed.get(&member).is_none_or(|failed| failed.incarnation < incarnation) {
                 let info = self.failed.get(&member).and_then(|failed| failed.info.clone());
-                let Declared { reason, accusers } = declared;
                 let (reason, path) = (Some(reason), Path::Datagram);
                 self.remember_failed(
                     member,
@@ -317,32 +346,55 @@ impl Membership {
             return;
         }
         let Some(incarnation) = self.current(member, incarnation) else { return };
-        if matches!(declared.reason, DeathReason::Exited | DeathReason::Evicted) {
-            // Seen by the process's own parent, or decided by the coordinator: nothing to check.
-            return self.bury(now, member, Some(declared.reason), declared.accusers);
-        }
         if self.just_settled(now, member) {
             return;
         }
+        let life = testimony_life(&self.config);
         let case = self.case(now, member, incarnation, now);
-        let news = case.declared.is_none();
-        case.declared = Some(declared);
+        let mut news = !case.declared;
+        case.declared = true;
+        match reason {
+            DeathReason::Exited | DeathReason::Refused => {
+                news |= case.accuse(now, life, by, Silence::Refused);
+            }
+            DeathReason::Silent | DeathReason::SilentTooLong => {
+                news |= case.accuse(now, life, by, Silence::Silent);
+            }
+            // These were not silent, or not to everybody: that it is out says nothing about what we would see.
+            DeathReason::StalledTooLong | DeathReason::Deaf | DeathReason::Evicted => {}
+        }
         if news && case.own.is_none() {
             self.look(now, member);
         }
         self.review(now, member);
     }
 
-    fn handle_goodbye(&mut self, now: Instant, member: PeerId, incarnation: u32) {
-        if self.current(member, incarnation).is_some() {
-            self.bury(now, member, None, Vec::new());
-        } else if let Some(failed) = self.failed.get_mut(&member)
-            && failed.incarnation <= incarnation
-        {
-            // It said goodbye before it fell silent: the word comes late, and settles why.
-            failed.reason = None;
-            failed.incarnation = incarnation;
+    fn handle_goodbye(&mut self, now: Instant, source: Source, member: PeerId, incarnation: u32) {
+        let Some(incarnation) = self.current(member, incarnation) else {
+            if let Some(failed) = self.failed.get_mut(&member)
+                && failed.incarnation <= incarnation
+            {
+                // It said goodbye before it fell silent: the word comes late, and settles why.
+                failed.reason = None;
+                failed.incarnation = incarnation;
+            }
+            return;
+        };
+        if source.id == member && source.path == Path::Stream {
+            return self.bury(now, member, None, Vec::new());
         }
+        if self.just_settled(now, member) && source.id != member {
+            return;
+        }
+        let case = self.case(now, member, incarnation, now);
+        if case.goodbye.is_none() {
+            case.goodbye = Some(now);
+            // Everybody has to look, so everybody should hear of it now.
+            self.dissemination.push(now, Record::Leave { member, incarnation });
+            self.want_push();
+            self.look(now, member);
+        }
+        self.review(now, member);
     }
 
     /// The record that tells others about somebody on the failed list.

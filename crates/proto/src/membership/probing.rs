@@ -201,7 +201,7 @@ impl Membership {
             return;
         }
 
-        let declared = case.is_some_and(|case| case.declared.is_some());
+        let declared = case.is_some_and(|case| case.declared);
         let count = if declared { 1 } else { self.config.relays };
         let cases = &self.cases;
         let relays = self
@@ -317,6 +317,13 @@ impl Membership {
             return;
         }
         let Some(incarnation) = self.table.get(target).map(|entry| entry.incarnation) else { return };
+        let goodbye = self.cases.get(&target).and_then(|case| case.goodbye);
+        if seen == Unanswered::Stalled
+            && goodbye.is_some_and(|said| now.since(said) < self.config.suspicion_min)
+        {
+            // It is about to close its port. (If somebody else said goodbye for it, it answers or is stalled later.)
+            return self.schedule(now + self.config.probe_timeout, Timer::Look(target));
+        }
         let (me, group) = (self.me.id, self.size());
         let life = vouch_life(&self.config, group);
         // While we heard almost nobody, nobody's silence was worth reporting: a stall that we date too early

@@ -597,26 +597,116 @@ fn where_udp_is_blocked_a_stream_answers_and_pings_follow_it() {
 }
 
 #[test]
-fn a_declared_death_is_checked_before_it_is_believed() {
-    let dead = |member| Record::Dead {
+fn a_declared_death_is_one_accusation_and_a_reason_to_look() {
+    let dead = |member, reason| Record::Dead {
         member: peer(member),
         incarnation: 0,
-        reason: DeathReason::Silent,
-        accusers: vec![peer(7)],
+        reason,
+        // Whoever makes up a death makes up its witnesses.
+        accusers: vec![peer(5), peer(6), peer(7)],
     };
-    let mut stage = Stage::new(7);
-    stage.script(2, CUT);
-    stage.say(7, None, vec![dead(1), dead(2)]);
-    stage.run(ms(1_000));
-    assert_eq!(stage.died(1), None, "it answers us");
-    assert_eq!(stage.died(2), Some(DeathReason::Silent), "it does not");
-    assert!(stage.about(1).is_empty(), "{:?}", stage.about(1));
+    let reasons = [
+        DeathReason::Exited,
+        DeathReason::Refused,
+        DeathReason::Silent,
+        DeathReason::SilentTooLong,
+        DeathReason::StalledTooLong,
+        DeathReason::Deaf,
+        DeathReason::Evicted,
+    ];
+    for reason in reasons {
+        // 1 lives, 2 is stopped, 3 is cut off for less than the suspicion time.
+        let mut stage = Stage::new(7);
+        stage.run(ms(2_000));
+        stage.script(2, STOPPED);
+        stage.script(3, CUT);
+        stage.sent.clear();
+        stage.say(7, None, vec![dead(1, reason), dead(2, reason), dead(3, reason)]);
+        let looked = |number| stage.sent.iter().any(|(_, to, ..)| *to == info(number).address);
+        assert!((1..=3).all(looked), "{reason:?}: everybody is looked at at once");
+        stage.run(ms(900));
+        stage.script(3, LIVE);
+        stage.run(ms(3_000));
+        for number in 1..=3 {
+            assert_eq!(stage.died(number), None, "{reason:?} of {number}: {:?}", stage.events);
+        }
+        assert!(stage.about(1).is_empty(), "{reason:?}: {:?}", stage.about(1));
+        assert_eq!(stage.health(3), "alive", "{reason:?}");
+    }
 }
 
 #[test]
-fn an_exit_that_was_witnessed_needs_no_check() {
-    let mut stage = Stage::new(2);
-    let (member, reason) = (peer(1), DeathReason::Exited);
-    stage.say(2, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![] }]);
-    assert_eq!(stage.died(1), Some(DeathReason::Exited));
+fn a_declared_death_is_believed_by_who_sees_the_port_refuse() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(2_000));
+    stage.script(1, KILLED);
+    let (member, reason) = (peer(1), DeathReason::Refused);
+    stage.say(7, None, vec![Record::Dead { member, incarnation: 0, reason, accusers: vec![] }]);
+    stage.run(ms(600));
+    assert_eq!(stage.died(1), Some(DeathReason::Refused), "{:?}", stage.events);
+}
+
+#[test]
+fn a_goodbye_that_somebody_made_up_removes_nobody() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(2_000));
+    stage.script(2, STOPPED);
+    let leave = |member| Record::Leave { member: peer(member), incarnation: 0 };
+    // In the name of another, and in the victims' own: by datagram nobody proves who it is.
+    stage.say(7, None, vec![leave(1), leave(2)]);
+    stage.say(1, None, vec![leave(1)]);
+    stage.say(2, None, vec![leave(2)]);
+    stage.run(ms(5_000));
+    assert!(stage.about(1).is_empty(), "{:?}", stage.about(1));
+    assert_eq!(stage.health(1), "alive");
+    assert_eq!(stage.about(2), [Event::Stalled(info(2))]);
+}
+
+#[test]
+fn a_goodbye_over_a_stream_is_taken_at_its_word_from_its_owner_only() {
+    let mut stage = Stage::new(3);
+    let leave =
+        |member| Packet { body: None, records: vec![Record::Leave { member: peer(member), incarnation: 0 }] };
+    stage.deliver(1, Path::Stream, leave(1));
+    assert_eq!(stage.about(1), [Event::Left(info(1))]);
+    stage.deliver(3, Path::Stream, leave(2));
+    stage.run(ms(3_000));
+    assert!(stage.about(2).is_empty(), "{:?}", stage.about(2));
+}
+
+#[test]
+fn a_goodbye_of_a_host_that_is_gone_needs_no_refusal() {
+    let mut stage = Stage::new(7);
+    stage.run(ms(2_000));
+    stage.script(1, CUT);
+    stage.say(1, None, vec![Record::Leave { member: peer(1), incarnation: 0 }]);
+    stage.run(ms(1_500));
+    assert_eq!(stage.about(1), [Event::Left(info(1))], "not suspected meanwhile");
+}
+
+#[test]
+fn an_incarnation_that_nobody_can_have_reached_is_not_believed() {
+    let mut stage = Stage::new(3);
+    let (member, incarnation) = (peer(1), u32::MAX);
+    let reason = DeathReason::Silent;
+    stage.say(
+        2,
+        None,
+        vec![
+            Record::Suspect { member, incarnation, accuser: peer(2), kind: Silence::Silent, age_ms: 0 },
+            Record::Dead { member, incarnation, reason, accusers: vec![] },
+            Record::Leave { member, incarnation },
+            Record::Dead { member: peer(9), incarnation, reason, accusers: vec![] },
+            Record::Dead { member: peer(0), incarnation, reason, accusers: vec![] },
+        ],
+    );
+    // Everybody can still say something newer than that: a refutation, and the first word of a newcomer.
+    stage.script(9, LIVE);
+    stage.say(1, None, vec![Record::Alive { info: info(1), incarnation: 1 }]);
+    stage.say(9, None, vec![Record::Alive { info: info(9), incarnation: 0 }]);
+    let known = |number| {
+        let members = stage.machine.active(stage.now);
+        members.iter().find(|member| member.info.id == peer(number)).map(|member| member.incarnation)
+    };
+    assert_eq!((known(0), known(1), known(9)), (Some(0), Some(1), Some(0)));
 }

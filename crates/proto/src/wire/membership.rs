@@ -247,6 +247,17 @@ impl Record {
         }
     }
 
+    /// Which incarnation of that member it is about.
+    pub fn incarnation(&self) -> u32 {
+        match self {
+            Self::Alive { incarnation, .. }
+            | Self::Suspect { incarnation, .. }
+            | Self::Vouch { incarnation, .. }
+            | Self::Dead { incarnation, .. }
+            | Self::Leave { incarnation, .. } => *incarnation,
+        }
+    }
+
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
             Self::Alive { info, .. } => info.check(),

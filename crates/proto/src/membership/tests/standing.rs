@@ -218,9 +218,10 @@ fn a_goodbye_is_not_a_death() {
 #[test]
 fn the_failed_list_is_pinged_so_that_halves_find_each_other_again() {
     let mut stage = Stage::new(3);
-    let (member, reason) = (peer(1), DeathReason::Exited);
+    let (member, reason) = (peer(1), DeathReason::Evicted);
     let dead = Record::Dead { member, incarnation: 0, reason, accusers: vec![] };
-    stage.say(2, None, vec![dead.clone()]);
+    stage.machine.handle_eviction(stage.now, member);
+    stage.carry_out();
     stage.sent.clear();
     stage.run(ms(5_000));
     let told = |(_, to, _, packet): &(Instant, SocketAddr, Path, Packet)| {
