@@ -1,12 +1,15 @@
 """The extension module: what the package's classes stand on. Not for programs."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any, TypeAlias
 
 from outlast.records import Peer, Receipt, TopologyChange
 
 __version__: str
 
+Path: TypeAlias = str | PathLike[str]
+TlsFiles: TypeAlias = tuple[Path, Path, Path]
 MemberRow: TypeAlias = tuple[str, str, str, bytes, str]
 EventRow: TypeAlias = tuple[str, MemberRow | None, str, list[str]]
 Options: TypeAlias = tuple[str, int, str | None, bool, int, float | None, Sequence[Any] | None, bool, str | int | None]
@@ -25,7 +28,16 @@ def at_exit() -> None: ...
 def main(arguments: list[str], itself: list[str]) -> int: ...
 
 class Coordinator:
-    def __init__(self, listen: str, secret: str | None, preset: str, stall_budget: float | None) -> None: ...
+    def __init__(
+        self,
+        listen: str,
+        secret: str | None,
+        preset: str,
+        stall_budget: float | None,
+        accept_secret: str | None,
+        tls: TlsFiles | None,
+        key_file: Path | None,
+    ) -> None: ...
     @property
     def address(self) -> str: ...
     @property
@@ -48,6 +60,8 @@ class Communicator:
         stall_budget: float | None,
         timeout: float | None,
         encryption: str,
+        accept_secret: str | None,
+        tls: TlsFiles | None,
     ) -> None: ...
     def connect(self, min_world: int, timeout: float | None) -> TopologyChange: ...
     def update_topology(self, min_world: int, timeout: float | None) -> TopologyChange: ...
@@ -85,6 +99,8 @@ class Membership:
         run_id: str,
         name: str | None,
         advertise: str | None,
+        accept_secret: str | None,
+        tls: TlsFiles | None,
     ) -> None: ...
     @property
     def address(self) -> str: ...

@@ -7,7 +7,7 @@ from typing import Any, Literal, Self, TypeAlias, TypedDict, Unpack
 
 from outlast import _outlast
 from outlast._process import OfThisProcess
-from outlast.coordinator import _run_id
+from outlast.coordinator import Path, _run_id
 from outlast.errors import InvalidArgument
 from outlast.records import Peer, PeerId, Receipt, TopologyChange
 
@@ -96,6 +96,10 @@ class Communicator(OfThisProcess):
         timeout: Seconds that calls may take which are not told otherwise.
         encryption: `"on"`, or `"off"` to send tensors in the clear: faster, and readable for whoever sees the
             network. All peers of a run must say the same. Votes are encrypted either way.
+        accept_secret: One more secret that is accepted while the secret is rotated. Default: `OUTLAST_ACCEPT_SECRET` or
+            the file that `OUTLAST_ACCEPT_SECRET_FILE` names.
+        tls: Paths of PEM files for streams under an authority of your own: the authority's certificate, this process's,
+            and its key. The id follows from the certificate's name, so each process needs a name of its own.
 
     A communicator is driven by one thread at a time for each tag; threads may share it. Its objects belong to
     the process that made them: in a forked child every call raises, and the child may make its own.
@@ -121,6 +125,8 @@ class Communicator(OfThisProcess):
         timeout: float = 60.0,
         *,
         encryption: str = "on",
+        accept_secret: str | None = None,
+        tls: tuple[Path, Path, Path] | None = None,
         **options: Any,
     ) -> None:
         if options:
@@ -143,6 +149,8 @@ class Communicator(OfThisProcess):
             stall_budget,
             timeout,
             encryption,
+            accept_secret,
+            tls,
         )
 
     # Taking part.

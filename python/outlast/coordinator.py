@@ -2,11 +2,13 @@
 
 import json
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeAlias
 
 from outlast import _outlast
 from outlast._process import OfThisProcess
 from outlast.errors import InvalidArgument
+
+Path: TypeAlias = str | os.PathLike[str]
 
 
 def _run_id(run_id: str | None) -> str:
@@ -24,6 +26,12 @@ class Coordinator(OfThisProcess):
             `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE` is used, and without that a new one is made.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. Peers should use the same.
         stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
+        accept_secret: One more secret that is accepted while the secret is rotated. Default: `OUTLAST_ACCEPT_SECRET` or
+            the file that `OUTLAST_ACCEPT_SECRET_FILE` names.
+        tls: Paths of PEM files for streams under an authority of your own: the authority's certificate, this
+            coordinator's, and its key. Then a secret alone is not enough to take part.
+        key_file: Where to keep its key; made if it is not there. Peers remember the key and take nobody else for their
+            coordinator. Without it whoever holds the secret and answers at the address is believed.
 
     It holds nothing that its peers could not tell it again: a new one at the same address, with the same
     secret, continues the runs.
@@ -42,12 +50,15 @@ class Coordinator(OfThisProcess):
         *,
         preset: str = "lan",
         stall_budget: float | None = None,
+        accept_secret: str | None = None,
+        tls: tuple[Path, Path, Path] | None = None,
+        key_file: Path | None = None,
     ) -> None:
         if http is not None:
             raise InvalidArgument(f"http={http!r}: the dashboard comes with a later version; leave it None")
         if backend != "memory":
             raise InvalidArgument(f'backend={backend!r}: this version knows only "memory"')
-        self._service = _outlast.Coordinator(listen, secret, preset, stall_budget)
+        self._service = _outlast.Coordinator(listen, secret, preset, stall_budget, accept_secret, tls, key_file)
 
     @property
     def address(self) -> str:

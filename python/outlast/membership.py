@@ -7,7 +7,7 @@ from typing import Self, TypeAlias
 
 from outlast import _outlast
 from outlast._process import OfThisProcess
-from outlast.coordinator import _run_id
+from outlast.coordinator import Path, _run_id
 from outlast.records import PeerId
 
 
@@ -98,6 +98,10 @@ class Membership(OfThisProcess):
         run_id: Members of different runs never meet. Default: `OUTLAST_RUN_ID`, or `"default"`.
         name: A name for people. Default: the host's name and the process id.
         advertise: The address that others should use, if it is not the one listened on.
+        accept_secret: One more secret that is accepted while the secret is rotated. Default: `OUTLAST_ACCEPT_SECRET` or
+            the file that `OUTLAST_ACCEPT_SECRET_FILE` names.
+        tls: Paths of PEM files for streams under an authority of your own: the authority's certificate, this process's,
+            and its key. The id follows from the certificate's name, so each process needs a name of its own.
 
     >>> secret = outlast.new_secret()
     >>> with outlast.Membership("127.0.0.1:0", preset="local", secret=secret, meta=b"gpu=8") as member:
@@ -116,10 +120,14 @@ class Membership(OfThisProcess):
         run_id: str | None = None,
         name: str | None = None,
         advertise: str | None = None,
+        accept_secret: str | None = None,
+        tls: tuple[Path, Path, Path] | None = None,
     ) -> None:
         seeds = [join] if isinstance(join, str) else list(join)
         run = _run_id(run_id)
-        self._core = _outlast.Membership(listen, seeds, preset, secret, bytes(meta), run, name, advertise)
+        self._core = _outlast.Membership(
+            listen, seeds, preset, secret, bytes(meta), run, name, advertise, accept_secret, tls
+        )
 
     @property
     def address(self) -> str:

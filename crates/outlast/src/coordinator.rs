@@ -10,18 +10,20 @@ mod line;
 mod quotas;
 
 pub use ask::ask_status;
-pub(crate) use ask::{ControlFrames, Unreached, ask, dial};
+pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial};
 
 use crate::fork::Creator;
 use crate::membership::Preset;
 use crate::port::{CachedIdentities, Port, PortError, Routes, Serving};
-use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::security::tls::TlsError;
+use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
 use crate::{clock, port, runtime};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::path::PathBuf;
 use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
@@ -61,6 +63,18 @@ pub enum CoordinatorError {
     /// The handle was inherited by a forked child.
     #[error(transparent)]
     Forked(#[from] crate::fork::UsedAfterFork),
+    /// There is no run secret.
+    #[error("a question about a run needs its secret: pass it, or set OUTLAST_SECRET or OUTLAST_SECRET_FILE")]
+    MissingSecret,
+    /// A secret in the environment is damaged, or there are too many.
+    #[error(transparent)]
+    Secret(#[from] SecretError),
+    /// The certificate of one's own authority cannot be used.
+    #[error(transparent)]
+    Certificate(#[from] TlsError),
+    /// The key cannot be kept.
+    #[error(transparent)]
+    Key(#[from] KeyError),
     /// No coordinator answers there.
     #[error("the coordinator {address} cannot be reached: {cause}")]
     Unreachable {
@@ -79,7 +93,8 @@ pub enum CoordinatorError {
 #[must_use = "a builder does nothing until it is started"]
 pub struct CoordinatorBuilder {
     listen: SocketAddr,
-    secret: Option<RunSecret>,
+    credentials: Credentials,
+    key_file: Option<PathBuf>,
     preset: Preset,
     stall_budget: Option<Duration>,
 }
@@ -93,7 +108,27 @@ impl CoordinatorBuilder {
 
     /// The secret of its runs. Without one a fresh one is made.
     pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.secret = Some(secret);
+        self.credentials.set_secret(secret);
+        self
+    }
+
+    /// One more secret that is accepted beside ours, while a secret is rotated.
+    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
+        self.credentials.accept(secret);
+        self
+    }
+
+    /// A certificate of one's own authority for the streams; peers know the coordinator by the name in it.
+    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
+        self.credentials.set_certificate(certificate);
+        self
+    }
+
+    /// Keeps the coordinator's key in that file, which is made if it is not there. Its peers remember the key, and
+    /// believe nobody else at its address, for as long as they live (rule 39). Without it a restarted coordinator
+    /// has a new key, and whoever holds the secret and answers at the address is believed.
+    pub fn key_file(mut self, path: impl Into<PathBuf>) -> Self {
+        self.key_file = Some(path.into());
         self
     }
 
@@ -111,22 +146,33 @@ impl CoordinatorBuilder {
 
     /// Starts to serve.
     pub fn start(self) -> Result<Coordinator, CoordinatorError> {
-        let secret = self.secret.unwrap_or_else(RunSecret::generate);
+        let mut credentials = self.credentials;
+        let secret = credentials.secret().cloned().unwrap_or_else(RunSecret::generate);
+        credentials.set_secret(secret.clone());
+        let credentials = credentials.or_environment()?;
+        let key = match self.key_file {
+            Some(path) => ProcessKey::kept_in(path)?,
+            None => ProcessKey::generate(),
+        };
+        // A certificate that cannot be used is found out now, not when the first peer comes. The run does not matter.
+        let sample = "default".parse().ok().and_then(|run| credentials.keys(&run));
+        let identity = sample.map(|keys| credentials.identity(&keys, &key)).transpose()?;
+        let me = identity.map_or(key.peer(), |identity| identity.peer());
+        let is_kept = key.is_kept() || credentials.has_certificate();
         let port = Port::bind(self.listen)?;
         let address = port.address();
         let handle = runtime::handle()?;
-        let key = ProcessKey::generate();
-        let me = key.peer();
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
-        // Every run id is served; whoever holds the secret belongs.
-        let keeper = secret.clone();
+        // Every run id is served; whoever holds the secret, or a certificate of our authority, belongs.
+        let keeper = credentials.clone();
         let identities = Arc::new(CachedIdentities::new(move |run: &RunId| {
-            TlsIdentity::derived(&RunKeys::derive(&keeper, run), &key)
+            let identity = keeper.keys(run).and_then(|keys| keeper.identity(&keys, &key).ok());
+            identity.expect("a secret is there, and the certificate was tried above")
         }));
         let lines = inbox.clone();
         let spawner = handle.clone();
         let routes = Routes::new().route(port::CONTROL, move |stream| {
-            spawner.spawn(line::serve(stream, me, lines.clone()));
+            spawner.spawn(line::serve(stream, me, is_kept, lines.clone()));
         });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
@@ -134,16 +180,9 @@ impl CoordinatorBuilder {
         // chosen nobody can have been.
         let (_, redial_max) = outlast_proto::session::Config::preset(self.preset).redial;
         let fresh_after = (self.listen.port() != 0).then(|| clock::now() + 2 * redial_max);
-        let config = Config::preset(self.preset);
-        let clerk = Clerk::new(
-            config,
-            health,
-            secret.clone(),
-            address,
-            fresh_after,
-            inbox.downgrade(),
-            serving.watch(),
-        );
+        let config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
+        let clerk =
+            Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
         let (stop, stopped) = oneshot::channel();
         let gone = Arc::<(Mutex<bool>, Condvar)>::default();
         let left = Arc::clone(&gone);
@@ -162,7 +201,8 @@ impl Coordinator {
     pub fn builder() -> CoordinatorBuilder {
         CoordinatorBuilder {
             listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
-            secret: None,
+            credentials: Credentials::default(),
+            key_file: None,
             preset: Preset::Lan,
             stall_budget: None,
         }

@@ -36,6 +36,7 @@ use crate::fork::{Creator, UsedAfterFork};
 use crate::health::{Ending, HealthPlane};
 use crate::port::PortError;
 use crate::security::SecretError;
+use crate::security::tls::TlsError;
 use outlast_proto::wire::InvalidMessage;
 use std::io;
 use std::net::SocketAddr;
@@ -67,6 +68,9 @@ pub enum MembershipError {
     /// The secret in the environment is damaged. Nothing was started.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// The certificate of one's own authority cannot be used. Nothing was started.
+    #[error(transparent)]
+    Certificate(#[from] TlsError),
     /// A seed's name does not resolve. Nothing was started.
     #[error("cannot resolve the seed {seed:?} (write host:port): {cause}")]
     Seed {

@@ -5,6 +5,7 @@
 //! broken attack does not pass for a good defence.
 
 mod gullible;
+mod insider;
 
 use outlast::port::{HEALTH, Port, RefusedConnection, Routes, ServeSettings, Serving, connect};
 use outlast::security::datagram::{DatagramGuard, Opened, RefusedDatagram};
@@ -286,6 +287,21 @@ async fn foreign_certificates_are_refused_even_if_the_caller_takes_ours() {
     gullible::call_without_certificate(target.open().await, &run).await;
     let foreign = RefusedConnection::ForeignCertificate(String::new());
     target.until("no certificate", |target| target.refused(&foreign) == 3).await;
+    assert_eq!(target.serving.counters().authenticated(), 0);
+    target.assert_serves().await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_stolen_name_is_refused_counted_and_named() {
+    let target = Target::new();
+    let (run, victim) = ("run".parse().unwrap(), ProcessKey::generate().peer());
+    let cause = RefusedConnection::FalseName { claimed: victim, proved: victim };
+    assert!(cause.to_string().contains(&victim.to_string()), "{cause}");
+    for n in 1..=20 {
+        let (certificate, key) = insider::stolen_name(&target.secret, &run, victim);
+        gullible::call_with(target.open().await, certificate, key, &run, HEALTH).await;
+        target.until("refused", |target| target.refused(&cause) == n).await;
+    }
     assert_eq!(target.serving.counters().authenticated(), 0);
     target.assert_serves().await;
 }

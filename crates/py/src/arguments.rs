@@ -4,13 +4,14 @@
 use crate::errors::invalid;
 use outlast::communicator::Encryption;
 use outlast::membership::{PeerId, Preset, RunId};
-use outlast::security::RunSecret;
+use outlast::security::{OwnCertificate, RunSecret};
 use outlast::settings;
 use pyo3::conversion::FromPyObjectOwned;
 use pyo3::exceptions::{PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
 use std::net::{SocketAddr, ToSocketAddrs as _};
+use std::path::PathBuf;
 use std::time::Duration;
 
 /// Times beyond this are a mistake in a unit: three years.
@@ -128,6 +129,14 @@ pub(crate) fn encryption(word: &str) -> PyResult<Encryption> {
 /// The name of a run.
 pub(crate) fn run_id(text: &str) -> PyResult<RunId> {
     text.parse().map_err(|error| invalid(format!("run_id: {error}")))
+}
+
+/// The paths of an authority's certificate, of this process's certificate and of its key.
+pub(crate) type TlsFiles = (PathBuf, PathBuf, PathBuf);
+
+/// A certificate of one's own authority.
+pub(crate) fn tls((authority, chain, key): &TlsFiles) -> PyResult<OwnCertificate> {
+    OwnCertificate::from_files(authority, chain, key).map_err(|error| invalid(format!("tls: {error}")))
 }
 
 /// A secret in its text form.

@@ -254,6 +254,8 @@ impl Communicator {
         stall_budget: Option<f64>,
         timeout: Option<f64>,
         encryption: &str,
+        accept_secret: Option<&str>,
+        tls: Option<arguments::TlsFiles>,
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let run = arguments::run_id(run_id)?;
@@ -267,6 +269,12 @@ impl Communicator {
             .encryption(arguments::encryption(encryption)?);
         if let Some(secret) = secret {
             builder = builder.secret(arguments::secret(secret)?);
+        }
+        if let Some(secret) = accept_secret {
+            builder = builder.accept_secret(arguments::secret(secret)?);
+        }
+        if let Some(files) = tls {
+            builder = builder.tls(arguments::tls(&files)?);
         }
         if let Some(name) = name {
             builder = builder.name(name);

@@ -10,6 +10,7 @@ use outlast::security::RunSecret;
 use outlast_proto::coordinator::{Config, Run};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
+use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -35,12 +36,16 @@ pub(crate) struct Coordinator {
 #[pymethods]
 impl Coordinator {
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "they come by position from a documented constructor")]
     fn new(
         py: Python<'_>,
         listen: &str,
         secret: Option<&str>,
         preset: &str,
         stall_budget: Option<f64>,
+        accept_secret: Option<&str>,
+        tls: Option<arguments::TlsFiles>,
+        key_file: Option<PathBuf>,
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let mut builder = outlast::Coordinator::builder()
@@ -55,6 +60,15 @@ impl Coordinator {
         }
         if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
             builder = builder.stall_budget(budget);
+        }
+        if let Some(secret) = accept_secret {
+            builder = builder.accept_secret(arguments::secret(secret)?);
+        }
+        if let Some(files) = tls {
+            builder = builder.tls(arguments::tls(&files)?);
+        }
+        if let Some(path) = key_file {
+            builder = builder.key_file(path);
         }
         let service = visit.away(py, || builder.start()).map_err(|error| of_coordinator(py, &error))?;
         let (address, secret) = (service.address().to_string(), service.secret().to_text().clone());

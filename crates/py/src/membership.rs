@@ -48,6 +48,8 @@ impl Membership {
         run_id: &str,
         name: Option<String>,
         advertise: Option<&str>,
+        accept_secret: Option<&str>,
+        tls: Option<arguments::TlsFiles>,
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let mut builder = outlast::Membership::builder()
@@ -58,6 +60,12 @@ impl Membership {
             .run_id(arguments::run_id(run_id)?);
         if let Some(secret) = secret {
             builder = builder.secret(arguments::secret(secret)?);
+        }
+        if let Some(secret) = accept_secret {
+            builder = builder.accept_secret(arguments::secret(secret)?);
+        }
+        if let Some(files) = tls {
+            builder = builder.tls(arguments::tls(&files)?);
         }
         if let Some(name) = name {
             builder = builder.name(name);

@@ -7,11 +7,16 @@
 use super::group_secret::GroupSecret;
 use super::members::{PresetName, duration};
 use super::stop::StopSignal;
+use super::trust::TrustArgs;
 use crate::ExitCode;
+use anyhow::Context as _;
 use outlast::Coordinator;
 use outlast::coordinator::DEFAULT_PORT;
+use outlast::security::ProcessKey;
+use std::fs::DirBuilder;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
@@ -35,6 +40,15 @@ pub(crate) struct Args {
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`, else a new secret
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustArgs,
+    /// Where to keep this coordinator's key, so that its peers know it again after a restart; default: a file of its
+    /// own for each port, beside your other state
+    #[arg(long, value_name = "FILE", conflicts_with = "forget_key")]
+    key_file: Option<PathBuf>,
+    /// Keep no key: whoever holds the secret and answers at this address is believed
+    #[arg(long)]
+    forget_key: bool,
     /// Times for this kind of network; peers should use the same
     #[arg(long, value_enum, default_value = "lan")]
     preset: PresetName,
@@ -55,12 +69,40 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     if let Some(budget) = args.stall_budget {
         builder = builder.stall_budget(budget);
     }
+    if let Some(accepted) = args.trust.accepted()? {
+        builder = builder.accept_secret(accepted);
+    }
+    let certificate = args.trust.certificate()?;
+    let key_file = match &args.key_file {
+        Some(path) => Some(path.clone()),
+        // A name in a certificate survives restarts by itself, and nobody comes back to a port that was chosen now.
+        None if args.forget_key || certificate.is_some() || args.listen.port() == 0 => None,
+        // A place that was not asked for must not keep the coordinator from starting.
+        None => match default_key_file(args.listen) {
+            Ok(path) => Some(path),
+            Err(error) => {
+                eprintln!(
+                    "outlast: the coordinator's key is not kept ({error:#}); give --key-file, or say --forget-key"
+                );
+                None
+            }
+        },
+    };
+    if let Some(path) = &key_file {
+        builder = builder.key_file(path);
+    }
+    if let Some(certificate) = certificate {
+        builder = builder.tls(certificate);
+    }
     let coordinator = builder.start()?;
     let address = coordinator.address();
     let hand_over = secret.hand_over("coordinator", address)?;
     let mut out = std::io::stdout().lock();
     writeln!(out, "coordinator at {address}")?;
     writeln!(out, "{}", hand_over.explanation())?;
+    if let Some(path) = &key_file {
+        writeln!(out, "its peers know it by the key in {}", path.display())?;
+    }
     let file = hand_over.file().or(args.secret_file.as_deref());
     let secret = file.map(|file| format!(" OUTLAST_SECRET_FILE={}", file.display())).unwrap_or_default();
     writeln!(out, "peers use:  OUTLAST_COORDINATOR={}{secret}", reachable(address))?;
@@ -73,6 +115,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     // Whoever read our lines may have gone.
     let _ = writeln!(std::io::stdout(), "stopped");
     Ok(ExitCode::SUCCESS)
+}
+
+/// A key for each port, where programs keep what should outlive a restart of the machine.
+fn default_key_file(listen: SocketAddr) -> anyhow::Result<PathBuf> {
+    let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
+    let state = given("XDG_STATE_HOME").or_else(|| given("HOME").map(|home| home.join(".local/state")));
+    let folder = state.context("neither XDG_STATE_HOME nor HOME is set")?.join("outlast");
+    let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
+    made.with_context(|| format!("making {}", folder.display()))?;
+    let path = folder.join(format!("coordinator-{}.key", listen.port()));
+    ProcessKey::kept_in(&path)?;
+    Ok(path)
 }
 
 /// What to type elsewhere: an address that listens everywhere is reached under this host's name.

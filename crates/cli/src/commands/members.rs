@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outlast::port::raise_files_max();
     let stop = StopSignal::install()?;
     let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), !args.join.is_empty())?;
-    let membership = args.builder(secret.secret().clone()).start()?;
+    let membership = args.builder(secret.secret().clone())?.start()?;
     let hand_over = secret.hand_over("members", membership.address())?;
     let join = args.join_command(membership.address(), &hand_over);
     let live = is_live(args);

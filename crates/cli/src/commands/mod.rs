@@ -10,3 +10,4 @@ mod run_id;
 pub(crate) mod secret;
 pub(crate) mod status;
 mod stop;
+mod trust;

@@ -8,6 +8,7 @@ mod table;
 use super::json;
 use super::run_id::run_id;
 use super::stop::StopSignal;
+use super::trust::TrustArgs;
 use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::coordinator::{self, DEFAULT_PORT};
@@ -46,6 +47,8 @@ pub(crate) struct Args {
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`
     #[arg(long, value_name = "FILE")]
     secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Look again every second until interrupted
     #[arg(long)]
     watch: bool,
@@ -63,11 +66,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
              --secret-file (the coordinator printed where it wrote it)",
         )?,
     };
+    let credentials = args.trust.credentials(&secret)?;
     let stop = StopSignal::install()?;
     let clear = args.watch && !args.json && std::io::stdout().is_terminal();
     loop {
         let asked = Instant::now();
-        let answer = coordinator::ask_status(&args.coordinator, &secret, &args.run_id, PATIENCE);
+        let answer = coordinator::ask_status(&args.coordinator, credentials.clone(), &args.run_id, PATIENCE);
         let text = match answer.map_err(anyhow::Error::from).and_then(unless_refused) {
             Ok(answer) if args.json => json::printable_line(&answer),
             Ok(answer) => {

@@ -9,7 +9,7 @@ use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
 use crate::port::Routes;
 use crate::runtime;
-use crate::security::{self, ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
 use crate::settings;
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
@@ -28,7 +28,7 @@ pub struct CommunicatorBuilder {
     coordinator: Option<String>,
     run: Option<RunId>,
     group: Option<u32>,
-    secret: Option<RunSecret>,
+    credentials: Credentials,
     name: Option<String>,
     listen: Option<SocketAddr>,
     advertise: Option<SocketAddr>,
@@ -45,7 +45,7 @@ impl CommunicatorBuilder {
             coordinator: std::env::var("OUTLAST_COORDINATOR").ok(),
             run: None,
             group: None,
-            secret: None,
+            credentials: Credentials::default(),
             name: None,
             listen: None,
             advertise: None,
@@ -77,7 +77,21 @@ impl CommunicatorBuilder {
 
     /// The run's secret; otherwise `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
     pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.secret = Some(secret);
+        self.credentials.set_secret(secret);
+        self
+    }
+
+    /// One more secret that is accepted beside ours, while a secret is rotated: the old one, or the new one. Default:
+    /// `OUTLAST_ACCEPT_SECRET` or `OUTLAST_ACCEPT_SECRET_FILE`.
+    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
+        self.credentials.accept(secret);
+        self
+    }
+
+    /// A certificate of one's own authority for the streams, so that not every holder of the secret may take part.
+    /// This peer's id follows from the certificate's name.
+    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
+        self.credentials.set_certificate(certificate);
         self
     }
 
@@ -134,10 +148,10 @@ impl CommunicatorBuilder {
 
     /// Opens the port and starts the health plane. Nothing is joined before `connect`.
     pub fn start(self) -> Result<Communicator, Error> {
-        let secret = match self.secret {
-            Some(secret) => secret,
-            None => RunSecret::from_environment()?.ok_or(Error::MissingSecret)?,
-        };
+        let credentials = self.credentials.or_environment()?;
+        if credentials.secret().is_none() {
+            return Err(Error::MissingSecret);
+        }
         let coordinator = self.coordinator.ok_or_else(|| {
             Error::InvalidArgument(
                 "no coordinator: pass its host:port, or set OUTLAST_COORDINATOR".to_owned(),
@@ -155,7 +169,9 @@ impl CommunicatorBuilder {
         let handle = runtime::handle()?;
         // One key for as long as the object lives: who connects again is the same peer (rule 39).
         let key = ProcessKey::generate();
-        let identity = TlsIdentity::derived(&RunKeys::derive(&secret, &run), &key);
+        let keys = credentials.keys(&run).ok_or(Error::MissingSecret)?;
+        let identity =
+            credentials.identity(&keys, &key).map_err(|error| Error::InvalidArgument(error.to_string()))?;
         let me = identity.peer();
 
         // The port must know where data streams go before there is a data plane to take them.
@@ -189,7 +205,7 @@ impl CommunicatorBuilder {
         let mut member = Membership::builder()
             .listen(listen)
             .preset(self.preset)
-            .secret(secret)
+            .credentials(credentials)
             .run_id(run)
             .key(key)
             .routes(routes);

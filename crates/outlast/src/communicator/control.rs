@@ -11,7 +11,7 @@ use super::line::Line;
 use super::receipt::Peer;
 use super::wheel::{Desk, Wheel};
 use crate::clock;
-use crate::coordinator::{self, ControlFrames, Unreached};
+use crate::coordinator::{self, Dialled, Unreached};
 use crate::executor::{Abort, Beside, Companion, DataPlane, Direction, LinkEvent, Wakeup};
 use crate::port::KnownSources;
 use crate::runtime;
@@ -100,6 +100,8 @@ struct State {
     unreached: Option<Unreached>,
     /// Whether the coordinator has said anything since the last call that connects began.
     heard: bool,
+    /// The coordinator that we registered with, if it keeps its key: nobody else is taken for it (rule 39).
+    pinned: Option<PeerId>,
     /// When the timekeeper looks next by itself.
     timer: Instant,
 }
@@ -155,6 +157,7 @@ impl Control {
             connecting: None,
             unreached: None,
             heard: false,
+            pinned: None,
             timer: clock::now(),
         };
         let wheel = Wheel::new()?;
@@ -516,11 +519,17 @@ impl Control {
 
     /// One connection to the coordinator, from dialling to its end.
     async fn converse(self: Arc<Self>, dial: u64) {
-        let line = self.open().await.and_then(|frames| {
-            Line::new(frames, self.silent_after).map_err(|error| Unreached::from(error.to_string()))
+        let line = self.open().await.and_then(|dialled| {
+            let line = Line::new(dialled.frames, self.silent_after);
+            let line = line.map_err(|error| Unreached::from(error.to_string()))?;
+            Ok((line, dialled.is_kept.then_some(dialled.coordinator)))
         });
         match line {
-            Ok(line) => {
+            Ok((line, pin)) => {
+                {
+                    let mut state = lock(&self.state);
+                    state.pinned = state.pinned.or(pin);
+                }
                 *lock(&self.talks) += 1;
                 let line = Arc::new(line);
                 // However it ends, the session hears below that it is disconnected (rule 40).
@@ -552,8 +561,9 @@ impl Control {
         }
     }
 
-    async fn open(&self) -> Result<ControlFrames, Unreached> {
-        coordinator::dial(&self.coordinator, &self.identity, self.me, DIAL_TIMEOUT, self.silent_after).await
+    async fn open(&self) -> Result<Dialled, Unreached> {
+        let pinned = lock(&self.state).pinned;
+        coordinator::dial(&self.coordinator, &self.identity, pinned, DIAL_TIMEOUT, self.silent_after).await
     }
 
     /// Looks after a line until it is over: reads while nobody else looks, writes what the socket did not take.
@@ -639,8 +649,8 @@ impl Control {
     /// Asks the coordinator how the run stands, over a connection of its own.
     pub(super) fn status(&self, timeout: Duration) -> Result<String, Error> {
         let asking = async {
-            let mut frames = self.open().await.map_err(|error| error.to_string())?;
-            coordinator::ask(&mut frames).await
+            let mut dialled = self.open().await.map_err(|error| error.to_string())?;
+            coordinator::ask(&mut dialled.frames).await
         };
         let answer = self.runtime.block_on(async { tokio::time::timeout(timeout, asking).await });
         answer.map_err(|_| Error::Silent(format!("within {timeout:?}")))?.map_err(Error::Silent)

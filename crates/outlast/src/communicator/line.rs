@@ -270,12 +270,12 @@ mod tests {
         });
         let serving = port.serve(&runtime, server, routes).unwrap();
         let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
-        let (me, address) = (identity.peer(), port.address().to_string());
+        let address = port.address().to_string();
         let dialled =
-            runtime.block_on(coordinator::dial(&address, &identity, me, PATIENCE, PATIENCE)).unwrap();
+            runtime.block_on(coordinator::dial(&address, &identity, None, PATIENCE, PATIENCE)).unwrap();
         let line = {
             let _inside = runtime.enter();
-            Line::new(dialled, PATIENCE).unwrap()
+            Line::new(dialled.frames, PATIENCE).unwrap()
         };
         (line, greeted.recv_timeout(PATIENCE).unwrap(), serving)
     }

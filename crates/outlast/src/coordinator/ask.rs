@@ -6,7 +6,7 @@
 use super::CoordinatorError;
 use crate::port;
 use crate::runtime;
-use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::security::{Credentials, ProcessKey, TlsIdentity};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::{decode, encode};
@@ -37,42 +37,51 @@ impl From<String> for Unreached {
 }
 
 /// How a run stands, as its coordinator tells it: a JSON object. `address` is `host:port`; several, separated
-/// by commas, are tried in turn.
+/// by commas, are tried in turn. `credentials` are a secret, or all of [`Credentials`].
 pub fn ask_status(
     address: &str,
-    secret: &RunSecret,
+    credentials: impl Into<Credentials>,
     run: &RunId,
     timeout: Duration,
 ) -> Result<String, CoordinatorError> {
-    let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), &ProcessKey::generate());
-    let me = identity.peer();
+    let credentials = credentials.into().or_environment()?;
+    let keys = credentials.keys(run).ok_or(CoordinatorError::MissingSecret)?;
+    let identity = credentials.identity(&keys, &ProcessKey::generate())?;
     let asking = async {
-        let mut frames =
-            dial(address, &identity, me, timeout, timeout).await.map_err(|error| error.to_string())?;
-        ask(&mut frames).await
+        let dialled = dial(address, &identity, None, timeout, timeout).await;
+        ask(&mut dialled.map_err(|error| error.to_string())?.frames).await
     };
     let answer = runtime::handle()?.block_on(async { tokio::time::timeout(timeout, asking).await });
     let unreachable = |cause| CoordinatorError::Unreachable { address: address.to_owned(), cause };
     answer.map_err(|_| unreachable(format!("no answer within {timeout:?}")))?.map_err(unreachable)
 }
 
+/// An open control connection.
+pub(crate) struct Dialled {
+    pub(crate) frames: ControlFrames,
+    /// Who the coordinator is.
+    pub(crate) coordinator: PeerId,
+    /// Whether a later start of it will be the same, so that it can be known again (rule 39).
+    pub(crate) is_kept: bool,
+}
+
 /// Opens a control connection to the first of the addresses that answers. It breaks by itself once the other
-/// host has acknowledged nothing for `silent_after`.
+/// host has acknowledged nothing for `silent_after`. If it must be `pinned`, nobody else is taken for it.
 pub(crate) async fn dial(
     addresses: &str,
     identity: &TlsIdentity,
-    me: PeerId,
+    pinned: Option<PeerId>,
     timeout: Duration,
     silent_after: Duration,
-) -> Result<ControlFrames, Unreached> {
+) -> Result<Dialled, Unreached> {
     let mut error = Unreached::from(format!("no address in {addresses:?}"));
     for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
         match lookup_host(address).await {
             Err(cause) => error = format!("{address}: {cause}").into(),
             Ok(found) => {
                 for address in found {
-                    match dial_one(address, identity, me, timeout, silent_after).await {
-                        Ok(frames) => return Ok(frames),
+                    match dial_one(address, identity, pinned, timeout, silent_after).await {
+                        Ok(dialled) => return Ok(dialled),
                         Err(cause) => error = cause,
                     }
                 }
@@ -85,18 +94,28 @@ pub(crate) async fn dial(
 async fn dial_one(
     address: SocketAddr,
     identity: &TlsIdentity,
-    me: PeerId,
+    pinned: Option<PeerId>,
     timeout: Duration,
     silent_after: Duration,
-) -> Result<ControlFrames, Unreached> {
+) -> Result<Dialled, Unreached> {
     let stream = port::connect(address, port::CONTROL, identity, timeout).await;
     let stream = stream.map_err(|error| Unreached {
-        foreign: matches!(error, port::ConnectError::Foreign { .. }),
+        foreign: matches!(error, port::ConnectError::Foreign { .. } | port::ConnectError::FalseName { .. }),
         text: error.to_string(),
     })?;
+    if let Some(pinned) = pinned.filter(|pinned| *pinned != stream.peer) {
+        let text = format!(
+            "{address} is not the coordinator that this peer registered with: that was {pinned}, which keeps its key, \
+             and this is {}; if the key was lost, start the peers again",
+            stream.peer
+        );
+        tracing::warn!(%address, %pinned, answered = %stream.peer, "refused a coordinator that is not ours");
+        return Err(Unreached { foreign: true, text });
+    }
     notice_silence(&stream, silent_after).map_err(|error| error.to_string())?;
-    let greeted = port::greet(stream, me, timeout).await.map_err(|error| error.to_string())?;
-    Ok(greeted.frames)
+    let greeted = port::greet(stream, identity.peer(), timeout).await.map_err(|error| error.to_string())?;
+    let (coordinator, is_kept) = (greeted.peer, greeted.hello.key_is_kept);
+    Ok(Dialled { frames: greeted.frames, coordinator, is_kept })
 }
 
 /// A host that is cut off says nothing, and whoever waits for a verdict must find out. The kernel asks an idle

@@ -4,7 +4,7 @@ use super::quotas::{Customers, Pace};
 use crate::clock;
 use crate::membership::{Health, Membership, Preset};
 use crate::port::PortWatch;
-use crate::security::RunSecret;
+use crate::security::Credentials;
 use outlast_proto::coordinator::{
     Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, Sign,
 };
@@ -105,7 +105,8 @@ impl Desk {
                 Health::Stalled { .. } => Sign::Stalled,
                 Health::Suspect { .. } => Sign::Suspect,
                 Health::Dead { reason, .. } => Sign::Dead(reason),
-                Health::Left { .. } => continue,
+                // Goodbyes bind over the control connection only (rule 39): who said one elsewhere is not heard of.
+                Health::Left { .. } => Sign::Suspect,
             };
             self.run.handle_health(now, member.info.id, sign);
         }
@@ -122,7 +123,7 @@ pub(super) struct HealthSettings {
 pub(super) struct Clerk {
     config: Config,
     health: HealthSettings,
-    secret: RunSecret,
+    credentials: Credentials,
     address: SocketAddr,
     /// Until then somebody may come back to a coordinator that was here before us.
     fresh_after: Option<Instant>,
@@ -144,7 +145,7 @@ impl Clerk {
     pub(super) fn new(
         config: Config,
         health: HealthSettings,
-        secret: RunSecret,
+        credentials: Credentials,
         address: SocketAddr,
         fresh_after: Option<Instant>,
         inbox: mpsc::WeakSender<Inbox>,
@@ -153,7 +154,7 @@ impl Clerk {
         Self {
             config,
             health,
-            secret,
+            credentials,
             address,
             fresh_after,
             inbox,
@@ -416,8 +417,8 @@ impl Clerk {
 
     /// Our own member of that run's health group gets to know a peer.
     fn meet(&mut self, run: &RunId, peer: PeerId, address: SocketAddr) {
-        let (health, secret, listen) =
-            (self.health, self.secret.clone(), SocketAddr::new(self.address.ip(), 0));
+        let (health, credentials, listen) =
+            (self.health, self.credentials.clone(), SocketAddr::new(self.address.ip(), 0));
         let desk = self.desk(run);
         if !desk.met.insert(peer) {
             return;
@@ -429,7 +430,7 @@ impl Clerk {
         let mut member = Membership::builder()
             .listen(listen)
             .preset(health.preset)
-            .secret(secret)
+            .credentials(credentials)
             .run_id(run.clone())
             .name("coordinator")
             .join([address.to_string()]);

@@ -28,9 +28,14 @@ const QUEUE_MAX: usize = 4_096;
 static NEXT: AtomicU64 = AtomicU64::new(1);
 
 /// Carries one connection's messages until either side ends it.
-pub(super) async fn serve(stream: AuthenticatedStream, me: PeerId, inbox: mpsc::Sender<Inbox>) {
+pub(super) async fn serve(
+    stream: AuthenticatedStream,
+    me: PeerId,
+    key_is_kept: bool,
+    inbox: mpsc::Sender<Inbox>,
+) {
     let run = stream.run.clone();
-    let mut greeted = match port::greet(stream, me, HELLO_TIMEOUT).await {
+    let mut greeted = match port::greet_as(stream, me, key_is_kept, HELLO_TIMEOUT).await {
         Ok(greeted) => greeted,
         Err(error) => return tracing::debug!(%error, "no hello on a control connection"),
     };

@@ -304,9 +304,11 @@ impl<D: Dialler> Plane<D> {
         match path {
             Path::Datagram => {
                 let mut datagram = std::mem::take(&mut self.outbound);
-                datagram.clear();
-                self.guard.seal(&plaintext, &mut datagram);
-                self.transmit(to, &datagram);
+                for generation in self.guard.generations_for(peer) {
+                    datagram.clear();
+                    self.guard.seal_under(generation, &plaintext, &mut datagram);
+                    self.transmit(to, &datagram);
+                }
                 self.outbound = datagram;
             }
             Path::Stream => {

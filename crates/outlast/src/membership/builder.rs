@@ -4,7 +4,7 @@ use super::address::advertised;
 use super::{Membership, MembershipError};
 use crate::health::{self, Launch};
 use crate::port::{Port, Routes};
-use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::security::{Credentials, OwnCertificate, ProcessKey, RunSecret};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::NAME_BYTES_MAX;
 use outlast_proto::membership::{Config, Preset};
@@ -22,7 +22,7 @@ pub struct MembershipBuilder {
     advertise: Option<SocketAddr>,
     seeds: Vec<String>,
     config: Config,
-    secret: Option<RunSecret>,
+    credentials: Credentials,
     run: RunId,
     key: Option<ProcessKey>,
     name: Option<String>,
@@ -38,7 +38,7 @@ impl MembershipBuilder {
             advertise: None,
             seeds: Vec::new(),
             config: Config::preset(Preset::Lan),
-            secret: None,
+            credentials: Credentials::default(),
             run: "default".parse().expect("a valid run id"),
             key: None,
             name: None,
@@ -92,7 +92,27 @@ impl MembershipBuilder {
 
     /// The run's secret. Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
     pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.secret = Some(secret);
+        self.credentials.set_secret(secret);
+        self
+    }
+
+    /// One more secret that is accepted beside ours, while a secret is rotated: the old one, or the new one. Default:
+    /// `OUTLAST_ACCEPT_SECRET` or `OUTLAST_ACCEPT_SECRET_FILE`.
+    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
+        self.credentials.accept(secret);
+        self
+    }
+
+    /// A certificate of one's own authority for the streams, so that not every holder of the secret may take part.
+    /// Our id follows from the certificate's name.
+    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
+        self.credentials.set_certificate(certificate);
+        self
+    }
+
+    /// All of what proves that we belong to the run.
+    pub(crate) fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = credentials;
         self
     }
 
@@ -135,17 +155,14 @@ impl MembershipBuilder {
     /// Starts the member. Joining goes on in the background: its success is the first `Joined` event.
     pub fn start(self) -> Result<Membership, MembershipError> {
         check(&self.config)?;
-        let secret = match self.secret {
-            Some(secret) => secret,
-            None => RunSecret::from_environment()?.ok_or(MembershipError::MissingSecret)?,
-        };
+        let credentials = self.credentials.or_environment()?;
+        let keys = credentials.keys(&self.run).ok_or(MembershipError::MissingSecret)?;
+        let key = self.key.unwrap_or_else(ProcessKey::generate);
+        let identity = credentials.identity(&keys, &key)?;
         let seeds = resolve(&self.seeds)?;
         let mut towards = seeds.clone();
         towards.extend(resolve(self.towards.as_slice())?);
         let port = Port::bind(self.listen)?;
-        let keys = RunKeys::derive(&secret, &self.run);
-        let key = self.key.unwrap_or_else(ProcessKey::generate);
-        let identity = TlsIdentity::derived(&keys, &key);
         let info = MemberInfo {
             id: identity.peer(),
             address: self.advertise.unwrap_or_else(|| advertised(port.address(), &towards)),

@@ -102,13 +102,23 @@ pub async fn greet(
     me: PeerId,
     timeout: Duration,
 ) -> Result<Greeted, GreetError> {
+    greet_as(opened, me, false, timeout).await
+}
+
+/// As [`greet`], by somebody who says whether a later start of it will have the same key (rule 39).
+pub async fn greet_as(
+    opened: AuthenticatedStream,
+    me: PeerId,
+    key_is_kept: bool,
+    timeout: Duration,
+) -> Result<Greeted, GreetError> {
     let address = opened.address;
-    tokio::time::timeout(timeout, exchange(opened, me))
+    tokio::time::timeout(timeout, exchange(opened, me, key_is_kept))
         .await
         .unwrap_or(Err(GreetError::TimedOut { address, timeout }))
 }
 
-async fn exchange(opened: AuthenticatedStream, me: PeerId) -> Result<Greeted, GreetError> {
+async fn exchange(opened: AuthenticatedStream, me: PeerId, key_is_kept: bool) -> Result<Greeted, GreetError> {
     let AuthenticatedStream { peer, run, address, alpn, stream } = opened;
     let ours = Hello {
         versions: Versions::CURRENT,
@@ -116,6 +126,7 @@ async fn exchange(opened: AuthenticatedStream, me: PeerId) -> Result<Greeted, Gr
         peer: me,
         software: concat!("outlast ", env!("CARGO_PKG_VERSION")).to_owned(),
         plane: String::from_utf8_lossy(&alpn).into_owned(),
+        key_is_kept,
     };
     let failed = |cause| GreetError::Frame { address, cause };
     let mut frames = Frames::new(stream, HELLO_BYTES_MAX);

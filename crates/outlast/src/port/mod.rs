@@ -40,7 +40,7 @@ mod tests;
 
 pub use connect::{ConnectError, connect};
 pub use counters::{PortCounters, RefusedConnection};
-pub use greet::{FrameError, Frames, GreetError, Greeted, greet};
+pub use greet::{FrameError, Frames, GreetError, Greeted, greet, greet_as};
 pub use identities::{CachedIdentities, NotServed, RunIdentities};
 pub use places::KnownSources;
 pub(crate) use serve::PortWatch;

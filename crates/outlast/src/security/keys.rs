@@ -61,6 +61,11 @@ impl RunKeys {
         &self.run
     }
 
+    /// How many secrets the run is known by here.
+    pub(super) fn generations(&self) -> usize {
+        self.generations.len()
+    }
+
     /// The key under which one start of one process seals its datagrams. Its only writer is that process,
     /// which counts its nonces; so no nonce is used twice.
     pub(super) fn datagram_key(&self, generation: usize, sender: PeerId, boot: BootId) -> LessSafeKey {

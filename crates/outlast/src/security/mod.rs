@@ -11,6 +11,7 @@
 //! - [`secret`]: what people handle: a checked text, a file, an environment variable.
 //! - [`keys`]: what is derived from it. The run id takes part in each derivation, so that two runs with the
 //!   same secret still cannot talk to each other (rule 33).
+//! - [`credentials`]: what a process is given: secrets, and perhaps a certificate of one's own authority.
 //! - [`identity`]: the key of one process, and the name that follows from it (rule 39).
 //! - [`datagram`]: seals and opens datagrams; refuses copies, and boots that have not proved they are live.
 //! - [`tls`]: the identity of this process on streams, and who is at the other end.
@@ -21,6 +22,7 @@
 //! even take part is kept out with a certificate authority of one's own.
 
 pub mod base32;
+pub mod credentials;
 pub mod datagram;
 pub mod identity;
 pub mod keys;
@@ -28,6 +30,7 @@ pub mod refusal;
 pub mod secret;
 pub mod tls;
 
+pub use credentials::{Credentials, OwnCertificate};
 pub use identity::{KeyError, ProcessKey};
 pub use keys::RunKeys;
 pub use refusal::RefusalLog;

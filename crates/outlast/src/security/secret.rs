@@ -28,6 +28,11 @@ pub const SECRET_VARIABLE: &str = "OUTLAST_SECRET";
 /// Environment variable that holds the path of a file with the secret's text.
 pub const SECRET_FILE_VARIABLE: &str = "OUTLAST_SECRET_FILE";
 
+/// Environment variable that holds the text of a secret that is accepted beside ours.
+pub const ACCEPT_SECRET_VARIABLE: &str = "OUTLAST_ACCEPT_SECRET";
+/// Environment variable that holds the path of a file with such a secret.
+pub const ACCEPT_SECRET_FILE_VARIABLE: &str = "OUTLAST_ACCEPT_SECRET_FILE";
+
 const PREFIX: &str = "outlast-";
 const VERSION: &str = "1";
 const SECRET_BYTES: usize = 32;
@@ -97,8 +102,11 @@ pub enum SecretError {
         cause: Box<SecretError>,
     },
     /// Both variables are set.
-    #[error("both {SECRET_VARIABLE} and {SECRET_FILE_VARIABLE} are set; unset one of them")]
-    Ambiguous,
+    #[error("both {0} and {1} are set; unset one of them")]
+    Ambiguous(&'static str, &'static str),
+    /// More than an old one and a new one.
+    #[error("{0} secrets at once are too many: give the new one, and accept the old one")]
+    TooMany(usize),
     /// The variable is not text.
     #[error("{0} is not valid text")]
     NotText(&'static str),
@@ -133,17 +141,22 @@ impl RunSecret {
 
     /// The secret named by `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`; `None` if neither is set.
     pub fn from_environment() -> Result<Option<Self>, SecretError> {
-        Self::from_variables(std::env::var_os(SECRET_VARIABLE), std::env::var_os(SECRET_FILE_VARIABLE))
+        Self::from_variables([SECRET_VARIABLE, SECRET_FILE_VARIABLE].map(read))
     }
 
-    fn from_variables(text: Option<OsString>, file: Option<OsString>) -> Result<Option<Self>, SecretError> {
+    /// The secret named by `OUTLAST_ACCEPT_SECRET` or `OUTLAST_ACCEPT_SECRET_FILE`, which is taken beside ours while
+    /// a secret is rotated; `None` if neither is set.
+    pub fn accepted_from_environment() -> Result<Option<Self>, SecretError> {
+        Self::from_variables([ACCEPT_SECRET_VARIABLE, ACCEPT_SECRET_FILE_VARIABLE].map(read))
+    }
+
+    fn from_variables([text, file]: [Variable; 2]) -> Result<Option<Self>, SecretError> {
+        let ((text_name, text), (file_name, file)) = (text, file);
         // A variable that is set to nothing is how shells and unit files unset one.
         let given = |value: &OsString| !value.is_empty();
         match (text.filter(given), file.filter(given)) {
-            (Some(_), Some(_)) => Err(SecretError::Ambiguous),
-            (Some(text), None) => {
-                text.to_str().ok_or(SecretError::NotText(SECRET_VARIABLE))?.parse().map(Some)
-            }
+            (Some(_), Some(_)) => Err(SecretError::Ambiguous(text_name, file_name)),
+            (Some(text), None) => text.to_str().ok_or(SecretError::NotText(text_name))?.parse().map(Some),
             (None, Some(path)) => Self::from_file(PathBuf::from(path)).map(Some),
             (None, None) => Ok(None),
         }
@@ -152,6 +165,13 @@ impl RunSecret {
     pub(super) fn as_bytes(&self) -> &[u8; SECRET_BYTES] {
         &self.0
     }
+}
+
+/// A variable's name and what it is set to.
+type Variable = (&'static str, Option<OsString>);
+
+fn read(name: &'static str) -> Variable {
+    (name, std::env::var_os(name))
 }
 
 impl FromStr for RunSecret {
@@ -318,14 +338,14 @@ mod tests {
         std::fs::write(&path, secret.to_text()).unwrap();
         let (text, file) = (OsString::from(secret.to_text()), path.into_os_string());
         let from = |text: Option<&OsString>, file: Option<&OsString>| {
-            RunSecret::from_variables(text.cloned(), file.cloned())
+            RunSecret::from_variables([("TEXT", text.cloned()), ("FILE", file.cloned())])
         };
         assert_eq!(from(None, None).unwrap(), None);
         assert_eq!(from(Some(&OsString::new()), Some(&OsString::new())).unwrap(), None);
         assert_eq!(from(Some(&text), Some(&OsString::new())).unwrap(), Some(secret.clone()));
         assert_eq!(from(None, Some(&file)).unwrap(), Some(secret));
-        assert!(matches!(from(Some(&text), Some(&file)), Err(SecretError::Ambiguous)));
+        assert!(matches!(from(Some(&text), Some(&file)), Err(SecretError::Ambiguous("TEXT", "FILE"))));
         let odd = OsString::from_vec(vec![0xff]);
-        assert!(matches!(from(Some(&odd), None), Err(SecretError::NotText(_))));
+        assert!(matches!(from(Some(&odd), None), Err(SecretError::NotText("TEXT"))));
     }
 }

@@ -1,11 +1,13 @@
 //! A caller that takes any certificate for good, as an attacker would: what keeps it out is the port alone.
+#![allow(dead_code, reason = "each test binary uses its part of this page")]
+#![allow(clippy::allow_attributes, reason = "an expectation would have to name each unused function")]
 
 use outlast::port::HEALTH;
 use outlast::security::tls::{TlsIdentity, server_name};
 use outlast_proto::id::RunId;
 use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, ServerCertVerifier};
 use rustls::crypto::aws_lc_rs::default_provider;
-use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
+use rustls::pki_types::{CertificateDer, PrivateKeyDer, ServerName, UnixTime};
 use rustls::{ClientConfig, DigitallySignedStruct, SignatureScheme};
 use std::sync::Arc;
 use std::time::Duration;
@@ -19,6 +21,25 @@ pub(super) async fn call(stream: TcpStream, identity: &TlsIdentity, run: &RunId,
     let planes = if alpn.is_empty() { &planes[..0] } else { &planes[..] };
     let mut config = (*identity.client_config(planes)).clone();
     config.dangerous().set_certificate_verifier(Arc::new(Gullible));
+    is_kept_out(stream, config, run).await;
+}
+
+/// Calls with this certificate, whoever it names, and is kept out.
+pub(super) async fn call_with(
+    stream: TcpStream,
+    certificate: CertificateDer<'static>,
+    key: PrivateKeyDer<'static>,
+    run: &RunId,
+    alpn: &[u8],
+) {
+    let mut config = ClientConfig::builder_with_provider(Arc::new(default_provider()))
+        .with_protocol_versions(&[&rustls::version::TLS13])
+        .unwrap()
+        .dangerous()
+        .with_custom_certificate_verifier(Arc::new(Gullible))
+        .with_client_auth_cert(vec![certificate], key)
+        .unwrap();
+    config.alpn_protocols = vec![alpn.to_vec()];
     is_kept_out(stream, config, run).await;
 }
 

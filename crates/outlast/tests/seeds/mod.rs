@@ -106,6 +106,7 @@ fn hellos() -> Vec<(&'static str, Vec<u8>)> {
         peer: peer(1),
         software: "outlast 0.1.0".to_owned(),
         plane: "outlast-health/1".to_owned(),
+        key_is_kept: false,
     };
     let current = encode(&hello(Version { major: 1, minor: 0 }));
     let mut future = current.clone();
@@ -114,6 +115,10 @@ fn hellos() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("valid-1.0", current.clone()),
         ("valid-2.7", encode(&hello(Version { major: 2, minor: 7 }))),
+        (
+            "valid-with-a-kept-key",
+            encode(&Hello { key_is_kept: true, ..hello(Version { major: 1, minor: 0 }) }),
+        ),
         ("valid-with-a-field-of-the-future", future),
         ("invalid-cut-off", current[..20].to_vec()),
         (

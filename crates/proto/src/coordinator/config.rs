@@ -18,6 +18,8 @@ pub struct Config {
     pub link_settle: Duration,
     /// How long differing calls are collected before it is judged who deviates.
     pub mismatch_settle: Duration,
+    /// Whether a restarted coordinator has the same key, so that its peers know it again (rule 39).
+    pub key_is_kept: bool,
 }
 
 impl Config {
@@ -36,6 +38,7 @@ impl Config {
             dead_after: dead,
             link_settle: probe / 2,
             mismatch_settle: probe * 2,
+            key_is_kept: false,
         }
     }
 }

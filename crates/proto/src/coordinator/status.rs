@@ -13,6 +13,9 @@ use std::collections::BTreeMap;
 pub struct Status {
     term: u64,
     run_epoch: u64,
+    /// Whether the coordinator's key survives its restarts; if not, whoever holds the secret and answers at its address
+    /// is believed (rule 39).
+    key_is_kept: bool,
     /// Whether the data links are encrypted, "on" or "off" (rule 34); none while nobody is there.
     encryption: Option<String>,
     /// How many peers there are; large runs list only the first.
@@ -229,6 +232,7 @@ impl Run {
         Status {
             term: self.term,
             run_epoch: self.run_epoch,
+            key_is_kept: self.config.key_is_kept,
             encryption: self.encryption.map(|encryption| encryption.to_string()),
             world_size: self.peers.len(),
             peers: self.peers.keys().take(detail.peers).map(|id| self.peer_status(now, *id)).collect(),

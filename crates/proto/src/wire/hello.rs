@@ -64,6 +64,9 @@ pub struct Hello {
     /// What the stream is for.
     #[n(4)]
     pub plane: String,
+    /// A later start of it will have the same key, and so the same name (rule 39). Coordinators that keep theirs say so.
+    #[cbor(n(5), default)]
+    pub key_is_kept: bool,
 }
 
 /// Why two sides part. Nothing was agreed; the stream is closed.
@@ -219,6 +222,7 @@ mod tests {
             peer: PeerId::from_bytes([1; 16]),
             software: "outlast 0.1.0".to_owned(),
             plane: "health".to_owned(),
+            key_is_kept: false,
         }
     }
 
@@ -290,17 +294,28 @@ mod tests {
         let bytes = encode(&hello());
         assert_eq!(decode::<Hello>(&bytes).unwrap(), hello());
         // The same array with two more elements: a number and a text.
-        assert_eq!(bytes[0], 0x85, "an array of five");
+        assert_eq!(bytes[0], 0x86, "an array of six");
         let mut newer = bytes.clone();
-        newer[0] = 0x87;
+        newer[0] = 0x88;
         newer.extend_from_slice(&[0x18, 0x2a, 0x63, b'n', b'e', b'w']);
         assert_eq!(decode::<Hello>(&newer).unwrap(), hello());
     }
 
     #[test]
+    fn a_hello_of_the_past_keeps_no_key() {
+        let bytes = encode(&Hello { key_is_kept: true, ..hello() });
+        assert!(decode::<Hello>(&bytes).unwrap().key_is_kept);
+        // The array of five that was sent before keys were kept.
+        let mut older = bytes;
+        older[0] = 0x85;
+        older.pop();
+        assert_eq!(decode::<Hello>(&older).unwrap(), hello());
+    }
+
+    #[test]
     fn the_encoding_does_not_change() {
         let expected = [
-            &[0x85, 0x82, 0x82, 0x01, 0x00, 0x82, 0x01, 0x00, 0x63][..],
+            &[0x86, 0x82, 0x82, 0x01, 0x00, 0x82, 0x01, 0x00, 0x63][..],
             b"run",
             &[0x50],
             &[1; 16],
@@ -308,6 +323,7 @@ mod tests {
             b"outlast 0.1.0",
             &[0x66],
             b"health",
+            &[0xf4],
         ];
         assert_eq!(encode(&hello()), expected.concat());
     }
@@ -335,6 +351,7 @@ mod tests {
             peer: PeerId::from_bytes([0xff; 16]),
             software: "s".repeat(HELLO_NAME_BYTES_MAX),
             plane: "p".repeat(HELLO_NAME_BYTES_MAX),
+            key_is_kept: true,
         };
         assert!(encode(&longest).len() <= HELLO_BYTES_MAX);
     }

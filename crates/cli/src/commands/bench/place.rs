@@ -44,7 +44,7 @@ impl Place {
         let program = crate::itself().context("cannot find this program's own file")?;
         let coordinator = place
             .command(program.get_program())
-            .args(["coordinator", "--listen", &address, "--preset", "lan"])
+            .args(["coordinator", "--listen", &address, "--preset", "lan", "--forget-key"])
             .env("OUTLAST_SECRET", secret.to_text())
             .stdin(Stdio::null())
             .stdout(Stdio::null())

@@ -2,6 +2,7 @@
 
 use super::super::group_secret::HandOver;
 use super::super::run_id::run_id;
+use super::super::trust::TrustArgs;
 use anyhow::Context as _;
 use outlast::Membership;
 use outlast::membership::{MembershipBuilder, PairPolicy, Preset, RunId};
@@ -47,6 +48,8 @@ pub(crate) struct Args {
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`, else a new secret
     #[arg(long, value_name = "FILE")]
     pub(super) secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Give up on a stalled process after this long (as in 500ms, 60s, 2m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) stall_budget: Option<Duration>,
@@ -115,7 +118,7 @@ impl PresetName {
 
 impl Args {
     /// The member that the arguments describe.
-    pub(super) fn builder(&self, secret: RunSecret) -> MembershipBuilder {
+    pub(super) fn builder(&self, secret: RunSecret) -> anyhow::Result<MembershipBuilder> {
         let mut builder = Membership::builder()
             .listen(self.listen)
             .join(self.join.iter().cloned())
@@ -141,7 +144,13 @@ impl Args {
         if let Some(address) = self.advertise {
             builder = builder.advertise(address);
         }
-        builder
+        if let Some(accepted) = self.trust.accepted()? {
+            builder = builder.accept_secret(accepted);
+        }
+        if let Some(certificate) = self.trust.certificate()? {
+            builder = builder.tls(certificate);
+        }
+        Ok(builder)
     }
 
     /// The command to type elsewhere, ready to be copied. Settings that all members should share are repeated.

@@ -23,6 +23,12 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
         // Rule 34: whoever looks at a run must see this.
         text.push_str("the data links are NOT encrypted: its peers asked for that with encryption off\n\n");
     }
+    if status["key_is_kept"] == false {
+        // Rule 39.
+        text.push_str(
+            "the coordinator's key is not kept: whoever holds the secret and answers at its address is believed\n\n",
+        );
+    }
     let mut peers: Vec<_> = list(&status["peers"]).iter().collect();
     peers.sort_by_key(|peer| (peer["group"].as_u64(), peer["rank"].as_u64().unwrap_or(u64::MAX)));
     if peers.is_empty() {

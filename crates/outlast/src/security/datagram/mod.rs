@@ -45,6 +45,9 @@
 //! - *Fill our memory*: no. Belief takes an echo; the stash and the log are bounded; nonces are not kept.
 //! - *Cost us time*: one key derivation and one failed opening for each datagram, some microseconds.
 //!
+//! While a secret is rotated a guard has two. It opens under both, answers under the one that it was spoken to
+//! under, and speaks to whom it believes under the one that this one proved itself with.
+//!
 //! A host that was suspended finds its datagrams late, because its clock stood still: it is challenged again,
 //! and its echo starts a new gauge.
 //!
@@ -99,8 +102,9 @@ pub struct DatagramGuard {
     keys: Arc<RunKeys>,
     me: PeerId,
     boot: BootId,
-    key: LessSafeKey,
-    /// The number of the last datagram sealed.
+    /// Ours, one for each secret that the run is known by here.
+    own: Vec<LessSafeKey>,
+    /// The number of the last datagram sealed, under whichever of them.
     counter: u64,
     /// What sending times count from. Receivers compare them only with each other.
     started: std::time::Instant,
@@ -116,6 +120,8 @@ pub struct DatagramGuard {
 struct Believed {
     boot: BootId,
     key: LessSafeKey,
+    /// Under which of our secrets it speaks, and is spoken to.
+    generation: usize,
     window: ReplayWindow,
     gauge: LatenessGauge,
     heard: Instant,
@@ -149,7 +155,7 @@ impl DatagramGuard {
     /// A guard that believes nobody yet. `boot` must be fresh (see [`super::fresh_boot_id`]).
     pub fn new(keys: Arc<RunKeys>, me: PeerId, boot: BootId) -> Self {
         Self {
-            key: keys.datagram_key(0, me, boot),
+            own: (0..keys.generations()).map(|generation| keys.datagram_key(generation, me, boot)).collect(),
             keys,
             me,
             boot,
@@ -164,7 +170,7 @@ impl DatagramGuard {
         }
     }
 
-    /// Appends the sealed `plaintext` to `out`.
+    /// Appends the sealed `plaintext` to `out`, for whoever has our secret.
     ///
     /// # Panics
     /// If `plaintext` is longer than `limits::PACKET_BYTES_MAX`.
@@ -172,11 +178,29 @@ impl DatagramGuard {
         self.seal_at(self.started.elapsed(), plaintext, out);
     }
 
+    /// Under which secrets to seal for `peer`, for [`Self::seal_under`]: the one that it speaks under. Who is not
+    /// believed yet may have any of ours, so while a secret is rotated the first words go out under each.
+    pub fn generations_for(&self, peer: Option<PeerId>) -> std::ops::Range<usize> {
+        match peer.and_then(|peer| self.believed.get(&peer)) {
+            Some(known) => known.generation..known.generation + 1,
+            None => 0..self.own.len(),
+        }
+    }
+
+    /// Appends the `plaintext`, sealed under one of our secrets, to `out`.
+    ///
+    /// # Panics
+    /// If `plaintext` is longer than `limits::PACKET_BYTES_MAX`, or there is no such secret.
+    pub fn seal_under(&mut self, generation: usize, plaintext: &[u8], out: &mut Vec<u8>) {
+        self.counters.sealed += 1;
+        self.seal_kind(Kind::Data, generation, None, self.started.elapsed(), plaintext, out);
+    }
+
     /// Like [`DatagramGuard::seal`], with the sending time passed in: the time since an origin of the caller's
     /// choice on a clock that only grows. Do not mix the two.
     pub fn seal_at(&mut self, sent: Duration, plaintext: &[u8], out: &mut Vec<u8>) {
         self.counters.sealed += 1;
-        self.seal_kind(Kind::Data, None, sent, plaintext, out);
+        self.seal_kind(Kind::Data, 0, None, sent, plaintext, out);
     }
 
     /// Opens one datagram that came from `from`.
@@ -259,6 +283,7 @@ impl DatagramGuard {
         let freshness = known.window.mark(header.counter);
         assert_eq!(freshness, Freshness::Fresh, "nothing came between looking and marking");
         let late = known.gauge.read(now, content.sent_us) > LATENESS_MAX;
+        let generation = known.generation;
         match header.kind {
             Kind::Data if late => {
                 let again = now - LATE_CHALLENGE_INTERVAL;
@@ -267,7 +292,7 @@ impl DatagramGuard {
                 }
                 known.late_challenge = Some(now);
                 self.counters.count(RefusedDatagram::Late);
-                Ok(self.challenge(now, sending, from, header))
+                Ok(self.challenge(now, sending, from, header, generation))
             }
             Kind::Data => {
                 known.heard = now;
@@ -275,7 +300,7 @@ impl DatagramGuard {
             }
             Kind::Challenge => {
                 let [nonce, _] = nonces(&content)?;
-                Ok(Opened::Reply(self.echo(sending, header, nonce, NO_NONCE)))
+                Ok(Opened::Reply(self.echo(sending, header, generation, nonce, NO_NONCE)))
             }
             Kind::Echo => {
                 let [nonce, asked] = nonces(&content)?;
@@ -288,7 +313,7 @@ impl DatagramGuard {
                 }
                 Ok(match asked {
                     NO_NONCE => Opened::Settled(header.sender),
-                    asked => Opened::Reply(self.echo(sending, header, asked, NO_NONCE)),
+                    asked => Opened::Reply(self.echo(sending, header, generation, asked, NO_NONCE)),
                 })
             }
         }
@@ -303,30 +328,28 @@ impl DatagramGuard {
         header: &Header,
         datagram: &[u8],
     ) -> Result<Opened, RefusedDatagram> {
-        // The key is derived again for each datagram: a cache would be the strangers' to fill.
-        let key = self.keys.datagram_key(0, header.sender, header.boot);
-        let addressee = self.addressee_of(header.kind);
-        let content = envelope::open(&key, self.keys.run(), header, addressee, datagram)?;
+        let (generation, key, content) = self.open_unknown(header, datagram)?;
         let &Header { sender, boot, counter, .. } = header;
         match header.kind {
             Kind::Data => {
                 let Content { sent_us, body: plaintext } = content;
                 let packet = Stashed { sender, boot, counter, sent_us, plaintext };
                 self.counters.stash_dropped += self.stash.put(packet);
-                Ok(self.challenge(now, sending, from, header))
+                Ok(self.challenge(now, sending, from, header, generation))
             }
             Kind::Challenge => {
                 let [nonce, _] = nonces(&content)?;
                 let ours = self.mint.mint(now, sender, boot, from);
-                Ok(Opened::Reply(self.echo(sending, header, nonce, ours)))
+                Ok(Opened::Reply(self.echo(sending, header, generation, nonce, ours)))
             }
             Kind::Echo => {
                 let [nonce, asked] = nonces(&content)?;
                 if !self.mint.check(now, sender, boot, from, &nonce) {
                     return Err(RefusedDatagram::StaleNonce);
                 }
-                self.believe(now, header, key, content.sent_us);
-                let reply = (asked != NO_NONCE).then(|| self.echo(sending, header, asked, NO_NONCE));
+                self.believe(now, header, generation, key, content.sent_us);
+                let reply =
+                    (asked != NO_NONCE).then(|| self.echo(sending, header, generation, asked, NO_NONCE));
                 Ok(match (self.take_stashed(header, content.sent_us), reply) {
                     (Some(plaintext), reply) => Opened::Packet { sender, plaintext, reply },
                     (None, Some(reply)) => Opened::Reply(reply),
@@ -336,8 +359,27 @@ impl DatagramGuard {
         }
     }
 
+    /// Opens a datagram of a boot that is not believed, under whichever of our secrets fits. The key is derived again
+    /// for each datagram: a cache would be the strangers' to fill.
+    fn open_unknown(
+        &self,
+        header: &Header,
+        datagram: &[u8],
+    ) -> Result<(usize, LessSafeKey, Content), RefusedDatagram> {
+        let addressee = self.addressee_of(header.kind);
+        let mut refused = RefusedDatagram::Unauthentic;
+        for generation in 0..self.own.len() {
+            let key = self.keys.datagram_key(generation, header.sender, header.boot);
+            match envelope::open(&key, self.keys.run(), header, addressee, datagram) {
+                Ok(content) => return Ok((generation, key, content)),
+                Err(cause) => refused = cause,
+            }
+        }
+        Err(refused)
+    }
+
     /// `header`'s boot has proved that it lives: it takes the place of any other boot of its peer.
-    fn believe(&mut self, now: Instant, header: &Header, key: LessSafeKey, sent_us: u64) {
+    fn believe(&mut self, now: Instant, header: &Header, generation: usize, key: LessSafeKey, sent_us: u64) {
         self.counters.boots_believed += 1;
         let mut retired = Vec::new();
         if let Some(replaced) = self.believed.remove(&header.sender) {
@@ -359,6 +401,7 @@ impl DatagramGuard {
         let known = Believed {
             boot: header.boot,
             key,
+            generation,
             window: ReplayWindow::after(header.counter),
             gauge: LatenessGauge::from_recent(now, sent_us),
             heard: now,
@@ -380,43 +423,67 @@ impl DatagramGuard {
         None
     }
 
-    fn challenge(&mut self, now: Instant, sending: Duration, from: SocketAddr, to: &Header) -> Opened {
+    fn challenge(
+        &mut self,
+        now: Instant,
+        sending: Duration,
+        from: SocketAddr,
+        to: &Header,
+        generation: usize,
+    ) -> Opened {
         self.counters.challenges_sent += 1;
         let nonce = self.mint.mint(now, to.sender, to.boot, from);
-        Opened::Reply(self.handshake(Kind::Challenge, sending, to, nonce, NO_NONCE))
+        Opened::Reply(self.handshake(Kind::Challenge, generation, sending, to, [nonce, NO_NONCE]))
     }
 
     fn echo(
         &mut self,
         sending: Duration,
         to: &Header,
+        generation: usize,
         nonce: ChallengeNonce,
         ours: ChallengeNonce,
     ) -> Vec<u8> {
         self.counters.echoes_sent += 1;
-        self.handshake(Kind::Echo, sending, to, nonce, ours)
+        self.handshake(Kind::Echo, generation, sending, to, [nonce, ours])
     }
 
     fn handshake(
         &mut self,
         kind: Kind,
+        generation: usize,
         sending: Duration,
         to: &Header,
-        first: ChallengeNonce,
-        second: ChallengeNonce,
+        [first, second]: [ChallengeNonce; 2],
     ) -> Vec<u8> {
         let mut body = [0; BODY_BYTES_MIN];
         body[..16].copy_from_slice(&first);
         body[16..].copy_from_slice(&second);
         let mut out = Vec::new();
-        self.seal_kind(kind, Some((to.sender, to.boot)), sending, &body, &mut out);
+        self.seal_kind(kind, generation, Some((to.sender, to.boot)), sending, &body, &mut out);
         out
     }
 
-    fn seal_kind(&mut self, kind: Kind, to: Addressee, sent: Duration, body: &[u8], out: &mut Vec<u8>) {
+    fn seal_kind(
+        &mut self,
+        kind: Kind,
+        generation: usize,
+        to: Addressee,
+        sent: Duration,
+        body: &[u8],
+        out: &mut Vec<u8>,
+    ) {
         self.counter += 1;
         let header = Header { kind, sender: self.me, boot: self.boot, counter: self.counter };
-        envelope::seal(&self.key, self.keys.run(), header, to, sent.as_micros() as u64, body, out);
+        envelope::seal(
+            &self.own[generation],
+            self.keys.run(),
+            header,
+            to,
+            sent.as_micros() as u64,
+            body,
+            out,
+        );
     }
 
     fn addressee_of(&self, kind: Kind) -> Addressee {
