@@ -17,8 +17,8 @@ class Receipt:
     """Proof of a committed collective.
 
     Agreed, the same on every contributor even if the coordinator was restarted meanwhile: `epoch`, `tag`, `seq`,
-    `world_size`, `contributors`, `pending`, and `hash` where all hold the same result. Branch on these alone; the others
-    are this member's own.
+    `world_size`, `contributors`, `pending`, and `hash` where all hold the same result. Branch on these alone; the
+    others are this member's own.
     """
 
     epoch: int
