@@ -102,7 +102,7 @@ impl fmt::Display for OpKind {
 }
 
 /// One call, as all members must make it.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
 pub struct Fingerprint {
     /// The operation.
     #[n(0)]
@@ -136,7 +136,7 @@ pub struct Fingerprint {
 /// The order in which memory runs through the axes of a tensor, the longest stride first. Elements meet in the order of
 /// memory, so a matrix and its transpose must not be added (rule 7). Axes of one element are left out, because they make no
 /// difference; in plain (C) order the tensor counts as flat, and so agrees with its flattened self.
-#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
 #[cbor(transparent)]
 pub struct Layout(#[cbor(with = "minicbor::bytes")] Vec<u8>);
 

@@ -34,7 +34,7 @@ pub type Tag = u64;
 pub type Seq = u64;
 
 /// Whom a collective involves.
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
 pub enum Scope {
     /// Every member of the group.
     #[n(0)]
@@ -74,7 +74,7 @@ impl Scope {
 }
 
 /// The name of one attempt at one collective (rule 2).
-#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
 pub struct OpKey {
     /// The group.
     #[n(0)]

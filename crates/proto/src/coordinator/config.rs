@@ -4,7 +4,7 @@ use crate::membership::Preset;
 use crate::time::Duration;
 
 /// Settings of one run's coordinator; the table in `docs/protocol/RULES.md` under *Times*.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// How long nothing may come from a peer whose port refused before it is evicted (rule 20b).
     pub probe_timeout: Duration,

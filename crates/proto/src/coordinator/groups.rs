@@ -22,14 +22,14 @@ use std::collections::{BTreeMap, BTreeSet};
 const BLAMES_MAX: u32 = 2;
 
 /// Links that were reported broken a moment ago, and what the system said of each.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Settling {
     until: Instant,
     links: BTreeMap<(PeerId, PeerId), String>,
 }
 
 /// One group.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct GroupState {
     pub(super) epoch: GroupEpoch,
     pub(super) founder: PeerId,

@@ -16,7 +16,7 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::discriminant;
 
 /// One member's vote in an attempt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Vote {
     /// Index into the attempt's fingerprints.
     pub(super) call: usize,
@@ -24,7 +24,7 @@ pub(super) struct Vote {
 }
 
 /// One open attempt.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Op {
     pub(super) opened: Instant,
     pub(super) deadline: Instant,
@@ -47,7 +47,7 @@ impl Op {
 }
 
 /// A verdict, and who is not known to have it.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Kept {
     key: OpKey,
     /// The first of the attempts, up to `key`, that ended like this one after the other.
@@ -57,7 +57,7 @@ struct Kept {
 }
 
 /// One (scope, tag).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct TagState {
     pub(super) next_seq: Seq,
     pub(super) open: Option<Op>,

@@ -15,7 +15,7 @@ use std::collections::BTreeMap;
 const MEMBER_BYTES_MAX: usize = 64;
 
 /// What the health plane says of a peer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Sign {
     /// It answers; the moment is its last ack.
     Alive {
@@ -31,7 +31,7 @@ pub enum Sign {
 }
 
 /// Which port a connect tried.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Knock {
     /// The peer's own, while it lives: it must accept before its refusal is believed (rule 22).
     TrialPort,
@@ -42,7 +42,7 @@ pub(super) enum Knock {
 }
 
 /// How far a peer is.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Phase {
     /// Connected, not yet admitted.
     Registered,
@@ -54,7 +54,7 @@ pub(super) enum Phase {
 pub(super) type TopologyVote = u32;
 
 /// One peer.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Peer {
     pub(super) info: MemberInfo,
     pub(super) group: Group,
@@ -134,7 +134,7 @@ impl Peer {
 }
 
 /// Those who wait to be admitted, and how many of each group wait for how large a group.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Lobby {
     newcomers: BTreeMap<PeerId, (Group, u32)>,
     wanted: BTreeMap<Group, BTreeMap<u32, usize>>,

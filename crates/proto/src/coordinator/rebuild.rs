@@ -22,7 +22,7 @@ use crate::wire::control::{
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the resumes have told so far.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Rebuild {
     /// The newest agreed membership that anybody knows.
     record: EpochRecord,

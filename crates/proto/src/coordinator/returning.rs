@@ -15,7 +15,7 @@ use crate::id::PeerId;
 use crate::wire::control::{Rounds, ToPeer};
 
 /// A member that came back and was not told to go on yet.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Hash)]
 pub(super) struct Returning {
     /// The newest epoch that it knew when it came.
     knew: GroupEpoch,

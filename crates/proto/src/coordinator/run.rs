@@ -2,7 +2,7 @@
 
 use super::Config;
 use super::groups::GroupState;
-use super::peers::{Lobby, Peer, Sign};
+use super::peers::{Lobby, Peer, Phase, Sign};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
@@ -17,7 +17,7 @@ use std::net::SocketAddr;
 pub struct ConnectionId(pub u64);
 
 /// What the driver is asked to do.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
     /// Send a message.
     Send(ConnectionId, ToPeer),
@@ -43,7 +43,7 @@ pub enum Action {
 }
 
 /// What happened, for logs and the dashboard.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Note {
     /// A peer registered.
     Registered(PeerId),
@@ -70,7 +70,7 @@ pub enum Note {
 }
 
 /// Each has at most one alarm, the earliest that was asked for; whoever handles it asks again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(super) enum Timer {
     /// A collective's deadline, or the end of collecting differing calls, may have come.
     Ops(Group),
@@ -88,7 +88,7 @@ pub(super) enum Timer {
 ///
 /// Calling contract: hand in messages of one connection in their order, and `handle_closed` after the last,
 /// also when it was closed because of an [`Action::Close`]. Drain `poll_action` after every call.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Run {
     pub(super) config: Config,
     pub(super) term: Term,
@@ -126,7 +126,7 @@ pub struct Run {
 }
 
 /// What happened how often since the start.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Counters {
     /// Committed collectives.
     pub commits: u64,
@@ -341,6 +341,18 @@ impl Run {
     /// Whether that peer is registered or a member.
     pub fn knows(&self, peer: PeerId) -> bool {
         self.peers.contains_key(&peer)
+    }
+
+    /// Accepted peers that no group's roster lists, though the group is not being rebuilt. There must never be any:
+    /// nothing would ever reach such a peer, and nobody would tell it.
+    pub fn unlisted(&self) -> Vec<PeerId> {
+        let listed = |id: &PeerId, peer: &Peer| {
+            self.groups
+                .get(&peer.group)
+                .is_some_and(|group| group.rebuild.is_some() || group.roster.contains(id))
+        };
+        let unlisted = |(id, peer): &(&PeerId, &Peer)| peer.phase == Phase::Accepted && !listed(id, peer);
+        self.peers.iter().filter(unlisted).map(|(id, _)| *id).collect()
     }
 
     /// Whether nobody is or was here lately: the driver may forget the run.

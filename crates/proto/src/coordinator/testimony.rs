@@ -18,7 +18,7 @@ use crate::wire::control::{AbortReason, EpochRecord, Resume, Rounds, TagReport, 
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What one member told.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Testimony {
     pub(super) epoch: GroupEpoch,
     pub(super) rounds: Rounds,
@@ -75,7 +75,7 @@ impl Testimony {
 }
 
 /// What follows.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Decided {
     /// A verdict, and who has not learned it, in the order in which they must be told.
     pub(super) verdicts: Vec<(OpKey, Verdict, Vec<PeerId>)>,

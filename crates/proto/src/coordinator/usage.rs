@@ -10,7 +10,7 @@ use crate::limits::{SCOPES_MEMBERS_MAX, TAGS_MAX};
 use std::collections::BTreeMap;
 
 /// What one member uses.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub(super) struct Used {
     /// Different (scope, tag).
     pub(super) tags: usize,
@@ -19,7 +19,7 @@ pub(super) struct Used {
 }
 
 /// What the members of a group use.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Usage {
     /// Tags of the whole group: everybody's.
     whole: usize,

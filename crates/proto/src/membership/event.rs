@@ -33,7 +33,7 @@ pub struct Source {
 pub struct ConnectToken(pub u64);
 
 /// What a kernel said to one TCP connect. Unauthenticated: see rule 22 for how little it may do.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum ConnectOutcome {
     /// The connection was accepted. The driver has closed it again.
     Accepted,

@@ -21,7 +21,7 @@ use std::collections::BTreeSet;
 const CANCEL_GRACE_DIVISOR: u32 = 100;
 
 /// Where an attempt is.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub(super) enum Stage {
     /// Between attempts.
     Waiting,
@@ -45,7 +45,7 @@ impl Stage {
     }
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Call {
     pub(super) op: Op,
     pub(super) stage: Stage,

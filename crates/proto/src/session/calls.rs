@@ -11,7 +11,7 @@ use crate::wire::control::{KickReason, LossReason, Waiting};
 pub struct CallId(pub u64);
 
 /// A collective that the program wants.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Op {
     /// Whom it involves.
     pub scope: Scope,
@@ -27,7 +27,7 @@ pub struct Op {
 }
 
 /// What a call's thread is told to do, in this order.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Command {
     /// Move the bytes of this attempt; report through `handle_performed`.
     Perform {
@@ -53,7 +53,7 @@ pub enum Command {
 }
 
 /// How the executor's part of an attempt ended.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum PerformResult {
     /// The result is there, and everything that others need is sent.
     Done,
@@ -86,7 +86,7 @@ pub enum PerformResult {
 pub type Outcome = Result<Done, CallError>;
 
 /// A call that did what it was for.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Done {
     /// A collective was committed.
     Committed {
@@ -117,7 +117,7 @@ pub enum Done {
 }
 
 /// Why a call failed. State: the caller's data is as it was before the call.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum CallError {
     /// Members were lost and the call does not retry by itself. Do it again.
@@ -201,7 +201,7 @@ pub enum CallError {
 }
 
 /// Why a session is over.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
 pub enum OutReason {
     /// The coordinator said so.

@@ -4,7 +4,7 @@ use crate::membership::Preset;
 use crate::time::Duration;
 
 /// Settings of one session; the table in `docs/protocol/RULES.md` under *Times*.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// After its deadline a call that voted Complete waits this long for the verdict (rule 5).
     pub verdict_grace: Duration,

@@ -18,7 +18,7 @@ use std::sync::Arc;
 
 /// What the driver is asked to do.
 #[expect(clippy::large_enum_variant, reason = "actions are drained one at a time and never kept in numbers")]
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
     /// Dial the coordinator; answer with `handle_connected` or `handle_disconnected`.
     Dial,
@@ -32,7 +32,7 @@ pub enum Action {
     Call(CallId, Command),
 }
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct TopologyCall {
     id: CallId,
     min_world: u32,
@@ -47,7 +47,7 @@ struct TopologyCall {
     expired: bool,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Connection {
     /// Nothing is wanted.
     Off,
@@ -67,7 +67,7 @@ enum Connection {
 /// Calling contract: messages of one connection in their order, and none of a connection before the last
 /// `Dial`; `handle_performed` exactly once per `Command::Perform`; drain `poll_action` after every call, and do
 /// what it says in that order.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Session {
     pub(super) config: Config,
     pub(super) registration: Registration,

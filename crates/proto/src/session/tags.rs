@@ -20,7 +20,7 @@ use std::collections::VecDeque;
 use std::mem::discriminant;
 
 /// What became of a verdict that arrived.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Learned {
     /// It is old news.
     Known,
@@ -33,7 +33,7 @@ pub(super) enum Learned {
 }
 
 /// Verdicts of one kind, one after the other, that wait for calls.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Unclaimed {
     /// The latest.
     reason: AbortReason,
@@ -41,7 +41,7 @@ struct Unclaimed {
 }
 
 /// One (scope, tag).
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct TagMemory {
     epoch: GroupEpoch,
     next_seq: Seq,

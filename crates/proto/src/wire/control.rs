@@ -19,13 +19,13 @@ use std::fmt;
 pub type Term = u64;
 
 /// A peer's proof that it is the one that registered: 128 random bits of its own choosing.
-#[derive(Clone, Copy, PartialEq, Eq, Debug, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Encode, Decode, CborLen)]
 #[cbor(transparent)]
 pub struct SessionId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
 
 /// From a peer to the coordinator.
 #[expect(clippy::large_enum_variant, reason = "messages are handled one at a time and never kept in numbers")]
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum ToCoordinator {
     /// A new peer wants to take part. The number counts the connections of its session, so that a stream that
     /// was given up cannot speak for the one that replaced it (rule 18); then the highest term it has obeyed.
@@ -137,7 +137,7 @@ pub enum ToCoordinator {
 }
 
 /// Who a new peer is and what it waits for.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Registration {
     /// Its id, name and one port.
     #[n(0)]
@@ -158,7 +158,7 @@ pub struct Registration {
 
 /// Whether the data links of a run are encrypted once both ends have proved themselves (rule 34). Votes and
 /// verdicts always are.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum Encryption {
     /// TLS to the last byte: the default.
     #[default]
@@ -190,7 +190,7 @@ impl fmt::Display for Encryption {
 }
 
 /// All that a coordinator needs to know of a peer to go on with it (rule 17).
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Resume {
     /// As registered.
     #[n(0)]
@@ -219,7 +219,7 @@ pub struct Resume {
 }
 
 /// How far a group's votes for newcomers have come. They are numbered from one.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Rounds {
     /// The last vote that ended.
     #[n(0)]
@@ -238,7 +238,7 @@ impl Rounds {
 }
 
 /// One peer's knowledge of one (scope, tag).
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct TagReport {
     /// The last verdicts it learned, oldest first; a few, because others may lag by that many.
     #[n(0)]
@@ -249,7 +249,7 @@ pub struct TagReport {
 }
 
 /// One peer's vote in one attempt.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct OpenVote {
     /// The attempt.
     #[n(0)]
@@ -266,7 +266,7 @@ pub struct OpenVote {
 }
 
 /// One agreed membership of one group.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct EpochRecord {
     /// The run's epoch when it was made.
     #[n(0)]
@@ -314,7 +314,7 @@ pub struct EpochRecord {
 }
 
 /// What gives a group's verdicts in one epoch (rule 11).
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 #[non_exhaustive]
 pub enum Decider {
     /// The coordinator counts the votes.
@@ -323,7 +323,7 @@ pub enum Decider {
 }
 
 /// From the coordinator to a peer.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum ToPeer {
     /// The peer is known and waits to be admitted.
     #[n(0)]
@@ -439,7 +439,7 @@ pub enum ToPeer {
 }
 
 /// Commit or abort.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum Verdict {
     /// Every member of the roster in the scope holds the result.
     #[n(0)]
@@ -454,7 +454,7 @@ pub enum Verdict {
 }
 
 /// Why an attempt was aborted.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 #[non_exhaustive]
 pub enum AbortReason {
     /// Members went, or lost their control connection. Next: a new epoch, or `Proceed`.
@@ -515,7 +515,7 @@ pub enum AbortReason {
 }
 
 /// Somebody that an attempt waited for.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Waiting {
     /// Who.
     #[n(0)]
@@ -535,7 +535,7 @@ pub struct Waiting {
 }
 
 /// Why a member is no longer in an epoch.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
 #[non_exhaustive]
 pub enum LossReason {
     /// It said goodbye.
@@ -582,7 +582,7 @@ impl fmt::Display for LossReason {
 }
 
 /// Why a peer gives an attempt up.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 #[non_exhaustive]
 pub enum Refusal {
     /// Its deadline passed.
@@ -614,7 +614,7 @@ pub enum Refusal {
 }
 
 /// Why a peer is out.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 #[non_exhaustive]
 pub enum KickReason {
     /// A message that is not legal in its state.

@@ -66,7 +66,7 @@ pub enum Body {
 }
 
 /// Who a member is, as it says itself. Shared, because tables hold thousands.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct MemberInfo {
     /// The member.
     #[n(0)]
@@ -195,7 +195,7 @@ pub enum SignOfLife {
 }
 
 /// Why a member was declared dead.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
 #[non_exhaustive]
 pub enum DeathReason {
     /// Somebody saw the process exit.
