@@ -64,6 +64,6 @@ bench:
 sim:
 	$(SIM) -- replay --scenario $(SCENARIO) --seed $(SEED)
 
-## the long tests, and thousands of seeds (SEEDS=5000) of every scenario
+## the long tests, thousands of seeds (SEEDS=5000) of every scenario, millions of explored states
 soak:
 	@tools/soak $(SEEDS)

@@ -26,6 +26,7 @@
 //! one process per host; several processes that share a fate are several hosts under one fault.
 
 pub mod checkers;
+pub mod explore;
 pub mod heart;
 pub mod nodes;
 pub mod report;

@@ -1,5 +1,7 @@
 //! The simulator's program: replay one seed, soak thousands, write the comparison table, state the scale.
 
+mod explore_command;
+
 use clap::{Parser, Subcommand};
 use outlast_sim::heart;
 use outlast_sim::nodes::MembershipNode;
@@ -78,6 +80,8 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         rounds: u32,
     },
+    /// Visits every state of a small run, within bounds, and prints the shortest way to a failure.
+    Explore(explore_command::Args),
     /// Runs one large group and states its memory and its time.
     Scale {
         /// How many members.
@@ -108,6 +112,7 @@ fn main() -> ExitCode {
             );
             ExitCode::SUCCESS
         }
+        Command::Explore(args) => explore_command::run(&args),
         Command::Scale { members } => {
             state_scale(members);
             ExitCode::SUCCESS

@@ -1,0 +1,141 @@
+//! What is explored: who calls what, what goes wrong how often, and which bug is planted.
+
+use super::event::ProcessNumber;
+use super::state::Budget;
+use outlast_proto::collective::{DataType, Fingerprint, OpKind};
+use outlast_proto::id::PeerId;
+use outlast_proto::time::{Duration, Instant};
+
+/// When everything begins.
+pub(super) const BEGINNING: Instant = Instant::from_nanos(1_000_000_000);
+/// Timers that would fire later than this are left alone while faults strike. Everything that a run waits for by
+/// itself is earlier, and the deadlines of calls are later.
+pub(super) const HORIZON: Instant = Instant::from_nanos(40_000_000_000);
+/// What a call's program is prepared to wait.
+pub(super) const TIMEOUT: Duration = Duration::from_mins(1);
+
+/// One call of a program.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Step {
+    /// An all-reduce that retries by itself.
+    Reduce,
+    /// An all-reduce that does not.
+    ReduceOnce,
+    /// A barrier: nothing moves, so each is done as soon as it has begun.
+    Barrier,
+    /// A small broadcast by process 0, which is done as soon as it has begun.
+    Broadcast,
+    /// Goodbye.
+    Leave,
+}
+
+impl Step {
+    /// Reads a program: one letter per call.
+    pub fn program(text: &str) -> Result<Vec<Self>, String> {
+        let step = |letter| match letter {
+            'r' => Ok(Self::Reduce),
+            'o' => Ok(Self::ReduceOnce),
+            'b' => Ok(Self::Barrier),
+            'c' => Ok(Self::Broadcast),
+            'l' => Ok(Self::Leave),
+            other => Err(format!(
+                "{other:?} is no call: write r (all-reduce), o (all-reduce, once), b (barrier), c (broadcast), \
+                 l (leave)"
+            )),
+        };
+        text.chars().map(step).collect()
+    }
+
+    /// The letter that stands for it.
+    pub fn letter(self) -> char {
+        match self {
+            Self::Reduce => 'r',
+            Self::ReduceOnce => 'o',
+            Self::Barrier => 'b',
+            Self::Broadcast => 'c',
+            Self::Leave => 'l',
+        }
+    }
+
+    /// The call as all members must make it.
+    pub(super) fn fingerprint(self) -> Fingerprint {
+        match self {
+            Self::Reduce => Fingerprint::new(OpKind::AllReduce, DataType::F32, [8]),
+            Self::ReduceOnce => {
+                Fingerprint { retry: false, ..Fingerprint::new(OpKind::AllReduce, DataType::F32, [8]) }
+            }
+            Self::Barrier | Self::Leave => Fingerprint::new(OpKind::Barrier, DataType::F32, [0]),
+            Self::Broadcast => {
+                let root = Some(id_of(0));
+                Fingerprint { root, ..Fingerprint::new(OpKind::Broadcast, DataType::F32, [8]) }
+            }
+        }
+    }
+}
+
+/// A bug that is planted to see a checker find it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Sabotage {
+    /// Process 1 is told an abort where the others are told a commit.
+    FlipVerdict,
+    /// The coordinator hears that process 1 has completed as soon as it has begun.
+    ForgeComplete,
+    /// The program of process 1 is not told that a call failed, and makes it again.
+    RepeatFailed,
+    /// Process 1's votes arrive with a number that is one too high.
+    SkipNumbers,
+    /// The checker is told that process 1 is in no roster once a connection has been lost.
+    UnlistMember,
+    /// Nobody is told to go on.
+    DropProceed,
+    /// An executor does not undo.
+    SkipUndo,
+    /// The health plane calls process 1 dead though it lives.
+    AccuseTheLiving,
+}
+
+/// What is explored.
+#[derive(Clone, Debug)]
+pub struct Setup {
+    /// What each process calls, one after the other.
+    pub programs: Vec<Vec<Step>>,
+    /// What goes wrong at most.
+    pub budget: Budget,
+    /// A planted bug.
+    pub sabotage: Option<Sabotage>,
+}
+
+impl Setup {
+    /// So many processes with the same program, written as letters.
+    pub fn new(processes: usize, program: &str, budget: Budget) -> Self {
+        let program = Step::program(program).unwrap_or_else(|error| panic!("{error}"));
+        Self { programs: vec![program; processes], budget, sabotage: None }
+    }
+
+    pub(super) fn step(&self, process: ProcessNumber, at: usize) -> Option<Step> {
+        self.programs[usize::from(process)].get(at).copied()
+    }
+
+    /// Whether that call holds its result without anybody else.
+    pub(super) fn is_alone(&self, process: ProcessNumber, at: usize) -> bool {
+        match self.step(process, at) {
+            Some(Step::Barrier) => true,
+            Some(Step::Broadcast) => process == 0,
+            _ => false,
+        }
+    }
+
+    /// Whether all programs are the same: only then all must see the same.
+    pub(super) fn is_agreed(&self) -> bool {
+        self.programs.windows(2).all(|pair| pair[0] == pair[1])
+    }
+}
+
+/// As whom a process takes part.
+pub(super) fn id_of(process: ProcessNumber) -> PeerId {
+    PeerId::from_bytes([process + 1; 16])
+}
+
+pub(super) fn process_of(id: PeerId) -> ProcessNumber {
+    id.as_bytes()[0] - 1
+}

@@ -1,0 +1,170 @@
+//! `outlast-sim explore`: one exploration of a small run, all planned ones, or a schedule played again.
+
+use outlast_sim::explore::plans::{self, Plan};
+use outlast_sim::explore::run::{Budget, RunModel, Setup, Step, parse_schedule, write_schedule};
+use outlast_sim::explore::search::{self, Limits};
+use std::process::ExitCode;
+use std::time::Instant;
+
+/// What to explore.
+#[derive(clap::Args)]
+pub(crate) struct Args {
+    /// A planned exploration, or `quick` or `soak` for all of them; otherwise the bounds below say what.
+    #[arg(long)]
+    plan: Option<String>,
+    /// What each peer calls, one letter per call: r all-reduce, o all-reduce that does not retry, b barrier,
+    /// c broadcast, l leave. One program per peer, between commas.
+    #[arg(long, default_value = "rr,rr")]
+    programs: String,
+    /// Control connections that break.
+    #[arg(long, default_value_t = 0)]
+    breaks: u8,
+    /// Peers that are killed.
+    #[arg(long, default_value_t = 0)]
+    kills: u8,
+    /// Coordinators that are killed and started again.
+    #[arg(long, default_value_t = 0)]
+    restarts: u8,
+    /// Data links that break between two who live.
+    #[arg(long, default_value_t = 0)]
+    severs: u8,
+    /// Timers that fire.
+    #[arg(long, default_value_t = 2)]
+    timers: u8,
+    /// Events from the beginning.
+    #[arg(long, default_value_t = 200)]
+    depth: usize,
+    /// Distinct states.
+    #[arg(long, default_value_t = 1_000_000)]
+    states: usize,
+    /// Plays a schedule again instead: as it was printed, or a file that holds it.
+    #[arg(long)]
+    replay: Option<String>,
+    /// Says how far it has come after every depth.
+    #[arg(long)]
+    progress: bool,
+}
+
+pub(crate) fn run(args: &Args) -> ExitCode {
+    let chosen = match choose(args) {
+        Ok(chosen) => chosen,
+        Err(error) => {
+            eprintln!("{error}");
+            return ExitCode::from(2);
+        }
+    };
+    if let Some(schedule) = &args.replay {
+        let [plan] = &chosen[..] else {
+            eprintln!(
+                "a schedule belongs to one exploration: name it, or give the bounds it was printed with"
+            );
+            return ExitCode::from(2);
+        };
+        return replay(plan, schedule);
+    }
+    let mut total = 0;
+    let started = Instant::now();
+    for plan in &chosen {
+        match explore(plan, args.progress) {
+            Some(states) => total += states,
+            None => return ExitCode::FAILURE,
+        }
+    }
+    println!("{total} distinct states in {:.1} s, none of them wrong", started.elapsed().as_secs_f64());
+    ExitCode::SUCCESS
+}
+
+fn choose(args: &Args) -> Result<Vec<Plan>, String> {
+    let (quick, soak) = (plans::quick(), plans::soak());
+    match args.plan.as_deref() {
+        Some("quick") => Ok(quick),
+        Some("soak") => Ok(soak),
+        Some(name) => {
+            let all: Vec<_> = quick.into_iter().chain(soak).collect();
+            let names: Vec<_> = all.iter().map(|plan| plan.name).collect();
+            let unknown =
+                format!("there is no plan {name:?}: write quick, soak, or one of {}", names.join(", "));
+            all.into_iter().find(|plan| plan.name == name).map(|plan| vec![plan]).ok_or(unknown)
+        }
+        None => {
+            let programs: Result<Vec<_>, _> = args.programs.split(',').map(Step::program).collect();
+            let Args { breaks, kills, restarts, severs, timers, depth, states, .. } = *args;
+            let budget = Budget { breaks, kills, restarts, severs, timers };
+            let setup = Setup { programs: programs?, budget, sabotage: None };
+            if !(1..=8).contains(&setup.programs.len()) {
+                return Err(format!("{} peers: write between 1 and 8 programs", setup.programs.len()));
+            }
+            Ok(vec![Plan { name: "as given", setup, limits: Limits { depth, states } }])
+        }
+    }
+}
+
+/// The states that were seen, or none if one was wrong.
+fn explore(plan: &Plan, progress: bool) -> Option<usize> {
+    let started = Instant::now();
+    let seconds = || started.elapsed().as_secs_f64();
+    let explored = search::explore(&RunModel::new(plan.setup.clone()), plan.limits, |depth, states, near| {
+        if progress {
+            eprintln!("{}: depth {depth}, {states} states, {near} to visit, {:.1} s", plan.name, seconds());
+        }
+    });
+    println!(
+        "{:20} {:>9} distinct states, {:>10} transitions, depth {:3}, {:6.1} s, {}",
+        plan.name,
+        explored.states,
+        explored.transitions,
+        explored.depth,
+        seconds(),
+        if explored.whole { "all there are" } else { "cut off by the limits" },
+    );
+    let Some(failure) = explored.failure else { return Some(explored.states) };
+    println!("FAILED after {} events: {}", failure.schedule.len(), failure.violation);
+    let story = search::replay(&RunModel::new(plan.setup.clone()), &failure.schedule);
+    for line in story.map(|replayed| replayed.story).unwrap_or_default() {
+        println!("{line}");
+    }
+    println!(
+        "again: outlast-sim explore {} --replay \"{}\"",
+        options(plan),
+        write_schedule(&failure.schedule)
+    );
+    None
+}
+
+fn options(plan: &Plan) -> String {
+    if plan.name != "as given" {
+        return format!("--plan {}", plan.name);
+    }
+    let Budget { breaks, kills, restarts, severs, timers } = plan.setup.budget;
+    let programs: Vec<String> = plan
+        .setup
+        .programs
+        .iter()
+        .map(|program| program.iter().map(|step| step.letter()).collect())
+        .collect();
+    format!(
+        "--programs {} --breaks {breaks} --kills {kills} --restarts {restarts} --severs {severs} --timers {timers}",
+        programs.join(",")
+    )
+}
+
+fn replay(plan: &Plan, schedule: &str) -> ExitCode {
+    let text = std::fs::read_to_string(schedule).unwrap_or_else(|_| schedule.to_owned());
+    let replayed = parse_schedule(&text)
+        .and_then(|schedule| search::replay(&RunModel::new(plan.setup.clone()), &schedule));
+    match replayed {
+        Ok(replayed) => {
+            replayed.story.iter().for_each(|line| println!("{line}"));
+            if let Some(violation) = replayed.violation {
+                println!("FAILED: {violation}");
+                return ExitCode::FAILURE;
+            }
+            println!("nothing is wrong in any of these states");
+            ExitCode::SUCCESS
+        }
+        Err(error) => {
+            eprintln!("{error}");
+            ExitCode::from(2)
+        }
+    }
+}
