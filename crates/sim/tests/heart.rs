@@ -67,6 +67,16 @@ fn a_group_that_suffers_beside_one_that_must_not_notice() {
 }
 
 #[test]
+fn a_group_that_must_lose_nobody_while_the_coordinator_dies() {
+    play("heart-bystanders", 0..20);
+}
+
+#[test]
+fn programs_that_move_on_after_an_error() {
+    play("heart-programs", 0..40);
+}
+
+#[test]
 fn everything_at_once() {
     play("heart-mixed", 0..60);
     // Found a peer that a run which began afresh was closed to.

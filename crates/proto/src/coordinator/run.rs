@@ -355,6 +355,14 @@ impl Run {
         self.peers.iter().filter(unlisted).map(|(id, _)| *id).collect()
     }
 
+    /// Whether a peer that is known here is accepted, and whether the roster of its group lists it. Between two calls
+    /// both are true or neither is.
+    pub fn standing(&self, peer: PeerId) -> Option<(bool, bool)> {
+        let known = self.peers.get(&peer)?;
+        let listed = self.groups.get(&known.group).is_some_and(|state| state.roster.contains(&peer));
+        Some((known.phase == Phase::Accepted, listed))
+    }
+
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
         self.peers.is_empty()

@@ -1,6 +1,6 @@
 //! The data plane as a model: who contributed what to which result.
 
-use outlast_proto::collective::OpKey;
+use outlast_proto::collective::{Fingerprint, OpKey};
 use outlast_proto::id::PeerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -12,28 +12,47 @@ pub type Buffer = Arc<BTreeMap<(PeerId, Option<u64>), u32>>;
 /// One ring at work on one attempt. Attempts of one key in two lineages have different rings.
 pub(super) type TransferId = (OpKey, Vec<PeerId>);
 
+/// What one member put in.
+#[derive(Debug)]
+pub(super) struct Input {
+    /// Tells its attempt from others.
+    pub(super) serial: u64,
+    pub(super) buffer: Buffer,
+    /// The call that it made.
+    pub(super) call: Fingerprint,
+}
+
 /// Who has put what in.
 #[derive(Debug, Default)]
 pub(super) struct Transfer {
-    /// By process: its call's serial and its contribution.
-    pub(super) inputs: BTreeMap<usize, (u64, Buffer)>,
+    /// By process.
+    pub(super) inputs: BTreeMap<usize, Input>,
     /// All bytes have been exchanged; nobody's death stops it any more.
     pub(super) moved: bool,
     result: Option<Buffer>,
 }
 
 impl Transfer {
-    /// The sum over all contributions, which do not change any more.
-    pub(super) fn sum(&mut self) -> Buffer {
+    /// Whether all made the same call.
+    pub(super) fn is_one_call(&self) -> bool {
+        let mut calls = self.inputs.values().map(|input| &input.call);
+        calls.next().is_none_or(|first| calls.all(|call| call == first))
+    }
+
+    /// What everybody ends with: the sum over all contributions, or the root's. They do not change any more.
+    pub(super) fn result(&mut self) -> Buffer {
         let inputs = &self.inputs;
-        let sum = self.result.get_or_insert_with(|| {
+        let result = self.result.get_or_insert_with(|| {
             let mut sum = BTreeMap::new();
-            for (contribution, count) in inputs.values().flat_map(|(_, buffer)| &**buffer) {
-                *sum.entry(*contribution).or_default() += count;
+            for input in inputs.values() {
+                let theirs = |peer: &PeerId| input.call.root.is_none_or(|root| root == *peer);
+                for ((peer, step), count) in input.buffer.iter().filter(|((peer, _), _)| theirs(peer)) {
+                    *sum.entry((*peer, *step)).or_default() += count;
+                }
             }
             Arc::new(sum)
         });
-        Arc::clone(sum)
+        Arc::clone(result)
     }
 }
 

@@ -1,16 +1,12 @@
-//! The threads of calls, and the program that makes them.
+//! The threads of calls: they move bytes, are stopped, undo and report.
 
-use super::data::{Buffer, Executing};
-use super::facts::Fact;
+use super::data::{Executing, Input};
 use super::fault::Sabotage;
-use super::process::{CallState, Phase};
-use super::program::{self, Planned, SYNC_TAG};
+use super::process::CallState;
 use super::world::{Event, World};
-use outlast_proto::collective::Scope;
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{CallError, CallId, Command, Done, Op, Outcome, PerformResult};
-use outlast_proto::time::{Duration, Instant};
-use std::collections::VecDeque;
+use outlast_proto::session::{CallId, Command, PerformResult};
+use outlast_proto::time::Duration;
 
 impl World {
     /// A call's thread is told something. What comes while its executor is at work waits, but for the abort.
@@ -45,17 +41,26 @@ impl World {
     }
 
     fn perform(&mut self, process: usize, call: CallId, transfer: super::data::TransferId) {
-        let (serial, buffer) = {
+        let (serial, buffer, call_made) = {
             let process = &mut self.processes[process];
             process.serial += 1;
             let serial = process.serial;
             let Some(state) = process.calls.get_mut(&call) else { return };
             state.executing =
                 Some(Executing { serial, transfer: transfer.clone(), aborting: false, flushing: false });
-            (serial, state.buffer.clone())
+            let Some(planned) = &state.planned else { return };
+            (serial, state.buffer.clone(), planned.fingerprint())
         };
         let held = self.transfers.entry(transfer.clone()).or_default();
-        held.inputs.insert(process, (serial, buffer));
+        // Every frame carries its sender's call: whoever made another one learns it from the first.
+        let other = held.inputs.iter().find(|(_, input)| input.call != call_made).map(|(other, _)| *other);
+        held.inputs.insert(process, Input { serial, buffer, call: call_made });
+        if let Some(other) = other {
+            let delay = self.some(self.settings.transfer_max);
+            let peer = self.processes[other].id;
+            return self
+                .after(delay, Event::Performed(process, call, serial, PerformResult::Mismatch { peer }));
+        }
         if held.inputs.len() == transfer.1.len() {
             let delay = self.some(self.settings.transfer_max);
             self.after(delay, Event::Moved(transfer));
@@ -122,7 +127,10 @@ impl World {
             return; // Somebody gave up.
         }
         let members: Vec<_> =
-            transfer.inputs.iter().map(|(process, (serial, _))| (*process, *serial)).collect();
+            transfer.inputs.iter().map(|(process, input)| (*process, input.serial)).collect();
+        if !transfer.is_one_call() {
+            return; // Nothing comes of it: some have seen that they make another call.
+        }
         let ring = &id.1;
         let broken = (0..ring.len())
             .any(|at| ring.len() > 1 && self.link_trouble(ring[at], ring[(at + 1) % ring.len()]).is_some());
@@ -167,7 +175,7 @@ impl World {
         let Some(executing) = state.executing.take_if(|executing| executing.serial == serial) else { return };
         if let Some(transfer) = self.transfers.get_mut(&executing.transfer) {
             if result == PerformResult::Done {
-                state.saved = Some(std::mem::replace(&mut state.buffer, transfer.sum()));
+                state.saved = Some(std::mem::replace(&mut state.buffer, transfer.result()));
             } else if !transfer.moved {
                 transfer.inputs.remove(&process);
             }
@@ -202,198 +210,5 @@ impl World {
             }
         }
         self.drain_peer(process);
-    }
-
-    // The program.
-
-    fn begin_call(
-        &mut self,
-        process: usize,
-        id: CallId,
-        planned: Option<Planned>,
-        deadline: Instant,
-        before: Buffer,
-    ) {
-        let now = self.now;
-        let process = &mut self.processes[process];
-        let state = CallState {
-            planned,
-            deadline,
-            stopped_before: process.stopped_for(now),
-            before: before.clone(),
-            buffer: before,
-            saved: None,
-            executing: None,
-            told: VecDeque::new(),
-        };
-        process.calls.insert(id, state);
-    }
-
-    fn call(&mut self, process: usize, planned: Planned) {
-        let now = self.now;
-        let deadline = now + planned.timeout;
-        let (scope, tag, fingerprint) = (planned.scope.clone(), planned.tag, planned.fingerprint());
-        let peer = &mut self.processes[process];
-        let before = Buffer::new([((peer.id, peer.step), 1)].into());
-        // The call's thread must be there before it is told anything.
-        let id = peer.session.handle_op_call(now, Op { scope, tag, fingerprint, deadline, members: None });
-        self.begin_call(process, id, Some(planned), deadline, before);
-        self.drain_peer(process);
-    }
-
-    /// The program takes its next step.
-    pub(super) fn go_on(&mut self, process: usize) {
-        let now = self.now;
-        let deadline = now + Duration::from_secs(30);
-        let habits = self.settings.habits.clone();
-        match self.processes[process].phase {
-            Phase::Starting => {
-                let first = self.processes[process].obeyed == 0 && (process as u32) < self.settings.peers;
-                let group = self.processes[process].group;
-                let (peers, groups) = (self.settings.peers, self.settings.groups);
-                let all = (0..peers).filter(|index| index % groups == group).count() as u32;
-                let min_world = if first && now < Instant::from_nanos(2_000_000_000) { all } else { 1 };
-                self.processes[process].phase = Phase::Connecting;
-                let id = self.processes[process].session.handle_connect_call(now, min_world, deadline);
-                self.begin_call(process, id, None, deadline, Buffer::default());
-                self.drain_peer(process);
-            }
-            Phase::Connecting | Phase::Voting => {
-                self.processes[process].phase = Phase::Agreeing;
-                self.processes[process].open = 1;
-                self.call(process, program::sync(&habits));
-            }
-            Phase::Agreeing | Phase::Thinking => {
-                let peer = &mut self.processes[process];
-                if std::mem::take(&mut peer.pending) > 0 {
-                    peer.phase = Phase::Voting;
-                    let id = peer.session.handle_topology_call(now, 1, deadline);
-                    self.begin_call(process, id, None, deadline, Buffer::default());
-                    return self.drain_peer(process);
-                }
-                peer.phase = Phase::Stepping;
-                let step = peer.step.unwrap_or(0);
-                let seed = self.settings.seed;
-                let mut calls = program::step(&habits, seed, step, peer.id, &peer.members);
-                peer.rng.shuffle(&mut calls);
-                peer.open = calls.len();
-                for planned in calls {
-                    self.call(process, planned);
-                }
-            }
-            Phase::Stepping | Phase::Gone => {}
-        }
-    }
-
-    fn finished(&mut self, process: usize, call: CallId, outcome: Outcome) {
-        let now = self.now;
-        let Some(state) = self.processes[process].calls.remove(&call) else { return };
-        let stopped = self.processes[process].stopped_for(now).saturating_sub(state.stopped_before);
-        let buffers = state.planned.is_some();
-        self.line(|| {
-            let tag = state.planned.as_ref().map(|planned| planned.tag);
-            let how = match &outcome {
-                Ok(Done::Committed { key, contributors, attempts, pending, .. }) => {
-                    let size = contributors.len();
-                    format!("Ok: {key}, {size} contributors, {attempts} attempts, {pending} pending")
-                }
-                Ok(Done::Topology { epoch, joined, left, .. }) => {
-                    format!("Ok: epoch {epoch}, {} joined, {} left", joined.len(), left.len())
-                }
-                Err(error) => format!("Err: {error:?}"),
-            };
-            format!("process {process}: call {} tag {tag:?} ends: {how}", call.0)
-        });
-        let peer = self.processes[process].id;
-        self.fact(Fact::Finished {
-            process,
-            peer,
-            outcome: outcome.clone(),
-            before: buffers.then(|| state.before.clone()),
-            after: buffers.then(|| state.buffer.clone()),
-            deadline: state.deadline,
-            stopped,
-        });
-        if self.processes[process].phase == Phase::Gone {
-            return;
-        }
-        match (outcome, state.planned) {
-            (Err(CallError::Out(reason)), _) => self.out(process, reason),
-            (Err(_), Some(planned)) => {
-                self.processes[process].errors += 1;
-                if self.part_is_gone(process, &planned.scope) {
-                    self.call_done(process);
-                } else {
-                    self.call(process, planned);
-                }
-            }
-            (Err(_), None) => {
-                let out = self.processes[process].session.out().cloned();
-                if let Some(reason) = out {
-                    return self.out(process, reason);
-                }
-                // The same vote again.
-                let deadline = now + Duration::from_secs(30);
-                let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
-                self.begin_call(process, id, None, deadline, Buffer::default());
-                self.drain_peer(process);
-            }
-            (Ok(Done::Topology { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),
-            (Ok(Done::Committed { contributors, pending, attempts, key, .. }), planned) => {
-                let peer = &mut self.processes[process];
-                peer.extra_attempts += u64::from(attempts - 1);
-                if key.scope == Scope::Whole {
-                    peer.commits += 1;
-                }
-                let tag = planned.map(|planned| planned.tag);
-                if tag == Some(SYNC_TAG) {
-                    let steps = state.buffer.keys().filter_map(|(_, step)| *step);
-                    peer.step = Some(steps.max().unwrap_or(0));
-                    peer.members = contributors;
-                }
-                if tag == Some(0) {
-                    peer.pending = pending;
-                }
-                self.call_done(process);
-            }
-        }
-    }
-
-    /// One of the step's calls is over.
-    fn call_done(&mut self, process: usize) {
-        let peer = &mut self.processes[process];
-        peer.open = peer.open.saturating_sub(1);
-        if peer.open > 0 {
-            return;
-        }
-        if peer.phase == Phase::Stepping {
-            peer.step = peer.step.map(|step| step + 1);
-            peer.phase = Phase::Thinking;
-        }
-        let think = self.some(self.settings.think_max);
-        self.after(think, Event::Program(process));
-    }
-
-    fn part_is_gone(&self, process: usize, scope: &Scope) -> bool {
-        let Scope::Members(listed) = scope else { return false };
-        let record = self.processes[process].session.record();
-        record.is_some_and(|record| listed.iter().any(|peer| record.rank_of(*peer).is_none()))
-    }
-
-    /// The session is over: after a moment the process comes back as a newcomer.
-    fn out(&mut self, process: usize, reason: outlast_proto::session::OutReason) {
-        if self.processes[process].phase == Phase::Starting {
-            return;
-        }
-        let peer = self.processes[process].id;
-        self.line(|| format!("process {process} is out: {reason}"));
-        self.fact(Fact::Out { process, peer, reason });
-        let state = &mut self.processes[process];
-        state.phase = Phase::Starting;
-        (state.step, state.pending, state.open) = (None, 0, 0);
-        state.calls.retain(|_, call| call.executing.is_some());
-        self.rename(process);
-        let delay = Duration::from_millis(100) + self.some(Duration::from_millis(400));
-        self.after(delay, Event::Program(process));
     }
 }

@@ -1,11 +1,26 @@
 //! What happened, as far as a checker needs to know.
 
 use super::data::Buffer;
-use outlast_proto::collective::OpKey;
+use outlast_proto::collective::{OpKey, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{OutReason, Outcome};
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{EpochRecord, LossReason, Verdict};
+
+/// Which call of the program this was: the same on all members that agreed on the step together.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub struct Place {
+    /// The group's first member, and the call on which the step was agreed last.
+    pub base: (PeerId, OpKey),
+    /// The step.
+    pub step: u64,
+    /// Whom the call involves.
+    pub scope: Scope,
+    /// Its tag.
+    pub tag: Tag,
+    /// How often it ended for everybody before.
+    pub turn: u32,
+}
 
 /// One thing that happened.
 #[derive(Clone, Debug)]
@@ -49,6 +64,10 @@ pub enum Fact {
         process: usize,
         /// Under which id.
         peer: PeerId,
+        /// What kind of collective it was; none for votes for newcomers.
+        kind: Option<OpKind>,
+        /// Who played a part of its own in it.
+        root: Option<PeerId>,
         /// How.
         outcome: Outcome,
         /// What the caller's buffer held before the call, if it is a collective.
@@ -59,6 +78,8 @@ pub enum Fact {
         deadline: Instant,
         /// Time that its process could not run since the deadline was set.
         stopped: std::time::Duration,
+        /// Which of the program's calls it was, if the end is one that all members must hear.
+        place: Option<Place>,
     },
     /// A coordinator took a peer out.
     Lost {

@@ -54,4 +54,10 @@ pub enum Sabotage {
     SpoilByte,
     /// An executor that holds the result, and has yet to hand its last bytes to the system, hears no abort.
     DeafWhileFlushing,
+    /// The health plane declares a living peer dead whose group nothing befell.
+    AccuseBystander,
+    /// Whoever is put out is not told, and its connection stays.
+    KeepEvictionsSecret,
+    /// An abort that ends a call is kept from one member, which goes on with the next attempt instead.
+    HideAnAbort,
 }

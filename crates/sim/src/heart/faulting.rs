@@ -1,8 +1,10 @@
 //! Faults strike.
 
 use super::fault::Fault;
+use super::health::Node;
 use super::process::Phase;
 use super::world::{Event, World};
+use outlast_proto::membership::Membership;
 use outlast_proto::time::{Duration, Instant};
 
 impl World {
@@ -123,6 +125,7 @@ impl World {
                 self.processes[victim].phase = Phase::Gone;
                 self.processes[victim].session.handle_leave(now);
                 self.drain_peer(victim);
+                self.tell_member(Node::Process(victim), Membership::handle_leave);
             }
         }
         true

@@ -21,9 +21,11 @@
 //!
 //! # What it does not do
 //!
-//! It does not run the membership machine: what the health plane would say is derived from the truth, with a
-//! delay. The membership world beside it answers for that plane.
+//! It runs no sockets, no threads and no tensors: the edges of the runtime have tests of their own. Worlds that do
+//! not ask for the membership machine derive what the health plane would say from the truth, with a delay, so
+//! that thousands of seeds can be played; `heart-health` runs the machine itself.
 
+mod acting;
 pub mod checkers;
 pub mod cost;
 mod data;
@@ -31,6 +33,7 @@ mod executor;
 mod facts;
 mod fault;
 mod faulting;
+mod health;
 mod process;
 mod program;
 pub mod runner;
@@ -40,7 +43,7 @@ mod wires;
 mod world;
 
 pub use data::Buffer;
-pub use facts::Fact;
+pub use facts::{Fact, Place};
 pub use fault::{Fault, Sabotage};
 pub use process::Process;
 pub use program::Habits;

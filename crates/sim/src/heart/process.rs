@@ -1,7 +1,9 @@
 //! A process: a session, a program, the threads of its calls, and what befell it.
 
 use super::data::{Buffer, Executing};
+use super::health::Member;
 use super::program::Planned;
+use outlast_proto::collective::OpKey;
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{CallId, Command, Session};
@@ -45,6 +47,8 @@ pub struct Process {
     pub(super) id: PeerId,
     pub(super) group: u32,
     pub(super) session: Session,
+    /// Its member of the health group, if this world has one.
+    pub(super) member: Option<Member>,
     pub(super) rng: Rng,
     pub(super) connection: Option<u64>,
     /// How often it dialled.
@@ -58,6 +62,12 @@ pub struct Process {
     pub(super) members: Vec<PeerId>,
     pub(super) pending: u32,
     pub(super) open: usize,
+    /// Whether the step is agreed again before the next one.
+    pub(super) agree_again: bool,
+    /// The group's first member, and the call on which the step was agreed last.
+    pub(super) agreed: Option<(PeerId, OpKey)>,
+    /// When it last gave a call up.
+    pub(super) cancelled: Instant,
     /// Collectives of the whole group that were committed.
     pub commits: u64,
     /// Attempts beyond the first that its committed calls needed.

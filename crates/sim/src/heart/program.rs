@@ -1,12 +1,16 @@
 //! The program that every peer runs: the same steps everywhere.
 //!
 //! It connects, agrees with the others on the step (newcomers do not know it), then makes the step's calls,
-//! several tags at a time. An error that asks for a retry is answered with the same call again. When a receipt
-//! says that newcomers wait, it votes for them and agrees on the step again.
+//! several tags at a time. When a receipt says that newcomers wait, it votes for them and agrees on the step again.
+//!
+//! What a call's error leads to is drawn with the call, so it is the same on all members: some calls are made
+//! again, after others the program moves on. That is why all members must hear the same end of a call: if one
+//! moves on and another tries again, the next calls pair up data of different steps, and a checker sees it.
 
 use outlast_proto::collective::{DataType, Fingerprint, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
+use outlast_proto::session::CallError;
 use std::time::Duration;
 
 /// The tag on which the step is agreed.
@@ -21,6 +25,14 @@ pub struct Habits {
     pub scopes: bool,
     /// Whether some calls do not retry by themselves.
     pub single_attempts: bool,
+    /// Whether it also makes barriers and broadcasts.
+    pub kinds: bool,
+    /// Whether it moves on after some errors; otherwise it makes every call until it succeeds.
+    pub moves_on: bool,
+    /// How often one peer gives a call up.
+    pub cancels: f64,
+    /// How often one peer makes another call than the rest, and corrects itself when it is told.
+    pub mismatches: f64,
     /// Shortest and longest timeout of a call.
     pub timeout: (Duration, Duration),
 }
@@ -28,29 +40,91 @@ pub struct Habits {
 impl Default for Habits {
     fn default() -> Self {
         let timeout = (Duration::from_secs(2), Duration::from_secs(20));
-        Self { tags_max: 3, scopes: true, single_attempts: true, timeout }
+        Self {
+            tags_max: 3,
+            scopes: true,
+            single_attempts: true,
+            kinds: false,
+            moves_on: false,
+            cancels: 0.0,
+            mismatches: 0.0,
+            timeout,
+        }
     }
 }
 
 /// One call of one step.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Planned {
+    pub(super) kind: OpKind,
     pub(super) tag: Tag,
     pub(super) scope: Scope,
+    pub(super) root: Option<PeerId>,
     pub(super) retry: bool,
     pub(super) timeout: Duration,
+    /// Whether the program goes on without it when it has failed for all.
+    pub(super) moves_on: bool,
+    /// Whether this peer makes it differently.
+    pub(super) deviates: bool,
+    /// How often it ended for all in this step.
+    pub(super) turn: u32,
+}
+
+/// What follows from a call's error.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Next {
+    /// The same call again.
+    Again,
+    /// It has failed for everybody: the program goes on without it.
+    MoveOn,
+    /// It has failed for everybody: the same call again.
+    AgainTogether,
+    /// Whether the others' call has ended, too, is not known: leave, and come back.
+    Leave,
 }
 
 impl Planned {
     pub(super) fn fingerprint(&self) -> Fingerprint {
-        let call = Fingerprint::new(OpKind::AllReduce, DataType::F32, [self.tag + 1]);
-        Fingerprint { retry: self.retry, ..call }
+        let count = if self.deviates { 1_000 } else { self.tag + 1 };
+        let count = Some(count).filter(|_| self.kind != OpKind::Barrier);
+        let call = Fingerprint::new(self.kind, DataType::F32, count);
+        Fingerprint { retry: self.retry, root: self.root, ..call }
+    }
+
+    /// What every member's program does after that error. Only what all members hear alike may be taken for the
+    /// end of the call everywhere.
+    pub(super) fn after(&self, habits: &Habits, error: &CallError) -> Next {
+        let for_all = match error {
+            CallError::Timeout(waiting) if waiting.is_empty() && habits.moves_on => return Next::Leave,
+            CallError::Timeout(_) => habits.moves_on,
+            CallError::NoPath { .. } => true,
+            CallError::PeersLost(_)
+            | CallError::LinkBroken { .. }
+            | CallError::GivenUp(_)
+            | CallError::Mismatch { .. } => !self.retry,
+            _ => false,
+        };
+        match for_all {
+            false => Next::Again,
+            true if self.moves_on => Next::MoveOn,
+            true => Next::AgainTogether,
+        }
     }
 }
 
 /// How the step is agreed on.
 pub(super) fn sync(habits: &Habits) -> Planned {
-    Planned { tag: SYNC_TAG, scope: Scope::Whole, retry: true, timeout: habits.timeout.1 }
+    Planned {
+        kind: OpKind::AllReduce,
+        tag: SYNC_TAG,
+        scope: Scope::Whole,
+        root: None,
+        retry: true,
+        timeout: habits.timeout.1,
+        moves_on: false,
+        deviates: false,
+        turn: 0,
+    }
 }
 
 /// The calls of a step. `members` are those who agreed on the step last, the same on all of them. The first
@@ -63,19 +137,26 @@ pub(super) fn step(habits: &Habits, seed: u64, step: u64, me: PeerId, members: &
     for tag in 0..tags {
         let part = rng.below(members.len().max(1)).max(1);
         let whole = tag == 0 || !habits.scopes || part >= members.len() || rng.chance(0.4);
+        let mut chosen = members.to_vec();
         let scope = if whole {
             Scope::Whole
         } else {
-            let mut chosen = members.to_vec();
             rng.shuffle(&mut chosen);
             chosen.truncate(part);
             chosen.sort_unstable();
-            Scope::Members(chosen)
+            Scope::Members(chosen.clone())
         };
         let retry = !habits.single_attempts || rng.chance(0.7);
         let timeout = shortest + longest.saturating_sub(shortest).mul_f64(rng.unit());
+        let kinds = [OpKind::AllReduce, OpKind::AllReduce, OpKind::Barrier, OpKind::Broadcast];
+        let kind = if habits.kinds { kinds[rng.below(4)] } else { OpKind::AllReduce };
+        let retry = retry && kind.may_retry();
+        let root = kind.has_root().then(|| chosen[rng.below(chosen.len())]);
+        // Whoever is missing in a broadcast is missed the next time, too.
+        let moves_on = habits.moves_on && (rng.chance(0.5) || kind == OpKind::Broadcast);
         if scope.involves(me) {
-            calls.push(Planned { tag, scope, retry, timeout });
+            let deviates = false;
+            calls.push(Planned { kind, tag, scope, root, retry, timeout, moves_on, deviates, turn: 0 });
         }
     }
     calls

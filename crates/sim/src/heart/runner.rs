@@ -83,6 +83,7 @@ fn look(
         for (at, fact) in facts {
             suite.hear(world, at, &fact);
         }
+        suite.look(world);
     }
 }
 

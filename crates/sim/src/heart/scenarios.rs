@@ -72,13 +72,93 @@ fn two_terms(seed: u64) -> Script {
     script
 }
 
+/// A storm of everything, in the shape of `heart-mixed`.
+fn mixed(seed: u64) -> Script {
+    let kinds: &[(u32, Kind)] = &[
+        (4, KILL),
+        (2, STOP),
+        (3, CUT_CONTROL),
+        (2, ISOLATE),
+        (2, CUT_LINK),
+        (3, RESTART),
+        (2, NEWCOMER),
+        (1, LEAVE),
+    ];
+    storm(seed, (2, 8), 16, Duration::from_secs(30), kinds)
+}
+
+/// Programs that do more than reduce, and move on after an error.
+fn programs(seed: u64) -> Script {
+    let mut script = mixed(seed);
+    let habits = &mut script.settings.habits;
+    (habits.kinds, habits.moves_on) = (true, true);
+    (habits.cancels, habits.mismatches) = (0.02, 0.01);
+    habits.timeout.0 = ms(500);
+    script
+}
+
+/// Whoever is out comes back under its own id.
+fn rejoin(seed: u64) -> Script {
+    let kinds: &[(u32, Kind)] =
+        &[(3, CUT_CONTROL), (3, ISOLATE), (3, STOP), (2, RESTART), (1, KILL), (1, NEWCOMER)];
+    let mut script = storm(seed, (2, 6), 12, Duration::from_secs(30), kinds);
+    script.settings.rejoins = true;
+    script
+}
+
+/// The membership machine says who is alive.
+fn health(seed: u64) -> Script {
+    let mut script = mixed(seed);
+    (script.settings.health, script.settings.rejoins) = (true, true);
+    script.settings.datagram_loss = [0.0, 0.02][(seed % 2) as usize];
+    script
+}
+
+/// Group 1 suffers and the coordinator dies; group 0 loses nobody and fails no call.
+fn bystanders(seed: u64) -> Script {
+    let mut rng = Rng::from_seed(seed);
+    let mut settings = Settings::new(seed, 6);
+    (settings.groups, settings.bystander) = (2, Some(0));
+    settings.habits.timeout.0 = Duration::from_secs(8);
+    settings.think_max = ms([2, 20, 100][rng.below(3)]);
+    let mut faults = Vec::new();
+    for _ in 0..=rng.below(8) {
+        let at = ms(500) + ms(rng.below(14_000) as u64);
+        faults.push((
+            at,
+            match rng.below(5) {
+                0 | 1 => Fault::RestartCoordinator(ms([1, 100, 1_500][rng.below(3)])),
+                2 => Fault::Newcomer { group: 1 },
+                _ => Fault::Kill {
+                    group: Some(1),
+                    respawn: rng.chance(0.7).then(|| ms(rng.below(2_000) as u64)),
+                },
+            },
+        ));
+    }
+    let (safety, converge_within) = (Duration::from_secs(16), Duration::from_mins(1));
+    Script { settings, faults, safety, converge_within, untouched: None }
+}
+
 /// Scenarios that find faults which are not mended yet: played when they are asked for by their full name.
 pub fn waiting() -> Vec<Scenario> {
-    vec![Scenario {
-        name: "heart-two-terms-groups",
-        about: "the same, with two groups: one of them rebuilt makes the other's old state look new",
-        script: two_terms,
-    }]
+    vec![
+        Scenario {
+            name: "heart-two-terms-groups",
+            about: "the same, with two groups: one of them rebuilt makes the other's old state look new",
+            script: two_terms,
+        },
+        Scenario {
+            name: "heart-rejoin",
+            about: "whoever is out comes back under its own id",
+            script: rejoin,
+        },
+        Scenario {
+            name: "heart-health",
+            about: "the membership machine says who is alive; whoever is out comes back under its own id",
+            script: health,
+        },
+    ]
 }
 
 /// All scenarios.
@@ -131,22 +211,16 @@ pub fn all() -> Vec<Scenario> {
                 storm(seed, (2, 6), 10, Duration::from_secs(15), kinds)
             },
         },
+        Scenario { name: "heart-mixed", about: "a storm of everything", script: mixed },
         Scenario {
-            name: "heart-mixed",
-            about: "a storm of everything",
-            script: |seed| {
-                let kinds: &[(u32, Kind)] = &[
-                    (4, KILL),
-                    (2, STOP),
-                    (3, CUT_CONTROL),
-                    (2, ISOLATE),
-                    (2, CUT_LINK),
-                    (3, RESTART),
-                    (2, NEWCOMER),
-                    (1, LEAVE),
-                ];
-                storm(seed, (2, 8), 16, Duration::from_secs(30), kinds)
-            },
+            name: "heart-programs",
+            about: "barriers, broadcasts, cancels and mismatches; programs move on after an error",
+            script: programs,
+        },
+        Scenario {
+            name: "heart-bystanders",
+            about: "group 1 suffers, the coordinator dies, group 0 loses nobody and fails no call",
+            script: bystanders,
         },
         Scenario {
             name: "heart-large",

@@ -4,12 +4,12 @@
 use super::facts::Fact;
 use super::fault::Sabotage;
 use super::stream::{Stream, framed};
-use super::world::{Event, World};
+use super::world::{Coordinator, Event, World};
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::session::Action;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::InvalidMessage;
-use outlast_proto::wire::control::{AbortReason, ToCoordinator, ToPeer, Verdict};
+use outlast_proto::wire::control::{AbortReason, Registration, Resume, ToCoordinator, ToPeer, Verdict};
 
 /// The production driver gives a dial up after this long.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -82,14 +82,20 @@ impl World {
         self.drain_peer(process);
     }
 
-    /// The bytes of a message to a peer.
+    /// The bytes of a message to a peer. Planted bugs tell one of them another verdict.
     pub(super) fn bytes_for_peer(&mut self, message: &ToPeer) -> Vec<u8> {
-        if self.settings.sabotage == Some(Sabotage::FlipVerdict)
-            && let ToPeer::Verdict { key, .. } = message
-            && self.rng.chance(0.02)
-        {
-            let verdict = Verdict::Abort(AbortReason::Void);
-            return framed(&ToPeer::Verdict { key: key.clone(), verdict });
+        if let ToPeer::Verdict { key, verdict } = message {
+            let spoiled = match self.settings.sabotage {
+                Some(Sabotage::FlipVerdict) => self.rng.chance(0.02),
+                Some(Sabotage::HideAnAbort) => {
+                    matches!(verdict, Verdict::Abort(AbortReason::PeersLost(_))) && self.rng.chance(0.2)
+                }
+                _ => false,
+            };
+            if spoiled {
+                let verdict = Verdict::Abort(AbortReason::Void);
+                return framed(&ToPeer::Verdict { key: key.clone(), verdict });
+            }
         }
         framed(message)
     }
@@ -160,6 +166,11 @@ impl World {
             _ => self.names.get(&wire).copied().unwrap_or(from),
         };
         self.names.insert(wire, from);
+        if let ToCoordinator::Register(Registration { info, .. }, ..)
+        | ToCoordinator::Resume(Resume { registration: Registration { info, .. }, .. }) = &message
+        {
+            self.meet(index, from, info.address);
+        }
         let forged = match &message {
             ToCoordinator::Initiate { key, timeout_ms: 1.., .. } => {
                 Some(ToCoordinator::Complete { key: key.clone() })
@@ -212,6 +223,16 @@ impl World {
             self.fact(fact);
         }
         self.drain_peer(process);
+    }
+
+    /// The stream that a process has to the coordinator at the address, if both hold their ends.
+    pub(super) fn talks_to(&self, process: usize) -> Option<(u64, &Coordinator)> {
+        let state = self.processes.get(process).filter(|state| state.lives() && state.runs())?;
+        let wire = state.connection?;
+        let held = self.wires.get(&wire).filter(|held| held.peer_holds && held.coordinator_holds)?;
+        let coordinator = &self.coordinators[held.coordinator];
+        let whole = !held.up.is_cut() && !held.down.is_cut();
+        (whole && coordinator.lives && !coordinator.deposed).then_some((wire, coordinator))
     }
 
     /// What a checker should know of a message that is about to be taken in.

@@ -3,6 +3,7 @@
 use super::data::{Transfer, TransferId};
 use super::facts::Fact;
 use super::fault::{Fault, Sabotage};
+use super::health::{Member, Node, SOCKET_BUFFER_PACKETS};
 use super::process::{Phase, Process};
 use super::program::Habits;
 use super::wires::Wire;
@@ -10,14 +11,14 @@ use crate::world::queue::Queue;
 use crate::world::trace::Trace;
 use outlast_proto::coordinator::{self, Action, ConnectionId, Note, Run, Sign};
 use outlast_proto::id::PeerId;
-use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset};
+use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset, Source};
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{self, CallId, PerformResult};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToPeer};
 use outlast_proto::wire::membership::{DeathReason, MemberInfo};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 
 /// How often the health plane looks.
 const HEALTH_EVERY: Duration = Duration::from_millis(100);
@@ -26,7 +27,7 @@ const SUSPECT_AFTER: Duration = Duration::from_millis(600);
 /// A stall this long is a death (rule 20d, preset local).
 const STALL_BUDGET: Duration = Duration::from_secs(10);
 /// A port where nobody listens.
-const CLOSED_PORT: u16 = 1;
+pub(super) const CLOSED_PORT: u16 = 1;
 
 /// What kind of world.
 #[derive(Clone, Debug)]
@@ -49,8 +50,16 @@ pub struct Settings {
     pub think_max: Duration,
     /// The first coordinator dies right after having sent this many messages, and is started again.
     pub crash_after_sends: Option<u64>,
+    /// A group that no fault strikes, but for what befalls the coordinator.
+    pub bystander: Option<u32>,
     /// Whether connects tell the truth about processes (rule 22).
     pub kernels_trusted: bool,
+    /// Whether the membership machine says who is alive; otherwise it is derived from the truth, with delays.
+    pub health: bool,
+    /// How often a datagram of the health plane is lost.
+    pub datagram_loss: f64,
+    /// Whether a process that is out comes back under its own id, in a new session; otherwise under another.
+    pub rejoins: bool,
     /// A planted bug.
     pub sabotage: Option<Sabotage>,
 }
@@ -68,7 +77,11 @@ impl Settings {
             flush_max: Duration::from_millis(10),
             think_max: Duration::from_millis(10),
             crash_after_sends: None,
+            bystander: None,
             kernels_trusted: true,
+            health: false,
+            datagram_loss: 0.0,
+            rejoins: false,
             sabotage: None,
         }
     }
@@ -79,6 +92,8 @@ impl Settings {
 pub struct Coordinator {
     pub(super) run: Run,
     pub(super) armed: Option<Instant>,
+    /// Its own member of the health group.
+    pub(super) member: Option<Member>,
     /// Whether the process lives.
     pub lives: bool,
     /// Whether it is cut off from everybody.
@@ -101,10 +116,14 @@ pub(super) enum Event {
     PeerTimer(usize),
     Knocked(usize, ConnectToken, ConnectOutcome),
     HealthTick,
+    Packet(Node, Source, Vec<u8>),
+    MemberTimer(Node),
+    Asked(Node, ConnectToken, ConnectOutcome),
     LinksBuilt(usize, u64),
     Moved(TransferId),
     Performed(usize, CallId, u64, PerformResult),
     Program(usize),
+    Cancel(usize, CallId),
     Continue(usize),
     Spawn(u32),
     StartCoordinator,
@@ -120,7 +139,11 @@ impl Event {
             | Self::PeerTimer(process)
             | Self::LinksBuilt(process, _)
             | Self::Performed(process, ..)
+            | Self::Cancel(process, _)
             | Self::Program(process) => Some(*process),
+            Self::Packet(Node::Process(process), ..)
+            | Self::MemberTimer(Node::Process(process))
+            | Self::Asked(Node::Process(process), ..) => Some(*process),
             _ => None,
         }
     }
@@ -153,6 +176,8 @@ pub struct World {
     pub coordinator_trouble_until: Instant,
     /// How often each kind of fault struck.
     pub struck: BTreeMap<&'static str, u32>,
+    /// Whether any program ever made another call than the rest.
+    pub deviated: bool,
     /// Heard too late, of old coordinators: how many messages were refused for their term.
     pub refused_terms: u64,
     next_id: u64,
@@ -179,6 +204,7 @@ impl World {
             facts: Vec::new(),
             coordinator_trouble_until: Instant::ORIGIN,
             struck: BTreeMap::new(),
+            deviated: false,
             refused_terms: 0,
             next_id: 0,
             settings,
@@ -249,6 +275,9 @@ impl World {
             if process.killed.is_some() {
                 return;
             }
+            if matches!(event, Event::Packet(..)) && process.backlog.len() >= SOCKET_BUFFER_PACKETS {
+                return;
+            }
             if process.stopped.is_some() {
                 return process.backlog.push_back(event);
             }
@@ -263,6 +292,8 @@ impl World {
                 self.coordinators[index].armed = None;
                 let now = self.now;
                 if self.coordinators[index].lives {
+                    // Who answered a moment ago must not be evicted for silence in this one.
+                    self.pass_on_health(index);
                     self.coordinators[index].run.handle_timeout(now);
                     self.drain_coordinator(index);
                 }
@@ -283,11 +314,24 @@ impl World {
                     self.drain_coordinator(index);
                 }
             }
+            Event::HealthTick if self.settings.health => {
+                for index in 0..self.coordinators.len() {
+                    if self.coordinators[index].lives {
+                        self.pass_on_health(index);
+                        self.drain_coordinator(index);
+                    }
+                }
+                self.after(HEALTH_EVERY, Event::HealthTick);
+            }
             Event::HealthTick => self.look_at_health(),
+            Event::Packet(to, source, bytes) => self.packet_arrives(to, source, &bytes),
+            Event::MemberTimer(node) => self.member_timer(node),
+            Event::Asked(node, token, outcome) => self.asked(node, token, outcome),
             Event::LinksBuilt(process, epoch) => self.links_built(process, epoch),
             Event::Moved(transfer) => self.moved(&transfer),
             Event::Performed(process, call, serial, result) => self.performed(process, call, serial, result),
             Event::Program(process) => self.go_on(process),
+            Event::Cancel(process, call) => self.cancel(process, call),
             Event::Continue(process) => self.continue_process(process),
             Event::Spawn(group) => {
                 self.spawn(group);
@@ -301,7 +345,14 @@ impl World {
 
     pub(super) fn start_coordinator(&mut self) {
         let run = Run::new(coordinator::Config::preset(Preset::Local));
-        self.coordinators.push(Coordinator { run, armed: None, lives: true, deposed: false, sends: 0 });
+        self.coordinators.push(Coordinator {
+            run,
+            armed: None,
+            member: None,
+            lives: true,
+            deposed: false,
+            sends: 0,
+        });
         self.at_address = Some(self.coordinators.len() - 1);
         self.coordinator_trouble_until = self.now;
         let index = self.coordinators.len() - 1;
@@ -316,9 +367,14 @@ impl World {
                 Action::SendAll(connections, message) => {
                     self.coordinator_sends(index, &connections, &message);
                 }
+                Action::Close(_) if self.settings.sabotage == Some(Sabotage::KeepEvictionsSecret) => {}
                 Action::Close(ConnectionId(wire)) => self.coordinator_closes(wire),
                 Action::Connect { token, to, timeout } => self.knock(index, token, to, timeout),
-                Action::Evict(_) | Action::Look(_) => {}
+                Action::Evict(peer) => self.evicted(index, peer),
+                Action::Look(peer) => {
+                    let node = Node::Coordinator(index);
+                    self.tell_member(node, |machine, now| machine.handle_evidence(now, peer));
+                }
                 Action::Note(note) => {
                     self.line(|| format!("coordinator {index}: {note:?}"));
                     if let Note::Lost(peer, reason) = note {
@@ -344,10 +400,15 @@ impl World {
         {
             return;
         }
+        if self.settings.sabotage == Some(Sabotage::KeepEvictionsSecret)
+            && matches!(message, ToPeer::Kicked { .. })
+        {
+            return;
+        }
         let mut bytes = self.bytes_for_peer(message);
         for ConnectionId(wire) in to {
             self.coordinators[index].sends += 1;
-            if self.settings.sabotage == Some(Sabotage::FlipVerdict) {
+            if matches!(self.settings.sabotage, Some(Sabotage::FlipVerdict | Sabotage::HideAnAbort)) {
                 bytes = self.bytes_for_peer(message);
             }
             self.send_to_peer(*wire, &bytes);
@@ -360,23 +421,7 @@ impl World {
     }
 
     fn knock(&mut self, index: usize, token: ConnectToken, to: SocketAddr, timeout: Duration) {
-        let target = self.processes.get(usize::from(to.port().max(2)) - 2);
-        let trusted = self.settings.kernels_trusted;
-        let IpAddr::V4(ip) = to.ip() else { return };
-        let host = (u32::from(ip) & 0xffff) as usize;
-        let isolated = self.processes.get(host).is_none_or(|process| process.is_isolated(self.now));
-        let outcome = match target {
-            _ if isolated || self.coordinators[index].deposed || !trusted => ConnectOutcome::Silent,
-            _ if to.port() == CLOSED_PORT => ConnectOutcome::Refused,
-            // A process that is being killed closes its sockets one after another.
-            Some(process)
-                if process.killed.is_none_or(|at| self.now.since(at) < Duration::from_millis(20)) =>
-            {
-                ConnectOutcome::Accepted
-            }
-            Some(_) => ConnectOutcome::Refused,
-            None => ConnectOutcome::Silent,
-        };
+        let outcome = self.kernel(Node::Coordinator(index), to);
         let delay = match outcome {
             ConnectOutcome::Silent => timeout,
             _ => self.some(self.settings.latency_max),
@@ -416,6 +461,12 @@ impl World {
                     let sign = match sign {
                         _ if coordinator.deposed => Sign::Suspect,
                         _ if accused && index == 1 => Sign::Dead(DeathReason::SilentTooLong),
+                        _ if self.settings.sabotage == Some(Sabotage::AccuseBystander)
+                            && index == 0
+                            && now.as_millis() > 4_000 =>
+                        {
+                            Sign::Dead(DeathReason::SilentTooLong)
+                        }
                         sign => sign,
                     };
                     coordinator.run.handle_health(now, id, sign);
@@ -428,17 +479,21 @@ impl World {
 
     // Processes.
 
-    fn registration(&mut self, index: usize, group: u32) -> Registration {
+    pub(super) fn fresh_id(&mut self) -> PeerId {
         self.next_id += 1;
         let mut bytes = [0; 16];
         bytes[..8].copy_from_slice(&self.rng.next_u64().to_be_bytes());
         bytes[8..].copy_from_slice(&self.next_id.to_be_bytes());
+        PeerId::from_bytes(bytes)
+    }
+
+    fn registration(&mut self, index: usize, group: u32) -> Registration {
+        let id = self.fresh_id();
         let mut session = [1; 16];
         session[..8].copy_from_slice(&self.rng.next_u64().to_be_bytes());
-        let ip = Ipv4Addr::from(0x0a00_0000 | index as u32);
         let info = MemberInfo {
-            id: PeerId::from_bytes(bytes),
-            address: SocketAddr::from((ip, index as u16 + 2)),
+            id,
+            address: Node::Process(index).address(),
             closed_port: CLOSED_PORT,
             name: format!("p{index}"),
             meta: Vec::new(),
@@ -456,6 +511,7 @@ impl World {
             id,
             group,
             session,
+            member: None,
             rng,
             connection: None,
             dials: 0,
@@ -467,6 +523,9 @@ impl World {
             members: Vec::new(),
             pending: 0,
             open: 0,
+            agree_again: false,
+            agreed: None,
+            cancelled: Instant::ORIGIN,
             commits: 0,
             extra_attempts: 0,
             errors: 0,
@@ -481,21 +540,29 @@ impl World {
             obeyed: 0,
         });
         self.by_id.insert(id, index);
+        if self.settings.health {
+            let member = self.new_member(Node::Process(index), id);
+            self.processes[index].member = Some(member);
+            self.drain_member(Node::Process(index));
+        }
         self.line(|| format!("process {index} of group {group} starts as {}", id.short()));
         let delay = self.some(Duration::from_millis(50));
         self.after(delay, Event::Program(index));
         index
     }
 
-    /// A process that is out comes back as another peer.
+    /// A process that is out comes back: as itself in a new session (rule 45), or as another peer.
     pub(super) fn rename(&mut self, process: usize) {
+        self.processes[process].obeyed = 0;
+        if self.settings.rejoins {
+            return;
+        }
         let group = self.processes[process].group;
         let registration = self.registration(process, group);
         let id = registration.info.id;
         self.by_id.insert(id, process);
         let process = &mut self.processes[process];
         process.id = id;
-        process.obeyed = 0;
         process.session.renew(registration);
     }
 }

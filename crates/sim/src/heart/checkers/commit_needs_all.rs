@@ -30,6 +30,9 @@ impl Checker for CommitNeedsAll {
             Fact::Lost { peer, .. } => {
                 self.lost.insert(*peer);
             }
+            Fact::Opened { peer, .. } => {
+                self.lost.remove(peer); // It is in again.
+            }
             Fact::Finished { process, outcome: Ok(Done::Committed { key, contributors, .. }), .. } => {
                 if self.judged.get(key) == Some(contributors) {
                     return Ok(());

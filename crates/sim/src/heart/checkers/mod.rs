@@ -1,24 +1,32 @@
 //! What must be true of the heart, always: one invariant of DESIGN per file, each proven by a planted bug in
 //! `tests/heart_planted_bugs.rs`.
 
+mod bystanders;
+mod causes;
 mod commit_needs_all;
 mod deadlines;
 mod decodable;
 mod exact_values;
+mod ghosts;
 mod group_isolation;
 mod no_false_eviction;
 mod no_two_terms;
 mod one_verdict;
+mod same_outcome;
 mod stale_epochs;
 
+pub use bystanders::Bystanders;
+pub use causes::Causes;
 pub use commit_needs_all::CommitNeedsAll;
 pub use deadlines::Deadlines;
 pub use decodable::Decodable;
 pub use exact_values::ExactValues;
+pub use ghosts::Ghosts;
 pub use group_isolation::GroupIsolation;
 pub use no_false_eviction::NoFalseEviction;
 pub use no_two_terms::NoTwoTerms;
 pub use one_verdict::OneVerdict;
+pub use same_outcome::SameOutcome;
 pub use stale_epochs::StaleEpochs;
 
 use super::{Fact, World};
@@ -32,6 +40,11 @@ pub trait Checker {
 
     /// Something happened.
     fn hear(&mut self, _world: &World, _at: Instant, _fact: &Fact) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// A moment between two events.
+    fn look(&mut self, _world: &World) -> Result<(), String> {
         Ok(())
     }
 
@@ -61,6 +74,10 @@ impl Suite {
                 Box::new(StaleEpochs::default()),
                 Box::new(NoTwoTerms::default()),
                 Box::new(GroupIsolation::default()),
+                Box::new(SameOutcome::default()),
+                Box::new(Ghosts::default()),
+                Box::new(Causes::default()),
+                Box::new(Bystanders),
             ],
             violations: Vec::new(),
         }
@@ -71,6 +88,15 @@ impl Suite {
         for checker in &mut self.checkers {
             if let Err(what) = checker.hear(world, at, fact) {
                 self.violations.push(Violation { checker: checker.name(), at, what });
+            }
+        }
+    }
+
+    /// Lets everybody look at the world as it is now.
+    pub fn look(&mut self, world: &World) {
+        for checker in &mut self.checkers {
+            if let Err(what) = checker.look(world) {
+                self.violations.push(Violation { checker: checker.name(), at: world.now(), what });
             }
         }
     }

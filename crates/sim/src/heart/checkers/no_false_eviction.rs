@@ -1,16 +1,14 @@
 //! A live peer is never put out because another died (invariant 3): every eviction has its cause in what befell
-//! this very peer, or the coordinator (rule 20); and honest peers are never kicked.
+//! this very peer, or the coordinator (rule 20); and honest peers are never kicked. What peers are told is in
+//! `causes`.
 
 use super::{Checker, Fact, World};
-use outlast_proto::session::OutReason;
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{KickReason, LossReason};
+use outlast_proto::wire::control::LossReason;
 use outlast_proto::wire::membership::DeathReason;
 
 /// How long after a block ended an eviction may still be its consequence: a last redial and the way of a resume.
 const AFTERMATH: Duration = Duration::from_secs(2);
-/// The same for sessions, whose calls may wait for others' evictions until their own grace is over.
-const OUTLIVING: Duration = Duration::from_secs(40);
 
 /// See above.
 pub struct NoFalseEviction;
@@ -23,7 +21,6 @@ impl Checker for NoFalseEviction {
     fn hear(&mut self, world: &World, at: Instant, fact: &Fact) -> Result<(), String> {
         match fact {
             Fact::Lost { coordinator, peer, reason } => Self::lost(world, at, *coordinator, *peer, *reason),
-            Fact::Out { process, reason, .. } => Self::out(world, at, *process, reason),
             _ => Ok(()),
         }
     }
@@ -60,26 +57,5 @@ impl NoFalseEviction {
             _ => false,
         };
         if fair { Ok(()) } else { Err(format!("{} was put out though it lives: {reason:?}", peer.short())) }
-    }
-
-    fn out(world: &World, at: Instant, index: usize, reason: &OutReason) -> Result<(), String> {
-        let process = &world.processes[index];
-        let blocked = at.since(process.blocked_until) < OUTLIVING;
-        let trouble = at.since(world.coordinator_trouble_until) < OUTLIVING
-            || world.processes.iter().any(|process| at.since(process.blocked_until) < OUTLIVING);
-        let fair = match reason {
-            OutReason::Kicked(KickReason::Evicted, _) => {
-                blocked || trouble || world.link_victims.contains(&index)
-            }
-            OutReason::Kicked(KickReason::Superseded, _) => trouble,
-            OutReason::CoordinatorLost | OutReason::OutcomeUnknown => blocked || trouble,
-            OutReason::Left | OutReason::NotConnected => true,
-            _ => false,
-        };
-        if fair {
-            Ok(())
-        } else {
-            Err(format!("process {index} is out though nothing befell it: {reason:?}"))
-        }
     }
 }

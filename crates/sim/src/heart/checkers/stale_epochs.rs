@@ -26,6 +26,10 @@ impl Checker for StaleEpochs {
                     return Err(format!("process {process} opened epoch {} after {before}", record.epoch));
                 }
             }
+            // The next session begins with nothing (rule 45).
+            Fact::Out { peer, .. } => {
+                self.epochs.remove(peer);
+            }
             Fact::Finished { process, peer, outcome: Ok(Done::Committed { key, .. }), .. }
                 if self.epochs.get(peer) != Some(&key.epoch) =>
             {
