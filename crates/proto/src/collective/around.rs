@@ -1,60 +1,46 @@
-//! Finding a ring that avoids broken links (rule 16).
+//! Finding a ring of peers that avoids broken links (rule 16).
 //!
 //! The coordinator plans a group's ring, and every member plans the ring of a part of the group, from the same
-//! list of broken links: equal lists give equal rings.
-//!
-//! The order so far is kept as far as possible, because every changed neighbour is a link to dial. A search
-//! with a bounded number of steps is enough: broken links are few, and where they are many no ring is worth
-//! having.
+//! list of broken links: equal lists give equal rings. The order so far is kept where that is easy, because every
+//! changed neighbour is a link to dial. How it is searched: [`circuit`](super::circuit).
 
+use super::circuit::{self, Answer, Budget, Graph};
 use crate::id::PeerId;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
-/// Steps after which the search gives up.
-const STEPS_MAX: usize = 20_000;
+/// What a search for a ring came to.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Plan {
+    /// A ring that uses no broken link.
+    Ring(Vec<PeerId>),
+    /// There is none; that is proved.
+    None,
+    /// Neither was found within the budget: ask again with the next one.
+    Unknown,
+}
 
-/// A ring over `members` (whose order is preferred) that uses no link in `broken`.
+/// Looks for a ring over `members` (whose order is preferred) that uses no link in `broken`.
+pub fn search(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: Budget) -> Plan {
+    let place: BTreeMap<_, _> = members.iter().enumerate().map(|(place, peer)| (*peer, place)).collect();
+    let mut graph = Graph::complete(members.len());
+    for (from, to) in broken {
+        if let (Some(from), Some(to)) = (place.get(from), place.get(to)) {
+            graph.remove(*from, *to);
+        }
+    }
+    match circuit::find(&graph, budget) {
+        Answer::Ring(ring) => Plan::Ring(ring.into_iter().map(|place| members[place]).collect()),
+        Answer::None => Plan::None,
+        Answer::Unknown => Plan::Unknown,
+    }
+}
+
+/// A ring over `members` that uses no link in `broken`, if one is found within the first budget.
 pub fn plan(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> Option<Vec<PeerId>> {
-    let fits = |ring: &[PeerId]| {
-        ring.len() < 2 || (0..ring.len()).all(|at| !broken.contains(&(ring[at], ring[(at + 1) % ring.len()])))
-    };
-    if fits(members) {
-        return Some(members.to_vec());
+    match search(members, broken, Budget::FIRST) {
+        Plan::Ring(ring) => Some(ring),
+        Plan::None | Plan::Unknown => None,
     }
-    // Depth first, without recursion: a ring may be longer than a stack is deep. `ring[..at]` is placed;
-    // `choice[at]` says how many of the rest were tried in its place.
-    let mut ring = members.to_vec();
-    let mut choice = vec![0; ring.len()];
-    let mut at = 1;
-    for _ in 0..STEPS_MAX + members.len() {
-        if at == ring.len() {
-            if !broken.contains(&(ring[at - 1], ring[0])) {
-                return Some(ring);
-            }
-            at -= 1;
-            // What was chosen last goes back to where it was.
-            ring[at..=at + choice[at]].rotate_left(1);
-            choice[at] += 1;
-        }
-        match (at + choice[at]..ring.len()).find(|next| !broken.contains(&(ring[at - 1], ring[*next]))) {
-            Some(next) => {
-                choice[at] = next - at;
-                // The rest keeps its order.
-                ring[at..=next].rotate_right(1);
-                at += 1;
-                if at < ring.len() {
-                    choice[at] = 0;
-                }
-            }
-            None if at == 1 => return None,
-            None => {
-                at -= 1;
-                ring[at..=at + choice[at]].rotate_left(1);
-                choice[at] += 1;
-            }
-        }
-    }
-    None
 }
 
 #[cfg(test)]
@@ -83,50 +69,28 @@ mod tests {
     }
 
     #[test]
-    fn where_no_ring_exists_none_is_found() {
+    fn where_no_ring_exists_that_is_proved() {
         let members = peers(3);
         let broken: BTreeSet<_> = [(0, 1), (1, 0)].map(|(a, b)| (members[a], members[b])).into();
-        assert_eq!(plan(&members, &broken), None);
-        assert_eq!(plan(&peers(2), &BTreeSet::from([(peers(2)[0], peers(2)[1])])), None);
+        assert_eq!(search(&members, &broken, Budget::FIRST), Plan::None);
+        let two = peers(2);
+        assert_eq!(search(&two, &BTreeSet::from([(two[0], two[1])]), Budget::FIRST), Plan::None);
     }
 
     #[test]
-    fn a_large_group_gives_up_in_bounded_time() {
-        let members = peers(200);
-        // Nobody reaches the last one: no ring, and no search through all orders either.
-        let broken = members.iter().map(|from| (*from, members[199])).collect();
-        assert_eq!(plan(&members, &broken), None);
-    }
-
-    #[test]
-    fn a_ring_of_thousands_is_mended_without_recursion() {
-        let members: Vec<_> =
-            (0..16_000u128).map(|number| PeerId::from_bytes(number.to_be_bytes())).collect();
-        let broken = BTreeSet::from([(members[7], members[8]), (members[15_999], members[0])]);
-        let ring = plan(&members, &broken).unwrap();
-        let uses = |at: usize| broken.contains(&(ring[at], ring[(at + 1) % ring.len()]));
-        assert!((0..ring.len()).all(|at| !uses(at)));
-        assert_eq!(ring.iter().collect::<BTreeSet<_>>().len(), 16_000);
-    }
-
-    #[test]
-    fn a_ring_is_found_whenever_one_exists() {
-        // All graphs of four members: compared with trying every order.
-        let members = peers(4);
-        let pairs: Vec<_> =
-            (0..4).flat_map(|a| (0..4).map(move |b| (a, b))).filter(|(a, b)| a != b).collect();
-        let orders = [[0, 1, 2, 3], [0, 1, 3, 2], [0, 2, 1, 3], [0, 2, 3, 1], [0, 3, 1, 2], [0, 3, 2, 1]];
-        for mask in 0..1u32 << pairs.len() {
-            let chosen = pairs.iter().enumerate().filter(|(bit, _)| mask >> bit & 1 == 1);
-            let broken: BTreeSet<_> = chosen.map(|(_, (a, b))| (members[*a], members[*b])).collect();
-            let works = |order: &[usize; 4]| {
-                (0..4).all(|at| !broken.contains(&(members[order[at]], members[order[(at + 1) % 4]])))
-            };
+    fn a_member_that_only_one_other_reaches_has_a_ring() {
+        for size in 4..=40 {
+            let members = peers(size);
+            let broken: BTreeSet<_> = members[2..].iter().map(|from| (*from, members[0])).collect();
             let found = plan(&members, &broken);
-            assert_eq!(found.is_some(), orders.iter().any(works), "{broken:?}");
-            if let Some(ring) = found {
-                assert!((0..4).all(|at| !broken.contains(&(ring[at], ring[(at + 1) % 4]))));
-            }
+            assert!(found.is_some(), "{size} members: 1 -> 3 -> .. -> {size} -> 2 -> 1 is a ring");
         }
+    }
+
+    #[test]
+    fn links_of_strangers_do_not_matter() {
+        let (members, all) = (peers(3), peers(5));
+        let broken = BTreeSet::from([(all[3], all[0]), (all[0], all[4])]);
+        assert_eq!(plan(&members, &broken), Some(members));
     }
 }

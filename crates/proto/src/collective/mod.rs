@@ -5,6 +5,7 @@
 //! which order) are data; the executor in the runtime joins plan, bytes and arithmetic.
 
 pub mod around;
+pub mod circuit;
 mod fingerprint;
 pub mod frame;
 pub mod plan;
