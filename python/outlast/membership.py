@@ -65,6 +65,9 @@ class Rejoined:
     """The others had declared this very member dead; it has come back."""
 
     reason: str
+    """Why they did."""
+    seconds: float
+    """For how long this member was out, as far as it was told."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -177,7 +180,9 @@ class Membership(OfThisProcess):
 
 def _event(kind: str, member: tuple[str, str, str, bytes, str] | None, text: str, accusers: list[str]) -> Event:
     if member is None:
-        return Lagged(int(text)) if kind == "Lagged" and text.isdigit() else Rejoined(text)
+        if kind == "Rejoined":
+            return Rejoined(text, float(accusers[0]))
+        return Lagged(int(text) if text.isdigit() else 0)
     if kind == "Died":
         return Died(Member(*member), text, tuple(accusers))
     return _KINDS[kind](Member(*member))

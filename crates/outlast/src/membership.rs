@@ -226,6 +226,11 @@ impl Membership {
         self.plane.look(member);
     }
 
+    /// That member has just registered with the coordinator: what was held against it is over (rule 45).
+    pub(crate) fn renew(&self, member: MemberInfo) {
+        self.plane.renew(member);
+    }
+
     /// The coordinator took that member out of the run (rule 20).
     pub(crate) fn evict(&self, member: PeerId) {
         self.plane.evict(member);

@@ -183,7 +183,11 @@ fn event_of<'py>(py: Python<'py>, event: &TimedEvent) -> PyResult<Bound<'py, PyT
             let accusers: Vec<_> = accusers.iter().map(ToString::to_string).collect();
             ("Died", info_of(py, info, "dead")?, reason.to_string(), accusers).into_pyobject(py)
         }
-        Happening::Event(Event::Rejoined { reason, .. }) => other("Rejoined", reason.to_string()),
+        Happening::Event(Event::Rejoined { reason, since, .. }) => {
+            // How long it was out, in seconds, takes the place of the accusers.
+            let seconds = event.at.since(*since).as_secs_f64().to_string();
+            ("Rejoined", py.None(), reason.to_string(), vec![seconds]).into_pyobject(py)
+        }
         Happening::Lagged(lost) => other("Lagged", lost.to_string()),
         unknown => other("Lagged", format!("{unknown:?}")),
     }

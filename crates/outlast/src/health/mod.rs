@@ -109,6 +109,10 @@ impl HealthPlane {
         self.shared.post(shared::Letter::Look(member));
     }
 
+    pub(crate) fn renew(&self, member: MemberInfo) {
+        self.shared.post(shared::Letter::Renew(member));
+    }
+
     pub(crate) fn evict(&self, member: PeerId) {
         self.shared.post(shared::Letter::Evict(member));
     }

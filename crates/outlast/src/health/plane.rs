@@ -262,6 +262,7 @@ impl<D: Dialler> Plane<D> {
                     self.machine.handle_evidence(now, member);
                     self.hurry_until = Some(now + HURRY);
                 }
+                Letter::Renew(member) => self.machine.handle_registration(now, member),
                 Letter::Evict(member) => self.machine.handle_eviction(now, member),
                 Letter::Leave(by) => self.leave(now, by),
             }

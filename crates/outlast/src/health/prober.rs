@@ -4,15 +4,9 @@
 //! answered. `SO_LINGER` of zero turns that close into a reset, so that thousands of questions leave no
 //! `TIME_WAIT` behind and use up no local ports.
 //!
-//! What the operating system says is sorted by *whom it speaks about*. A refusal or an accept speaks about the
-//! member's host. A timeout, "no route" or "filtered" speaks about the path: silence. Running out of local
-//! ports, descriptors or memory speaks about ourselves, and must never be held against the member: that is
-//! [`ConnectOutcome::NotAsked`]. So is an attempt beyond [`ATTEMPTS_MAX`], because a question that waits in a
-//! queue is answered about another moment than the one it was asked for.
-//!
-//! One answer lies: on one host, a connect to a free port of the ephemeral range can meet *itself* (TCP's
-//! simultaneous open) and succeed. An attempt whose two ends are equal is therefore a refusal: nobody else
-//! can have been listening there.
+//! What the operating system says means what [`ConnectOutcome::of`] says. An attempt beyond [`ATTEMPTS_MAX`] is not
+//! made ([`ConnectOutcome::NotAsked`]), because a question that waits in a queue is answered about another moment than
+//! the one it was asked for.
 
 use crate::fork::Guarded;
 use outlast_proto::membership::{ConnectOutcome, ConnectToken};
@@ -55,7 +49,7 @@ impl Prober {
                 self.attempts.push(Attempt { token, deadline: now + timeout, socket });
                 None
             }
-            Err(error) => Some(meaning(&error)),
+            Err(error) => Some(ConnectOutcome::of(Err(error.kind()))),
         }
     }
 
@@ -101,39 +95,16 @@ fn begin(to: SocketAddr) -> io::Result<(Guarded<Socket>, bool)> {
 
 /// What an answered connect says.
 fn verdict(socket: &Socket) -> ConnectOutcome {
-    let ends = || Ok::<_, io::Error>((socket.local_addr()?, socket.peer_addr()?));
-    match socket.take_error() {
-        Ok(None) => match ends() {
-            Ok((local, peer)) if local == peer => ConnectOutcome::Refused,
-            Ok(_) => ConnectOutcome::Accepted,
-            Err(error) if error.kind() == io::ErrorKind::NotConnected => ConnectOutcome::Accepted,
-            Err(error) => meaning(&error),
-        },
-        Ok(Some(error)) | Err(error) => meaning(&error),
-    }
+    let ended = match socket.take_error() {
+        Ok(None) => ends(socket),
+        Ok(Some(error)) | Err(error) => Err(error),
+    };
+    ConnectOutcome::of(ended.map_err(|error| error.kind()))
 }
 
-/// Whom an error speaks about.
-fn meaning(error: &io::Error) -> ConnectOutcome {
-    match error.raw_os_error() {
-        Some(libc::ECONNREFUSED) => ConnectOutcome::Refused,
-        // Established, and then reset before we looked: something listened there.
-        Some(libc::ECONNRESET) => ConnectOutcome::Accepted,
-        Some(
-            libc::ETIMEDOUT
-            | libc::EHOSTUNREACH
-            | libc::ENETUNREACH
-            | libc::EHOSTDOWN
-            | libc::ENETDOWN
-            | libc::EACCES
-            | libc::EPERM
-            | libc::ENOPROTOOPT
-            | libc::EPROTO,
-        ) => ConnectOutcome::Silent,
-        // EADDRNOTAVAIL, EAGAIN (no free port), EMFILE, ENFILE, ENOBUFS, ENOMEM, and whatever we do not know:
-        // nothing that a member could answer for.
-        _ => ConnectOutcome::NotAsked,
-    }
+fn ends(socket: &Socket) -> io::Result<(SocketAddr, SocketAddr)> {
+    let known = |address: SockAddr| address.as_socket().ok_or(io::Error::from(io::ErrorKind::Unsupported));
+    Ok((known(socket.local_addr()?)?, known(socket.peer_addr()?)?))
 }
 
 #[cfg(test)]
@@ -192,12 +163,15 @@ mod tests {
 
     #[test]
     fn errors_of_our_own_are_no_evidence() {
+        let meaning = |errno| ConnectOutcome::of(Err(io::Error::from_raw_os_error(errno).kind()));
         for errno in [libc::EADDRNOTAVAIL, libc::EMFILE, libc::ENFILE, libc::ENOBUFS, libc::ENOMEM] {
-            assert_eq!(meaning(&io::Error::from_raw_os_error(errno)), ConnectOutcome::NotAsked, "{errno}");
+            assert_eq!(meaning(errno), ConnectOutcome::NotAsked, "{errno}");
         }
-        for errno in [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES] {
-            assert_eq!(meaning(&io::Error::from_raw_os_error(errno)), ConnectOutcome::Silent, "{errno}");
+        for errno in [libc::ETIMEDOUT, libc::EHOSTUNREACH, libc::ENETUNREACH, libc::EACCES, libc::EPERM] {
+            assert_eq!(meaning(errno), ConnectOutcome::Silent, "{errno}");
         }
+        assert_eq!(meaning(libc::ECONNREFUSED), ConnectOutcome::Refused);
+        assert_eq!(meaning(libc::ECONNRESET), ConnectOutcome::Accepted);
     }
 
     #[test]

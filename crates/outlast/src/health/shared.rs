@@ -74,6 +74,8 @@ pub(crate) enum Letter {
     Look(outlast_proto::id::PeerId),
     /// The coordinator took that member out of the run.
     Evict(outlast_proto::id::PeerId),
+    /// That member has just registered with the coordinator.
+    Renew(outlast_proto::wire::membership::MemberInfo),
     /// Say goodbye, and be gone by then.
     Leave(Instant),
 }
@@ -262,7 +264,10 @@ mod tests {
     use outlast_proto::wire::membership::{DeathReason, Packet};
 
     fn event(number: u32) -> TimedEvent {
-        Shared::timed(Event::Rejoined { incarnation: number, reason: DeathReason::Silent }, 1)
+        Shared::timed(
+            Event::Rejoined { incarnation: number, reason: DeathReason::Silent, since: clock::now() },
+            1,
+        )
     }
 
     #[test]

@@ -24,7 +24,7 @@ enum Subject {
 impl Subject {
     fn of(record: &Record) -> Self {
         match record {
-            Record::Alive { .. } | Record::Dead { .. } | Record::Leave { .. } => {
+            Record::Alive { .. } | Record::Dead { .. } | Record::Out { .. } | Record::Leave { .. } => {
                 Self::Standing(record.member())
             }
             Record::Suspect { member, accuser, .. } => Self::Accusation(*member, *accuser),

@@ -5,6 +5,7 @@ use crate::text::printable;
 use crate::time::{Duration, Instant};
 use crate::wire::membership::{DeathReason, MemberInfo, Packet};
 use std::fmt;
+use std::io::ErrorKind;
 use std::net::SocketAddr;
 use std::sync::Arc;
 
@@ -44,6 +45,34 @@ pub enum ConnectOutcome {
     Silent,
     /// We could not even ask, for want of ports or descriptors: no evidence about anybody.
     NotAsked,
+}
+
+impl ConnectOutcome {
+    /// What the end of a connect says, given its two addresses or the kind of its error; sorted by *whom it speaks
+    /// about*. Everybody who asks a kernel uses this, so that all mean the same.
+    ///
+    /// A refusal or an accept speaks about the other host. A timeout, "no route" or "filtered" speaks about the path:
+    /// silence. Running out of local ports, descriptors or memory, and whatever we do not know, speaks about
+    /// ourselves and must never be held against the other side.
+    ///
+    /// One answer lies: on one host, a connect to a free port of the ephemeral range can meet *itself* (TCP's
+    /// simultaneous open) and succeed. Nobody else can have been listening there.
+    pub fn of(ended: Result<(SocketAddr, SocketAddr), ErrorKind>) -> Self {
+        match ended {
+            Ok((local, remote)) if local == remote => Self::Refused,
+            // Established, and then reset before we looked: something listened there.
+            Ok(_) | Err(ErrorKind::ConnectionReset | ErrorKind::NotConnected) => Self::Accepted,
+            Err(ErrorKind::ConnectionRefused) => Self::Refused,
+            Err(
+                ErrorKind::TimedOut
+                | ErrorKind::HostUnreachable
+                | ErrorKind::NetworkUnreachable
+                | ErrorKind::NetworkDown
+                | ErrorKind::PermissionDenied,
+            ) => Self::Silent,
+            Err(_) => Self::NotAsked,
+        }
+    }
 }
 
 /// What the driver is asked to do.
@@ -164,6 +193,8 @@ pub enum Event {
         incarnation: u32,
         /// Why they thought so.
         reason: DeathReason,
+        /// Since when they did, as far as it was told.
+        since: Instant,
     },
 }
 
@@ -201,7 +232,7 @@ impl fmt::Display for Event {
                 }
                 Ok(())
             }
-            Self::Rejoined { incarnation, reason } => {
+            Self::Rejoined { incarnation, reason, .. } => {
                 write!(f, "we were declared dead ({reason}) and came back as incarnation {incarnation}")
             }
         }

@@ -137,7 +137,7 @@ impl Membership {
         }
         let (member, address, path) = lost[self.rng.below(lost.len())];
         let mut records = vec![self.alive_record()];
-        records.extend(self.failed_record(member));
+        records.extend(self.word_to_failed(now, member));
         let body = Some(Body::Ping { probe: self.next_serial(), wants_table: false });
         let packet = self.packet(now, body, records);
         self.send_at(address, Some(member), path, packet);

@@ -34,12 +34,26 @@ impl Membership {
             return;
         }
         self.guard(now);
+        let out = self.out_record(now, source.id);
         for record in packet.records {
             self.handle_record(now, source, record);
+        }
+        // It came back before anybody could tell it that it was out.
+        let out = out.filter(|_| self.table.get(source.id).is_some());
+        if self
+            .table
+            .get(source.id)
+            .is_some_and(|entry| entry.replaced && entry.info.address == source.address)
+        {
+            self.claim_address(now, source.id);
         }
         let acked = matches!(packet.body, Some(Body::Ack { .. }));
         if !acked && self.table.get(source.id).is_some() {
             self.heard_from(now, source.id);
+        }
+        if let Some(out) = out {
+            let packet = Packet { body: None, records: vec![out] };
+            self.send_at(source.address, Some(source.id), source.path, packet);
         }
         match packet.body {
             Some(Body::Ping { probe, wants_table }) => self.handle_ping(now, source, probe, wants_table),
@@ -55,7 +69,7 @@ impl Membership {
 
     fn handle_ping(&mut self, now: Instant, source: Source, probe: u64, wants_table: bool) {
         // Whoever is on the failed list, or in doubt, learns it with the answer and can refute it.
-        let mut records: Vec<_> = self.failed_record(source.id).into_iter().collect();
+        let mut records: Vec<_> = self.word_to_failed(now, source.id).into_iter().collect();
         records.extend(self.doubt_about(now, source.id));
         if wants_table {
             records.push(self.alive_record());
@@ -104,6 +118,8 @@ impl Membership {
                 self.handle_dead(now, source.id, member, incarnation, reason, accusers);
             }
             Record::Leave { member, incarnation } => self.handle_goodbye(now, source, member, incarnation),
+            // Meant for somebody else.
+            Record::Out { .. } => {}
         }
     }
 
@@ -134,11 +150,19 @@ impl Membership {
             Record::Suspect { incarnation, .. }
             | Record::Vouch { incarnation, .. }
             | Record::Dead { incarnation, .. }
+            | Record::Out { incarnation, .. }
             | Record::Leave { incarnation, .. } => *incarnation,
         };
         // A death of an incarnation that we have left behind is still news: we may have refuted the suspicion
         // while the others had given us up already.
-        let mourned = matches!(record, Record::Dead { .. }) && self.mourned.is_none_or(|last| claimed > last);
+        let death = match record {
+            Record::Dead { reason, .. } => Some((*reason, now)),
+            Record::Out { reason, age_ms, .. } => {
+                Some((*reason, now - Duration::from_millis(u64::from(*age_ms))))
+            }
+            _ => None,
+        };
+        let mourned = death.is_some() && self.mourned.is_none_or(|last| claimed > last);
         if claimed < self.incarnation && !mourned && !matches!(record, Record::Alive { .. }) {
             return;
         }
@@ -146,9 +170,9 @@ impl Membership {
         if matches!(record, Record::Suspect { .. }) {
             self.health.worse();
         }
-        if let Record::Dead { reason, .. } = record {
+        if let Some((reason, since)) = death {
             self.mourned = Some(claimed);
-            self.notify(Event::Rejoined { incarnation: self.incarnation, reason: *reason });
+            self.notify(Event::Rejoined { incarnation: self.incarnation, reason, since });
             // While we were away the others went on: ask what they know.
             self.ask_table(now, source.address, Some(source.id), source.path);
         }
@@ -182,7 +206,10 @@ impl Membership {
                 }
                 self.failed.remove(&member);
                 self.replace_at(now, &info);
-                self.table.insert(Entry::new(Arc::clone(&info), incarnation), &mut self.rng);
+                let mut entry = Entry::new(Arc::clone(&info), incarnation);
+                // At our own address only our own kernel answers.
+                entry.replaced = info.address == self.me.address;
+                self.table.insert(entry, &mut self.rng);
                 self.notify(Event::Joined(Arc::clone(&info)));
             }
         }
@@ -203,6 +230,48 @@ impl Membership {
         for member in replaced {
             self.schedule(now, Timer::Look(member));
         }
+    }
+
+    /// That member spoke from its address: whoever else is said to be there is not (rule 45).
+    fn claim_address(&mut self, now: Instant, member: PeerId) {
+        let Some(entry) = self.table.get_mut(member) else { return };
+        entry.replaced = false;
+        let info = Arc::clone(&entry.info);
+        self.replace_at(now, &info);
+    }
+
+    /// The coordinator saw that member register over an authenticated stream: it lives. What was held against an
+    /// earlier session of it is dropped, and so is what was believed of others at its address (rule 45).
+    pub fn handle_registration(&mut self, now: Instant, info: MemberInfo) {
+        if self.left || info.id == self.me.id {
+            return;
+        }
+        self.guard(now);
+        let (member, info) = (info.id, Arc::new(info));
+        let buried = self.failed.remove(&member).map(|failed| failed.incarnation.saturating_add(1));
+        let doubted = self.cases.contains_key(&member);
+        self.sightings.remove(&member);
+        if let Some(entry) = self.table.get_mut(member) {
+            if *entry.info != *info {
+                entry.kernel = KernelTrust::Untried(0);
+                entry.path = Path::Datagram;
+                entry.info = Arc::clone(&info);
+            }
+            // Whatever is still on its way about the incarnation of before finds a newer one.
+            entry.incarnation = entry.incarnation.saturating_add(u32::from(doubted));
+            self.close_case(now, member);
+        } else if self.size() < MEMBERS_MAX {
+            self.table.insert(Entry::new(Arc::clone(&info), buried.unwrap_or(0)), &mut self.rng);
+            self.notify(Event::Joined(Arc::clone(&info)));
+        }
+        self.claim_address(now, member);
+        if let Some(entry) = self.table.get(member).filter(|_| doubted || buried.is_some()) {
+            let record = Record::Alive { info, incarnation: entry.incarnation };
+            self.dissemination.push(now, record);
+            self.want_push();
+        }
+        self.look(now, member);
+        self.flush_push(now);
     }
 
     /// The table's incarnation of a member about whom `incarnation` is claimed; `None` if the claim is old
@@ -395,6 +464,19 @@ impl Membership {
             self.look(now, member);
         }
         self.review(now, member);
+    }
+
+    /// The record that tells a member that we count it as dead.
+    fn out_record(&self, now: Instant, member: PeerId) -> Option<Record> {
+        let failed = self.failed.get(&member)?;
+        let (incarnation, reason, age_ms) =
+            (failed.incarnation, failed.reason?, millis(now.since(failed.since)));
+        Some(Record::Out { member, incarnation, reason, age_ms })
+    }
+
+    /// What somebody on the failed list is told when we speak to it.
+    pub(super) fn word_to_failed(&self, now: Instant, member: PeerId) -> Option<Record> {
+        self.out_record(now, member).or_else(|| self.failed_record(member))
     }
 
     /// The record that tells others about somebody on the failed list.

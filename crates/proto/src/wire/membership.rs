@@ -167,6 +167,22 @@ pub enum Record {
         #[n(1)]
         incarnation: u32,
     },
+    /// Told to the member itself, when it is met again: the sender counted it as dead.
+    #[n(5)]
+    Out {
+        /// The member.
+        #[n(0)]
+        member: PeerId,
+        /// The incarnation that ended.
+        #[n(1)]
+        incarnation: u32,
+        /// Why.
+        #[n(2)]
+        reason: DeathReason,
+        /// For how long, at least.
+        #[n(3)]
+        age_ms: u32,
+    },
 }
 
 /// What an accuser saw.
@@ -243,6 +259,7 @@ impl Record {
             Self::Suspect { member, .. }
             | Self::Vouch { member, .. }
             | Self::Dead { member, .. }
+            | Self::Out { member, .. }
             | Self::Leave { member, .. } => *member,
         }
     }
@@ -254,6 +271,7 @@ impl Record {
             | Self::Suspect { incarnation, .. }
             | Self::Vouch { incarnation, .. }
             | Self::Dead { incarnation, .. }
+            | Self::Out { incarnation, .. }
             | Self::Leave { incarnation, .. } => *incarnation,
         }
     }
@@ -262,7 +280,7 @@ impl Record {
         match self {
             Self::Alive { info, .. } => info.check(),
             Self::Dead { accusers, .. } => within("accusers", accusers.len(), ACCUSERS_MAX),
-            Self::Suspect { .. } | Self::Vouch { .. } | Self::Leave { .. } => Ok(()),
+            Self::Suspect { .. } | Self::Vouch { .. } | Self::Leave { .. } | Self::Out { .. } => Ok(()),
         }
     }
 }

@@ -102,8 +102,9 @@ pub(super) fn event_json(event: &TimedEvent) -> Value {
             if let Event::Died { accusers, .. } = happened {
                 set("accusers", accusers.iter().map(ToString::to_string).collect());
             }
-            if let Event::Rejoined { incarnation, .. } = happened {
+            if let Event::Rejoined { incarnation, since, .. } = happened {
                 set("incarnation", (*incarnation).into());
+                set("out_seconds", event.at.since(*since).as_secs_f64().into());
             }
         }
         Happening::Lagged(lost) => {
