@@ -126,7 +126,7 @@ impl World {
                     let outcome = if honest { ConnectOutcome::Accepted } else { ConnectOutcome::Refused };
                     self.run.handle_connect(self.now, token, outcome);
                 }
-                Action::Evict(_) | Action::Look(_) | Action::Note(_) => {}
+                Action::Evict(_) | Action::Look(_) | Action::Renew(_) | Action::Note(_) => {}
             }
         }
         acted
@@ -185,6 +185,7 @@ impl World {
                 }
             }
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
+            session::Action::Redial(to, _) => honest.session.handle_redialled(to, None),
             session::Action::Call(call, Command::Perform { key, ring, .. }) => {
                 honest.performing.insert(call, (key, ring));
             }
@@ -363,6 +364,10 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
                 ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error }
             }
         ),
+        1 => (0u32..2, number.clone(), any::<bool>()).prop_map(|(group, to, well)| {
+            let error = (!well).then(|| "so it says".to_owned());
+            ToCoordinator::Redialled { group, to: id(to), error }
+        }),
         4 => (some_key(), any::<bool>(), timeout).prop_map(|(key, retry, timeout_ms)| ToCoordinator::Initiate {
             key,
             fingerprint: call(retry),

@@ -7,7 +7,7 @@ use crate::executor::{DataPlane, DataSettings, LinkEvent};
 use crate::fork::Creator;
 use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
-use crate::port::Routes;
+use crate::port::{self, Routes};
 use crate::runtime;
 use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
 use crate::settings;
@@ -187,7 +187,7 @@ impl CommunicatorBuilder {
         });
         let watched = Arc::clone(&links.plane);
         let dialer = Arc::clone(&links);
-        let mut routes = Routes::new();
+        let mut routes = Routes::new().route(port::PATH, drop);
         for is_stripe in [false, true] {
             let (taker, links) = (Arc::clone(&plane), Arc::clone(&links));
             routes = routes.route(links::plane(encryption, is_stripe), move |stream| {
@@ -225,7 +225,9 @@ impl CommunicatorBuilder {
         let membership = member.start()?;
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
-        let data_settings = DataSettings { streams_max: self.streams_max, ..DataSettings::default() };
+        let dial_timeout = links::dial_timeout(self.preset);
+        let data_settings =
+            DataSettings { streams_max: self.streams_max, dial_timeout, ..DataSettings::default() };
         let data = DataPlane::new(me, data_settings, dialer, move |event| {
             let _ = events.send(event);
         })?;

@@ -8,6 +8,7 @@
 
 use super::error::Error;
 use super::line::Line;
+use super::links;
 use super::receipt::Peer;
 use super::wheel::{Desk, Wheel};
 use crate::clock;
@@ -27,6 +28,7 @@ use outlast_proto::wire::decode;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::BTreeMap;
 use std::io;
+use std::net::SocketAddr;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
 use tokio::io::Interest;
 use tokio::runtime::Handle;
@@ -392,6 +394,7 @@ impl Control {
                     }
                 }
                 Action::OpenEpoch(record) => self.open_epoch(&mut state, &record),
+                Action::Redial(peer, address) => self.redial(peer, address),
                 Action::Call(id, command) => self.order(&mut state, id, command),
             }
         }
@@ -505,16 +508,27 @@ impl Control {
                 self.tell(|session, _| session.handle_links_up(epoch));
             }
             LinkEvent::Up { .. } => {}
-            LinkEvent::Down { epoch, peer, direction, error, .. } => {
+            LinkEvent::Down { epoch, peer, direction, silent, error, .. } => {
                 let (from, to) = match direction {
                     Direction::Towards => (me, peer),
                     Direction::From => (peer, me),
                 };
-                // A link that was never up in its epoch could not be dialled: the next ring must do without.
-                let dialling = direction == Direction::Towards && lock(&self.state).linked != epoch;
+                // A link that was never up in its epoch could not be dialled, and one that is silent carries
+                // nothing: the next ring must do without (rule 44).
+                let undialled = direction == Direction::Towards && lock(&self.state).linked != epoch;
+                let dialling = silent || undialled;
                 self.tell(|session, _| session.handle_link_broken(epoch, from, to, dialling, error));
             }
         }
+    }
+
+    /// The coordinator asks whether a link that counts as broken would carry again (rule 16).
+    fn redial(&self, peer: PeerId, address: SocketAddr) {
+        let Some(this) = self.this.upgrade() else { return };
+        self.runtime.spawn(async move {
+            let error = links::reach(&this.identity, peer, address, this.silent_after).await;
+            this.tell(|session, _| session.handle_redialled(peer, error));
+        });
     }
 
     /// One connection to the coordinator, from dialling to its end.

@@ -78,6 +78,30 @@ pub(super) fn silent_after(preset: Preset) -> Duration {
     })
 }
 
+/// How long a link is dialled that is refused, or closed at once: its other end may be starting, or full, or behind
+/// a firewall for a moment (rule 44).
+pub(super) fn dial_timeout(preset: Preset) -> Duration {
+    outlast_proto::coordinator::Config::preset(preset).control_grace
+}
+
+/// Whether `peer` can be reached at `address`: it is dialled, proves itself, and is let go. Why not, if not.
+pub(super) async fn reach(
+    identity: &TlsIdentity,
+    peer: PeerId,
+    address: SocketAddr,
+    patience: Duration,
+) -> Option<String> {
+    match port::connect(address, port::PATH, identity, patience).await {
+        Ok(stream) if stream.peer == peer => None,
+        Ok(stream) => Some(other_peer(address, stream.peer, peer)),
+        Err(error) => Some(error.to_string()),
+    }
+}
+
+fn other_peer(address: SocketAddr, there: PeerId, wanted: PeerId) -> String {
+    format!("{address} is {}, not {}", there.short(), wanted.short())
+}
+
 impl Dial for Links {
     fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
         self.open(plane(self.encryption, false), peer, address, deadline)
@@ -106,7 +130,7 @@ impl Links {
         deadline: Instant,
     ) -> io::Result<Box<dyn Wire>> {
         let stream = loop {
-            let patience = deadline.saturating_duration_since(Instant::now());
+            let patience = deadline.saturating_duration_since(Instant::now()).min(self.silent_after);
             let dialled = self.runtime.block_on(port::connect(address, plane, &self.identity, patience));
             match dialled {
                 Ok(stream) => break stream,
@@ -118,6 +142,10 @@ impl Links {
                     );
                     return Err(io::Error::new(io::ErrorKind::Unsupported, text));
                 }
+                // Silence is an answer: this path carries nothing now, and others may (rule 44).
+                Err(error @ ConnectError::TimedOut { .. }) => {
+                    return Err(io::Error::new(io::ErrorKind::TimedOut, error));
+                }
                 // The other side may be a moment behind, or too busy to shake hands; a process that is gone
                 // is found out by others, and a new epoch does without it.
                 Err(error) if Instant::now() + REDIAL_PAUSE < deadline => {
@@ -128,8 +156,7 @@ impl Links {
             }
         };
         if stream.peer != peer {
-            let text = format!("{address} is {}, not {}", stream.peer.short(), peer.short());
-            return Err(io::Error::new(io::ErrorKind::InvalidData, text));
+            return Err(io::Error::new(io::ErrorKind::InvalidData, other_peer(address, stream.peer, peer)));
         }
         let (socket, mut session) = parts(stream)?;
         if self.encryption == Encryption::Off {

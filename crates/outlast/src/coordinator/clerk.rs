@@ -15,7 +15,6 @@ use outlast_proto::text::printable;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::TcpStream;
@@ -23,6 +22,8 @@ use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// How often the health plane's lists are looked at.
 const HEALTH_INTERVAL: Duration = Duration::from_millis(50);
+/// Letters that are taken before timers and health are looked at.
+const LETTERS_MAX: usize = 256;
 /// How long a run that nobody is in is remembered.
 const EMPTY_RUN_LIFE: Duration = Duration::from_mins(10);
 
@@ -100,15 +101,15 @@ impl Desk {
         let active = member.active().unwrap_or_default();
         let failed = member.failed().unwrap_or_default();
         for member in active.iter().chain(&failed) {
-            let sign = match member.health {
-                Health::Alive => Sign::Alive { acked: member.acked },
-                Health::Stalled { .. } => Sign::Stalled,
-                Health::Suspect { .. } => Sign::Suspect,
-                Health::Dead { reason, .. } => Sign::Dead(reason),
+            let (sign, since) = match member.health {
+                Health::Alive => (Sign::Alive { acked: member.acked }, now),
+                Health::Stalled { since } => (Sign::Stalled, since),
+                Health::Suspect { since, .. } => (Sign::Suspect, since),
+                Health::Dead { since, reason } => (Sign::Dead(reason), since),
                 // Goodbyes bind over the control connection only (rule 39): who said one elsewhere is not heard of.
-                Health::Left { .. } => Sign::Suspect,
+                Health::Left { since } => (Sign::Suspect, since),
             };
-            self.run.handle_health(now, member.info.id, sign);
+            self.run.handle_health_since(now, member.info.id, sign, since);
         }
     }
 }
@@ -169,12 +170,13 @@ impl Clerk {
     }
 
     /// Works until the service is dropped; then every line is closed, because its queue is.
+    ///
+    /// Each turn takes a bounded number of letters and then looks at timers and health, whoever writes how much.
     pub(super) async fn run(mut self, mut letters: mpsc::Receiver<Inbox>, mut stop: oneshot::Receiver<()>) {
-        let mut health = tokio::time::interval(HEALTH_INTERVAL);
-        health.set_missed_tick_behavior(tokio::time::MissedTickBehavior::Delay);
+        let mut look_at = clock::now();
         loop {
             let next = self.desks.values().filter_map(|desk| desk.run.poll_timeout()).min();
-            let sleep = next.map_or(HEALTH_INTERVAL, |at| at.since(clock::now()));
+            let wake = next.map_or(look_at, |next| next.min(look_at));
             tokio::select! {
                 biased;
                 _ = &mut stop => return,
@@ -182,15 +184,19 @@ impl Clerk {
                     let Some(letter) = letter else { return };
                     self.handle(letter);
                     // Take what waits already before looking at timers: votes beat deadlines.
-                    for _ in 0..256 {
+                    for _ in 1..LETTERS_MAX {
                         match letters.try_recv() {
                             Ok(letter) => self.handle(letter),
                             Err(_) => break,
                         }
                     }
                 }
-                () = tokio::time::sleep(sleep) => self.tick(),
-                _ = health.tick() => self.look_at_health(),
+                () = tokio::time::sleep(wake.since(clock::now())) => {}
+            }
+            self.tick();
+            if look_at <= clock::now() {
+                self.look_at_health();
+                look_at = clock::now() + HEALTH_INTERVAL;
             }
         }
     }
@@ -495,6 +501,11 @@ impl Clerk {
                         member.look(peer);
                     }
                 }
+                Action::Renew(info) => {
+                    if let Some(member) = &desk.membership {
+                        member.renew(info);
+                    }
+                }
                 Action::Evict(peer) => {
                     desk.met.remove(&peer);
                     if let Some(member) = &desk.membership {
@@ -517,19 +528,16 @@ impl Clerk {
 
 /// Asks a kernel.
 async fn knock(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
-    match tokio::time::timeout(timeout, TcpStream::connect(to)).await {
-        Err(_) => ConnectOutcome::Silent,
-        Ok(Ok(stream)) => {
+    let connected = match tokio::time::timeout(timeout, TcpStream::connect(to)).await {
+        Err(_) => return ConnectOutcome::Silent,
+        Ok(connected) => connected.and_then(|stream| {
+            // Closed by a reset, so that questions leave nothing behind.
             let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-            ConnectOutcome::Accepted
-        }
-        Ok(Err(error)) => match error.kind() {
-            io::ErrorKind::ConnectionRefused => ConnectOutcome::Refused,
-            io::ErrorKind::AddrNotAvailable | io::ErrorKind::OutOfMemory => ConnectOutcome::NotAsked,
-            _ if matches!(error.raw_os_error(), Some(libc::EMFILE | libc::ENFILE)) => {
-                ConnectOutcome::NotAsked
-            }
-            _ => ConnectOutcome::Silent,
-        },
-    }
+            Ok((stream.local_addr()?, stream.peer_addr()?))
+        }),
+    };
+    ConnectOutcome::of(connected.map_err(|error| error.kind()))
 }
+
+#[cfg(test)]
+mod tests;

@@ -123,6 +123,8 @@ pub enum LinkEvent {
         peer: PeerId,
         /// Which of the two links.
         direction: Direction,
+        /// Whether the other host did not answer at all, so that the path carries nothing.
+        silent: bool,
         /// What happened.
         error: String,
     },

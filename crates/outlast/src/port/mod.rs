@@ -72,6 +72,9 @@ pub const DATA_STRIPE: &[u8] = b"outlast-data-stripe/1";
 /// The same in the clear.
 pub const DATA_PLAIN_STRIPE: &[u8] = b"outlast-data-plain-stripe/1";
 
+/// Nothing: whoever opens it wants to know whether this port can be reached, and hangs up.
+pub const PATH: &[u8] = b"outlast-path/1";
+
 /// Numbers that are tried for one that is free for TCP and UDP both.
 const BIND_ATTEMPTS: usize = 64;
 

@@ -85,7 +85,7 @@ impl Graph {
 }
 
 /// How long to search where the answer is not found at once.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Budget {
     /// About how many arcs may be looked at.
     pub steps: u64,

@@ -6,6 +6,8 @@ use crate::time::Duration;
 /// Settings of one run's coordinator; the table in `docs/protocol/RULES.md` under *Times*.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
+    /// How often the health plane looks at somebody.
+    pub probe_interval: Duration,
     /// How long nothing may come from a peer whose port refused before it is evicted (rule 20b).
     pub probe_timeout: Duration,
     /// How long a peer may take to reconnect and resume while the health plane does not call it alive.
@@ -32,6 +34,7 @@ impl Config {
             Preset::Wan => (ms(500), ms(15_000), ms(60_000), ms(30_000)),
         };
         Self {
+            probe_interval: probe * 2,
             probe_timeout: probe,
             control_grace: grace,
             control_lost_after: lost,

@@ -38,7 +38,7 @@ impl Run {
             (Knock::TrialClosed, ConnectOutcome::Refused) => record.refuses = Some(true),
             (Knock::TrialClosed, ConnectOutcome::Accepted) => record.refuses = Some(false),
             (Knock::Lost, _) if record.lost_since.is_none() => {}
-            (Knock::Lost, ConnectOutcome::Refused) => {
+            (Knock::Lost, outcome) if outcome == ConnectOutcome::Refused || record.replaced => {
                 record.refused_at = Some(now);
                 // A firewall refuses for the living, too. Whoever lives must have the chance to say so before
                 // the refusal counts.
@@ -102,9 +102,13 @@ impl Run {
         ];
         let due = |moment: &Instant| *moment <= now;
         if record.knock_at.as_ref().is_some_and(due) && record.kernel_trusted() {
-            let port = record.info.address;
+            let (port, replaced) = (record.info.address, record.replaced);
             if let Some(record) = self.peers.get_mut(&peer) {
                 record.knock_at = None;
+            }
+            if replaced {
+                // Whoever answers there is the one who registered there since (rule 45).
+                return self.knocked(now, peer, Knock::Lost, ConnectOutcome::Refused);
             }
             self.knock(peer, Knock::Lost, port);
         }
@@ -169,7 +173,7 @@ impl Run {
             Sign::Suspect => true,
             Sign::Alive { .. } | Sign::Stalled => false,
         };
-        let accepted = self.peers.len() - self.newcomers.len();
+        let accepted = self.peers.values().filter(|peer| peer.phase == Phase::Accepted).count();
         let count = self.peers.values().filter(|peer| peer.phase == Phase::Accepted && silent(peer)).count();
         if accepted < 2 || 2 * count <= accepted {
             return None;

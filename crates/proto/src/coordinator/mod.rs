@@ -29,6 +29,7 @@ mod eviction;
 mod groups;
 mod mismatch;
 mod ops;
+mod paths;
 mod peers;
 mod rebuild;
 mod returning;

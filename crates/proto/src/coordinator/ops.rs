@@ -446,6 +446,9 @@ impl Run {
                 if key.scope == Scope::Whole {
                     state.incumbents = state.roster.len();
                 }
+                if !self.evicted.is_empty() {
+                    self.evicted.retain(|peer, _| !members.contains(peer));
+                }
                 if key.scope == Scope::Whole && used_ring {
                     state.forgive_links();
                 }

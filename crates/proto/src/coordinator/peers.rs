@@ -1,9 +1,9 @@
 //! Peers: registration, sessions, goodbyes.
 
-use super::run::{Action, ConnectionId, Note, Run};
+use super::run::{Action, ConnectionId, Note, Run, Timer};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{COUNT_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
+use crate::limits::{COUNT_MAX, FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer,
@@ -62,6 +62,10 @@ pub(super) struct Peer {
     pub(super) session: SessionId,
     pub(super) generation: u32,
     pub(super) age: u64,
+    /// When this session registered. What is known from before is about another session (rule 45).
+    pub(super) registered: Instant,
+    /// Another peer registered later at its address: what the kernel says there is not about this one (rule 45).
+    pub(super) replaced: bool,
     pub(super) connection: Option<ConnectionId>,
     pub(super) vote: Option<TopologyVote>,
     /// Since when it has no connection.
@@ -91,6 +95,8 @@ impl Peer {
             session: registration.session,
             generation: 0,
             age,
+            registered: now,
+            replaced: false,
             connection: None,
             vote: None,
             lost_since: None,
@@ -131,6 +137,13 @@ impl Peer {
             Sign::Dead(_) => "dead",
         }
     }
+}
+
+/// How often a peer was evicted since it last took part in a commit, and when last.
+#[derive(Clone, Copy, Debug, Hash)]
+pub(super) struct Evicted {
+    times: u32,
+    last: Instant,
 }
 
 /// Those who wait to be admitted, and how many of each group wait for how large a group.
@@ -230,12 +243,13 @@ impl Run {
             }
             // Of a member that a rebuild expects only the id is known: it says itself that it is in nothing.
             let expected = known.session == UNKNOWN_SESSION;
-            let same = known.session == registration.session && known.generation < generation;
+            let same = known.session == registration.session && known.generation < generation
+                || registration.session.succeeds(known.session);
             if !expected && !same {
                 let text = format!("{from} is registered already: every process needs a PeerId of its own");
                 return self.turn_away(at, KickReason::Duplicate, &text);
             }
-            // The same session starts again from the beginning: whatever it was in before is over.
+            // The same process starts again from the beginning: whatever it was in before is over.
             self.remove_peers(now, &[(from, LossReason::Left)]);
         }
         if self.peers.len() >= MEMBERS_MAX {
@@ -263,11 +277,21 @@ impl Run {
         peer.generation = generation;
         let wants = registration.min_world.max(1);
         peer.vote = Some(wants);
+        // A port belongs to one process: whoever else says to be there is not.
+        let address = registration.info.address;
+        for other in self.peers.values_mut().filter(|other| other.info.address == address) {
+            other.replaced = true;
+        }
         self.peers.insert(from, peer);
-        self.newcomers.insert(from, registration.group, wants);
         self.attach(from, at);
         self.note(Note::Registered(from));
+        self.act(Action::Renew(registration.info));
         self.tell(from, ToPeer::Registered { term: self.term });
+        match self.backoff(from).filter(|until| *until > now) {
+            // It was evicted lately, perhaps again and again: the others are not disturbed before that (rule 45).
+            Some(until) => self.schedule(until, Timer::Admissible(from)),
+            None => self.make_admissible(from),
+        }
         self.try_kernel(from);
         self.count_topology = true;
     }
@@ -281,6 +305,34 @@ impl Run {
         }
         let bytes: usize = self.peers.values().map(|peer| minicbor::len(&peer.info)).sum();
         bytes + minicbor::len(newcomer) <= ROSTER_BYTES_MAX
+    }
+
+    /// A peer that registered, and is still there, may be admitted from now on.
+    pub(super) fn make_admissible(&mut self, peer: PeerId) {
+        let Some(record) = self.peers.get(&peer).filter(|record| record.phase == Phase::Registered) else {
+            return;
+        };
+        self.newcomers.insert(peer, record.group, record.vote.unwrap_or(1));
+        self.count_topology = true;
+    }
+
+    /// Until when a peer that was evicted is not admissible again (rule 45).
+    fn backoff(&self, peer: PeerId) -> Option<Instant> {
+        let evicted = self.evicted.get(&peer)?;
+        let pause = self.config.probe_interval * (1 << evicted.times.min(16));
+        Some(evicted.last + pause.min(self.config.dead_after))
+    }
+
+    /// Counts an eviction, to know who comes back too eagerly.
+    pub(super) fn note_eviction(&mut self, now: Instant, peer: PeerId) {
+        let times = self.evicted.remove(&peer).map_or(0, |evicted| evicted.times);
+        let oldest = |evicted: &(&PeerId, &Evicted)| evicted.1.last;
+        if self.evicted.len() >= FAILED_MAX
+            && let Some(oldest) = self.evicted.iter().min_by_key(oldest).map(|(peer, _)| *peer)
+        {
+            self.evicted.remove(&oldest);
+        }
+        self.evicted.insert(peer, Evicted { times: times.saturating_add(1), last: now });
     }
 
     /// What a member that resumes says of the run's data links. A newcomer that came before it, to a coordinator
@@ -359,6 +411,11 @@ impl Run {
         for (peer, reason) in gone {
             let Some(record) = self.peers.remove(peer) else { continue };
             self.newcomers.remove(*peer);
+            // Questions about this session are not answered to the next one.
+            self.knocks.retain(|_, (asked, _)| asked != peer);
+            if !matches!(reason, LossReason::Left | LossReason::Kicked | LossReason::Disconnected) {
+                self.note_eviction(now, *peer);
+            }
             if let Some(at) = record.connection {
                 self.connections.remove(&at);
                 self.act(Action::Close(at));

@@ -307,8 +307,7 @@ impl Run {
         let ring = record.ring.iter().filter_map(|rank| roster.get(*rank as usize).copied());
         state.ring = ring.filter(|peer| members.contains(peer)).collect();
         let broken = record.broken_links();
-        state.broken = broken.filter(|(a, b)| members.contains(a) && members.contains(b)).collect();
-        state.broken_told = state.broken.clone();
+        state.paths.recall(broken.filter(|(a, b)| members.contains(a) && members.contains(b)).collect());
         state.unconfirmed = members;
         state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
 
@@ -347,7 +346,7 @@ impl Run {
         }
         if !left.is_empty() {
             let roster = self.groups[&group].roster.clone();
-            self.open_epoch(group, roster, Vec::new(), left);
+            self.open_epoch(now, group, roster, Vec::new(), left);
         }
         self.catch_up(group);
         for (peer, told) in &resumed {
@@ -362,6 +361,7 @@ impl Run {
             }
         }
         self.settle(now, group);
+        self.watch_paths(now, group);
         self.count_topology = true;
         self.world_changed = true;
     }

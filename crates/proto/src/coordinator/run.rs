@@ -2,13 +2,14 @@
 
 use super::Config;
 use super::groups::GroupState;
-use super::peers::{Lobby, Peer, Phase, Sign};
+use super::peers::{Evicted, Lobby, Peer, Phase, Sign};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::text::printable;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{Encryption, KickReason, LossReason, Term, ToCoordinator, ToPeer};
+use crate::wire::membership::MemberInfo;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 
@@ -36,6 +37,9 @@ pub enum Action {
     },
     /// Tell the health plane that this peer is out.
     Evict(PeerId),
+    /// Tell the health plane that this peer has just registered: it lives, and what was held against it or against
+    /// its address is about somebody else (rule 45).
+    Renew(MemberInfo),
     /// Ask the health plane to probe this peer now: there is evidence that its answer could outweigh.
     Look(PeerId),
     /// Tell whoever watches.
@@ -78,6 +82,10 @@ pub(super) enum Timer {
     Lost(PeerId),
     /// The ends of a broken link had their time.
     LinkSettle(Group),
+    /// Broken links are to be dialled again, or nobody knows a ring for too long.
+    Paths(Group),
+    /// A peer that was evicted lately may be admitted again.
+    Admissible(PeerId),
     /// Members of a run that we do not know had their time to come back.
     Fresh,
     /// Groups of a run that was rebuilt had theirs.
@@ -97,6 +105,8 @@ pub struct Run {
     /// Those of the peers who wait to be admitted.
     pub(super) newcomers: Lobby,
     pub(super) connections: BTreeMap<ConnectionId, PeerId>,
+    /// Who was evicted and has not taken part in a commit since.
+    pub(super) evicted: BTreeMap<PeerId, Evicted>,
     pub(super) groups: BTreeMap<Group, GroupState>,
     /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
     pub(super) epoch_floor: GroupEpoch,
@@ -150,6 +160,7 @@ impl Run {
             peers: BTreeMap::new(),
             newcomers: Lobby::default(),
             connections: BTreeMap::new(),
+            evicted: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
             born: None,
@@ -222,6 +233,9 @@ impl Run {
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
                 self.link_broken(now, from, group, epoch, (a, b), dialling, &printable(&error));
             }
+            ToCoordinator::Redialled { group, to, error } => {
+                self.redialled(now, from, group, to, error.is_none());
+            }
             ToCoordinator::Initiate { key, fingerprint, timeout_ms } => {
                 self.initiate(now, from, key, fingerprint, timeout_ms);
             }
@@ -244,7 +258,16 @@ impl Run {
 
     /// The health plane says how a peer is.
     pub fn handle_health(&mut self, now: Instant, peer: PeerId, sign: Sign) {
-        self.note_sign(now, peer, sign);
+        self.handle_health_since(now, peer, sign, now);
+    }
+
+    /// The same, with the moment since when it is so. What began before a peer's session is about an earlier one, and
+    /// is not held against this one (rule 45).
+    pub fn handle_health_since(&mut self, now: Instant, peer: PeerId, sign: Sign, since: Instant) {
+        let earlier = |record: &Peer| since < record.registered;
+        if matches!(sign, Sign::Alive { .. }) || !self.peers.get(&peer).is_some_and(earlier) {
+            self.note_sign(now, peer, sign);
+        }
         self.finish(now);
     }
 
@@ -266,9 +289,11 @@ impl Run {
                 Timer::Lost(peer) => self.review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
                 Timer::World => self.world_changed = true,
+                Timer::Paths(group) => self.review_paths(now, group),
+                Timer::Admissible(peer) => self.make_admissible(peer),
                 Timer::Fresh => {
                     self.fresh_after = None;
-                    self.try_topology();
+                    self.try_topology(now);
                 }
             }
         }
@@ -283,7 +308,7 @@ impl Run {
                 self.remove_peers(now, &doomed);
                 self.count_topology = true;
             } else if std::mem::take(&mut self.count_topology) {
-                self.try_topology();
+                self.try_topology(now);
             } else if std::mem::take(&mut self.world_changed) {
                 self.tell_world(now);
             } else {
@@ -335,7 +360,13 @@ impl Run {
     pub fn footprint(&self) -> usize {
         let groups: usize = self.groups.values().map(GroupState::footprint).sum();
         let held: usize = self.peers.values().map(|peer| peer.held.len()).sum();
-        self.peers.len() + self.connections.len() + self.knocks.len() + self.timers.len() + groups + held
+        self.peers.len()
+            + self.evicted.len()
+            + self.connections.len()
+            + self.knocks.len()
+            + self.timers.len()
+            + groups
+            + held
     }
 
     /// Whether that peer is registered or a member.

@@ -213,6 +213,11 @@ impl Run {
                     not_complete,
                 });
             }
+            if state.paths.is_stuck() {
+                waiting.push(format!(
+                    "group {group}: no ring avoids its broken links; they are being dialled again"
+                ));
+            }
             if state.rebuild.is_some() {
                 let missing = some(state.away.iter(), name);
                 waiting
@@ -223,7 +228,13 @@ impl Run {
                 epoch: state.epoch,
                 world_size: state.roster.len(),
                 ring: some(state.ring.iter(), name),
-                broken_links: state.broken.iter().take(NAMED_MAX).map(|(a, b)| (name(a), name(b))).collect(),
+                broken_links: state
+                    .paths
+                    .broken
+                    .iter()
+                    .take(NAMED_MAX)
+                    .map(|(a, b)| (name(a), name(b)))
+                    .collect(),
                 rebuilding: state.rebuild.is_some(),
                 collectives,
             });

@@ -75,7 +75,7 @@ impl Run {
     }
 
     /// Takes the next step of admission if everybody agrees.
-    pub(super) fn try_topology(&mut self) {
+    pub(super) fn try_topology(&mut self, now: Instant) {
         let agrees = |group: &GroupState| {
             group.open_ops == 0 && group.rebuild.is_none() && group.voters.len() == group.roster.len()
         };
@@ -91,7 +91,7 @@ impl Run {
         }
         let admissible = self.admissible();
         if !admissible.is_empty() {
-            return self.admit(admissible);
+            return self.admit(now, admissible);
         }
         if self.groups.values().all(|group| group.unconfirmed.is_empty()) {
             self.finish_votes(|_| true);
@@ -161,7 +161,7 @@ impl Run {
         sentences
     }
 
-    fn admit(&mut self, by_group: BTreeMap<Group, Vec<PeerId>>) {
+    fn admit(&mut self, now: Instant, by_group: BTreeMap<Group, Vec<PeerId>>) {
         self.run_epoch += 1;
         for (group, joined) in by_group {
             for id in &joined {
@@ -173,7 +173,7 @@ impl Run {
             }
             let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);
-            self.open_epoch(group, roster, joined.clone(), Vec::new());
+            self.open_epoch(now, group, roster, joined.clone(), Vec::new());
             if let Some(state) = self.groups.get_mut(&group) {
                 state.voters.extend(joined);
             }

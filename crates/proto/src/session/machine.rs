@@ -14,6 +14,7 @@ use crate::wire::control::{
     ToPeer,
 };
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the driver is asked to do.
@@ -28,6 +29,9 @@ pub enum Action {
     Send(ToCoordinator),
     /// Build the links of this epoch; answer with `handle_links_up` or `handle_link_broken`.
     OpenEpoch(EpochRecord),
+    /// Find out whether that peer's port can be reached: dial it, prove that it is that peer, hang up. Answer with
+    /// `handle_redialled`.
+    Redial(PeerId, SocketAddr),
     /// Tell the thread of a call.
     Call(CallId, Command),
 }
@@ -143,6 +147,11 @@ impl Session {
         // The promise to obey no lower term (rule 17) was the old session's, which is over. A process that was just
         // started knows of none either; and a run that began afresh would be closed to this one for ever.
         self.term = 0;
+        if self.generation > 0 {
+            // What was said of the session that is over must not touch this one (rule 45).
+            self.registration.session = self.registration.session.next();
+            self.generation = 0;
+        }
         self.registration.min_world = min_world.max(1);
         self.topology = Some(TopologyCall::new(id, min_world, deadline, true, None));
         self.redial = self.config.redial.0;
@@ -346,6 +355,11 @@ impl Session {
                 self.denied(&key, CallError::TooManyTags { peer, tags, listed });
             }
             ToPeer::World { global_world_size, .. } => self.global_world_size = global_world_size,
+            ToPeer::Redial { group, to, address } => {
+                if group == self.registration.group && to != self.registration.info.id {
+                    self.actions.push_back(Action::Redial(to, address));
+                }
+            }
             ToPeer::Status(_) => {}
         }
     }
@@ -392,6 +406,15 @@ impl Session {
             } else if self.unreported.len() < NAMED_MAX {
                 self.unreported.push(report);
             }
+        }
+    }
+
+    /// A dial that was asked for with [`Action::Redial`] ended. An answer that cannot be given is not waited for.
+    pub fn handle_redialled(&mut self, to: PeerId, error: Option<String>) {
+        if self.is_up() && self.out.is_none() {
+            let group = self.registration.group;
+            let error = error.map(|error| error.chars().take(200).collect());
+            self.send(ToCoordinator::Redialled { group, to, error });
         }
     }
 

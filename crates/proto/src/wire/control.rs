@@ -14,14 +14,39 @@ use crate::limits::{
 };
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
+use std::net::SocketAddr;
 
 /// Number of one coordinator's reign.
 pub type Term = u64;
 
-/// A peer's proof that it is the one that registered: 128 random bits of its own choosing.
+/// A peer's proof that it is the one that registered: 96 random bits of its process's own choosing, and the number of
+/// the `connect` (rule 45). So whoever connects again is known to be the same process in a later session.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug, Encode, Decode, CborLen)]
 #[cbor(transparent)]
 pub struct SessionId(#[cbor(with = "minicbor::bytes")] pub [u8; 16]);
+
+impl SessionId {
+    fn parts(self) -> ([u8; 12], u32) {
+        let [token @ .., a, b, c, d] = self.0;
+        (token, u32::from_be_bytes([a, b, c, d]))
+    }
+
+    /// The next session of the same process.
+    #[must_use]
+    pub fn next(self) -> Self {
+        let (token, number) = self.parts();
+        let mut next = self;
+        next.0[..12].copy_from_slice(&token);
+        next.0[12..].copy_from_slice(&number.wrapping_add(1).to_be_bytes());
+        next
+    }
+
+    /// Whether this is a later session of the process that `earlier` was a session of. Numbers may wrap.
+    pub fn succeeds(self, earlier: Self) -> bool {
+        let ((token, number), (before, last)) = (self.parts(), earlier.parts());
+        token == before && (1..1 << 31).contains(&number.wrapping_sub(last))
+    }
+}
 
 /// From a peer to the coordinator.
 #[expect(clippy::large_enum_variant, reason = "messages are handled one at a time and never kept in numbers")]
@@ -69,7 +94,8 @@ pub enum ToCoordinator {
         /// The end that receives.
         #[n(3)]
         to: PeerId,
-        /// Whether it could not even be made.
+        /// Whether it could not even be made, or the other host has acknowledged nothing for long: it counts as broken
+        /// at once (rule 44).
         #[n(4)]
         dialling: bool,
         /// What the system said.
@@ -133,6 +159,19 @@ pub enum ToCoordinator {
         /// The term.
         #[n(0)]
         term: Term,
+    },
+    /// How a dial ended that the coordinator had asked for with `Redial`.
+    #[n(13)]
+    Redialled {
+        /// The group.
+        #[n(0)]
+        group: Group,
+        /// Who was dialled.
+        #[n(1)]
+        to: PeerId,
+        /// What the system said, if it did not go well.
+        #[n(2)]
+        error: Option<String>,
     },
 }
 
@@ -436,6 +475,19 @@ pub enum ToPeer {
         #[n(1)]
         global_world_size: u32,
     },
+    /// A link of the peer's counts as broken: does it carry again? Dial, say `Redialled`, change nothing (rule 16).
+    #[n(12)]
+    Redial {
+        /// The group.
+        #[n(0)]
+        group: Group,
+        /// Whom to dial.
+        #[n(1)]
+        to: PeerId,
+        /// Where it is.
+        #[n(2)]
+        address: SocketAddr,
+    },
 }
 
 /// Commit or abort.
@@ -710,7 +762,9 @@ impl Message for ToCoordinator {
                     })
                 })
             }
-            Self::LinkBroken { error, .. } => text("error", error),
+            Self::LinkBroken { error, .. } | Self::Redialled { error: Some(error), .. } => {
+                text("error", error)
+            }
             Self::Initiate { key, fingerprint, .. } => {
                 key.scope.check()?;
                 fingerprint.check()
@@ -727,6 +781,7 @@ impl Message for ToCoordinator {
             | Self::TopologyExpired { .. }
             | Self::Promise { .. }
             | Self::Connected { .. }
+            | Self::Redialled { error: None, .. }
             | Self::Leave
             | Self::AskStatus => Ok(()),
         }

@@ -211,4 +211,23 @@ impl World {
         }
         self.drain_peer(process);
     }
+
+    /// The coordinator asks whether a link that counts as broken carries again.
+    pub(super) fn redial(&mut self, process: usize, to: PeerId) {
+        let me = self.processes[process].id;
+        let stopped = self.by_id.get(&to).is_some_and(|at| self.processes[*at].stopped.is_some());
+        let (delay, well) = match self.link_trouble(me, to) {
+            None if !stopped => (self.some(Duration::from_millis(20)), true),
+            Some(true) => (self.some(Duration::from_millis(20)), false),
+            // Nobody answers; that takes its time to notice.
+            None | Some(false) => (Duration::from_secs(1), false),
+        };
+        self.after(delay, Event::Redialled(process, to, well));
+    }
+
+    pub(super) fn redialled(&mut self, process: usize, to: PeerId, well: bool) {
+        let error = (!well).then(|| "cannot dial in the simulation".to_owned());
+        self.processes[process].session.handle_redialled(to, error);
+        self.drain_peer(process);
+    }
 }

@@ -209,18 +209,18 @@ impl World {
             .into_iter()
             .chain(member.machine.failed())
             .filter_map(|member| {
-                let sign = match member.health {
-                    Health::Alive => Sign::Alive { acked: member.acked },
-                    Health::Stalled { .. } => Sign::Stalled,
-                    Health::Suspect { .. } => Sign::Suspect,
-                    Health::Dead { reason, .. } => Sign::Dead(reason),
+                let (sign, since) = match member.health {
+                    Health::Alive => (Sign::Alive { acked: member.acked }, now),
+                    Health::Stalled { since } => (Sign::Stalled, since),
+                    Health::Suspect { since, .. } => (Sign::Suspect, since),
+                    Health::Dead { since, reason } => (Sign::Dead(reason), since),
                     Health::Left { .. } => return None,
                 };
-                Some((member.info.id, sign))
+                Some((member.info.id, sign, since))
             })
             .collect();
-        for (peer, sign) in signs {
-            self.coordinators[index].run.handle_health(now, peer, sign);
+        for (peer, sign, since) in signs {
+            self.coordinators[index].run.handle_health_since(now, peer, sign, since);
         }
     }
 }

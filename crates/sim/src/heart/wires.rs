@@ -288,6 +288,7 @@ impl World {
                     let peer = self.processes[process].id;
                     self.fact(Fact::Opened { process, peer, record });
                 }
+                Action::Redial(to, _) => self.redial(process, to),
                 Action::Call(call, command) => self.command(process, call, command),
             }
         }

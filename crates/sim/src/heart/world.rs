@@ -120,6 +120,7 @@ pub(super) enum Event {
     MemberTimer(Node),
     Asked(Node, ConnectToken, ConnectOutcome),
     LinksBuilt(usize, u64),
+    Redialled(usize, PeerId, bool),
     Moved(TransferId),
     Performed(usize, CallId, u64, PerformResult),
     Program(usize),
@@ -138,6 +139,7 @@ impl Event {
             Self::Dialled(process, ..)
             | Self::PeerTimer(process)
             | Self::LinksBuilt(process, _)
+            | Self::Redialled(process, ..)
             | Self::Performed(process, ..)
             | Self::Cancel(process, _)
             | Self::Program(process) => Some(*process),
@@ -328,6 +330,7 @@ impl World {
             Event::MemberTimer(node) => self.member_timer(node),
             Event::Asked(node, token, outcome) => self.asked(node, token, outcome),
             Event::LinksBuilt(process, epoch) => self.links_built(process, epoch),
+            Event::Redialled(process, to, well) => self.redialled(process, to, well),
             Event::Moved(transfer) => self.moved(&transfer),
             Event::Performed(process, call, serial, result) => self.performed(process, call, serial, result),
             Event::Program(process) => self.go_on(process),
@@ -374,6 +377,10 @@ impl World {
                 Action::Look(peer) => {
                     let node = Node::Coordinator(index);
                     self.tell_member(node, |machine, now| machine.handle_evidence(now, peer));
+                }
+                Action::Renew(info) => {
+                    let node = Node::Coordinator(index);
+                    self.tell_member(node, |machine, now| machine.handle_registration(now, info));
                 }
                 Action::Note(note) => {
                     self.line(|| format!("coordinator {index}: {note:?}"));

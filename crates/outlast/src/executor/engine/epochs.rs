@@ -3,7 +3,7 @@
 use super::super::conn::Broken;
 use super::super::operation::{End, Operation};
 use super::super::{Direction, Stopped};
-use super::links::link_event;
+use super::links::link_up;
 use super::{Engine, OpenEpoch, Output};
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
@@ -39,13 +39,13 @@ impl Engine {
         self.drop_strangers(gone.collect());
         if let Some(peer) = successor {
             if self.outgoing.contains_key(&peer) {
-                self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::Towards, None)));
+                self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::Towards)));
             } else {
                 self.dial(peer);
             }
         }
         if let Some(peer) = predecessor.filter(|peer| self.incoming.contains_key(peer)) {
-            self.outputs.push(Output::Event(link_event(group, epoch, peer, Direction::From, None)));
+            self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::From)));
         }
     }
 

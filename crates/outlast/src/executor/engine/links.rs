@@ -24,7 +24,7 @@ impl Engine {
             self.lost(old, &Broken::Misbehaved("replaced by a newer connection".to_owned()));
         }
         self.linked(peer, role);
-        self.report(peer, role, None);
+        self.report(peer, role, None, false);
         id
     }
 
@@ -67,8 +67,9 @@ impl Engine {
                 }
             }
             Err(error) => {
+                let silent = error.kind() == io::ErrorKind::TimedOut;
                 let error = format!("cannot connect: {error}");
-                self.report(peer, Role::Outgoing, Some(&error));
+                self.report(peer, Role::Outgoing, Some(&error), silent);
                 self.unreachable(peer, &error);
             }
         }
@@ -99,7 +100,7 @@ impl Engine {
         let replaced = links.get(&peer) != Some(&id);
         if !replaced {
             links.remove(&peer);
-            self.report(peer, role, Some(&error));
+            self.report(peer, role, Some(&error), broken.is_silence());
         }
         let towards = role == Role::Outgoing;
         let uses = |op: &Operation| {
@@ -164,7 +165,7 @@ impl Engine {
 
     /// Tells the listener about a link of every epoch whose ring it belongs to. That a link beside the ring broke
     /// is told by the end that sends: it may have sent all that it had to, and nobody else may know.
-    pub(super) fn report(&mut self, peer: PeerId, role: Role, error: Option<&str>) {
+    pub(super) fn report(&mut self, peer: PeerId, role: Role, error: Option<&str>, silent: bool) {
         for (group, open) in &self.epochs {
             let (neighbour, direction) = match role {
                 Role::Outgoing => (open.successor, Direction::Towards),
@@ -172,7 +173,18 @@ impl Engine {
             };
             let beside = role == Role::Outgoing && error.is_some() && open.addresses.contains_key(&peer);
             if neighbour == Some(peer) || beside {
-                self.outputs.push(Output::Event(link_event(*group, open.epoch, peer, direction, error)));
+                let event = match error {
+                    None => link_up(*group, open.epoch, peer, direction),
+                    Some(error) => LinkEvent::Down {
+                        group: *group,
+                        epoch: open.epoch,
+                        peer,
+                        direction,
+                        silent,
+                        error: error.to_owned(),
+                    },
+                };
+                self.outputs.push(Output::Event(event));
             }
         }
     }
@@ -187,15 +199,6 @@ impl Engine {
     }
 }
 
-pub(super) fn link_event(
-    group: Group,
-    epoch: GroupEpoch,
-    peer: PeerId,
-    direction: Direction,
-    error: Option<&str>,
-) -> LinkEvent {
-    match error {
-        None => LinkEvent::Up { group, epoch, peer, direction },
-        Some(error) => LinkEvent::Down { group, epoch, peer, direction, error: error.to_owned() },
-    }
+pub(super) fn link_up(group: Group, epoch: GroupEpoch, peer: PeerId, direction: Direction) -> LinkEvent {
+    LinkEvent::Up { group, epoch, peer, direction }
 }

@@ -1,7 +1,7 @@
 //! A coordinator on the bench: scripted peers, a clock that the test turns, and every action sorted by whom it
 //! concerns.
 
-pub(super) use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
+pub(super) use crate::collective::{DataType, Fingerprint, Group, OpKey, OpKind, Scope};
 pub(super) use crate::coordinator::{Action, Config, ConnectionId, Note, Run, Sign};
 pub(super) use crate::id::PeerId;
 pub(super) use crate::membership::{ConnectOutcome, ConnectToken, Preset};
@@ -20,6 +20,8 @@ pub(super) struct Bench {
     pub(super) closed: Vec<ConnectionId>,
     pub(super) notes: Vec<Note>,
     pub(super) knocks: Vec<(ConnectToken, std::net::SocketAddr)>,
+    /// Dials of broken links that were asked for and are not answered yet.
+    redials: Vec<(ConnectionId, Group, PeerId)>,
     /// Whom the health plane was asked to probe.
     pub(super) looks: Vec<PeerId>,
 }
@@ -83,6 +85,7 @@ impl Bench {
             closed: Vec::new(),
             notes: Vec::new(),
             knocks: Vec::new(),
+            redials: Vec::new(),
             looks: Vec::new(),
         }
     }
@@ -101,6 +104,7 @@ impl Bench {
     pub(super) fn drain(&mut self) {
         while let Some(action) = self.run.poll_action() {
             match action {
+                Action::Send(at, ToPeer::Redial { group, to, .. }) => self.redials.push((at, group, to)),
                 Action::Send(at, message) => self.inbox.entry(at).or_default().push(message),
                 Action::SendAll(all, message) => {
                     for at in all {
@@ -112,7 +116,7 @@ impl Bench {
                     self.run.handle_closed(self.now, at);
                 }
                 Action::Connect { token, to, .. } => self.knocks.push((token, to)),
-                Action::Evict(_) => {}
+                Action::Evict(_) | Action::Renew(_) => {}
                 Action::Look(peer) => self.looks.push(peer),
                 Action::Note(note) => self.notes.push(note),
             }
@@ -186,6 +190,25 @@ impl Bench {
             self.run.handle_connect(self.now, token, outcome);
         }
         self.drain();
+    }
+
+    /// Answers every dial of a broken link that peers were asked for; says which those were.
+    pub(super) fn answer_redials(
+        &mut self,
+        well: impl Fn((PeerId, PeerId)) -> bool,
+    ) -> Vec<(PeerId, PeerId)> {
+        let asked: Vec<_> = std::mem::take(&mut self.redials)
+            .into_iter()
+            .filter_map(|(at, group, to)| {
+                let number = self.at.iter().find(|(_, own)| **own == at)?.0;
+                Some((*number, group, to))
+            })
+            .collect();
+        for (number, group, to) in &asked {
+            let error = (!well((id(*number), *to))).then(|| "silent".to_owned());
+            self.say(*number, ToCoordinator::Redialled { group: *group, to: *to, error });
+        }
+        asked.into_iter().map(|(number, _, to)| (id(number), to)).collect()
     }
 
     /// Lets that much time pass.

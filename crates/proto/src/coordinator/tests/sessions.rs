@@ -165,3 +165,112 @@ fn whoever_comes_first_says_whether_links_are_encrypted_and_a_run_that_comes_bac
     assert_eq!(bench.kicked(3).unwrap().0, KickReason::Encryption);
     assert_eq!(bench.kicked(2), None);
 }
+
+/// The registration of a later session of the same process.
+fn again(number: u8, sessions: u8) -> Registration {
+    let mut registration = registration(number, 0, 1);
+    for _ in 0..sessions {
+        registration.session = registration.session.next();
+    }
+    registration
+}
+
+fn register_again(bench: &mut Bench, number: u8, sessions: u8) {
+    let at = bench.connection();
+    bench.at.insert(number, at);
+    let now = bench.now;
+    bench.run.handle_message(now, at, id(number), ToCoordinator::Register(again(number, sessions), 1, 0));
+    bench.drain();
+}
+
+#[test]
+fn what_health_says_of_an_earlier_session_does_not_touch_the_next() {
+    let mut bench = Bench::of(&[1, 2]);
+    let declared = bench.now;
+    bench.health(2, Sign::Dead(DeathReason::Silent));
+    bench.wait(ms(5_000)); // Half of two are silent at once: it waits (rule 21).
+    bench.health(2, Sign::Dead(DeathReason::Silent));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Dead(DeathReason::Silent))]);
+    // It is back. The health plane has not noticed yet, and repeats what it said.
+    bench.wait(ms(1_000));
+    bench.clear();
+    register_again(&mut bench, 2, 1);
+    for sign in [Sign::Dead(DeathReason::Silent), Sign::Suspect, Sign::Stalled] {
+        let now = bench.now;
+        bench.run.handle_health_since(now, id(2), sign, declared);
+        bench.drain();
+    }
+    bench.wait(ms(1_000));
+    assert_eq!((bench.lost(), bench.kicked(2)), (vec![], None), "that was another session (rule 45)");
+    // What is declared now is about this one.
+    let now = bench.now;
+    bench.run.handle_health_since(now, id(2), Sign::Dead(DeathReason::Exited), now);
+    bench.drain();
+    assert_eq!(bench.lost(), [(id(2), LossReason::Dead(DeathReason::Exited))]);
+}
+
+#[test]
+fn a_later_session_of_the_same_process_takes_the_place_of_the_one_before() {
+    let mut bench = Bench::of(&[1, 2]);
+    register_again(&mut bench, 2, 1);
+    assert_eq!(bench.kicked(2), None);
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1)], "what it was in before is over");
+    // An earlier one does not come back, neither anew nor by resuming.
+    let (late, later) = (bench.connection(), bench.connection());
+    let now = bench.now;
+    bench.run.handle_message(now, late, id(2), ToCoordinator::Register(registration(2, 0, 1), 9, 0));
+    let old = Resume { generation: 9, ..resume(2, record(1, &[1, 2])) };
+    bench.run.handle_message(now, later, id(2), ToCoordinator::Resume(old));
+    bench.drain();
+    assert!(bench.closed.contains(&late) && bench.closed.contains(&later));
+    assert_eq!(bench.kicked(2), None);
+}
+
+#[test]
+fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let mut pauses = Vec::new();
+    for session in 1..=8 {
+        bench.health(2, Sign::Dead(DeathReason::Exited));
+        let state = &bench.run.groups[&0];
+        let (epoch, round) = (state.epoch, state.rounds.ended + 1);
+        bench.confirm(&[1, 3], epoch);
+        bench.all_say(&[1, 3], &ToCoordinator::VoteTopology { min_world: 3, round });
+        bench.clear();
+        let since = bench.now;
+        register_again(&mut bench, 2, session);
+        let admitted = |notes: &[Note]| notes.contains(&Note::Accepted(id(2)));
+        while !admitted(&bench.notes) {
+            bench.wait(ms(50));
+            assert!(bench.now.since(since) < ms(6_000), "{pauses:?}");
+        }
+        pauses.push(bench.now.since(since).as_millis());
+        let epoch = bench.run.groups[&0].epoch;
+        bench.confirm(&[1, 2, 3], epoch);
+    }
+    assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000]);
+    // A commit in which it takes part makes it like anybody else.
+    let epoch = bench.run.groups[&0].epoch;
+    bench.all_say(&[1, 2, 3], &initiate(key(epoch, 0, 0)));
+    bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(epoch, 0, 0) });
+    assert!(bench.run.evicted.is_empty());
+}
+
+#[test]
+fn a_new_process_at_a_dead_peers_address_does_not_vouch_for_it() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    // Its kernel's word counts, and the health plane, which hears the kernel of the newcomer, calls it stalled.
+    bench.run.peers.values_mut().for_each(|peer| (peer.accepts, peer.refuses) = (Some(true), Some(true)));
+    let mut newcomer = registration(4, 0, 1);
+    newcomer.info.address = info(2).address;
+    let (at, now) = (bench.connection(), bench.now);
+    bench.at.insert(4, at);
+    bench.run.handle_message(now, at, id(4), ToCoordinator::Register(newcomer, 1, 0));
+    bench.drain();
+    bench.knocks.clear();
+    bench.close(2);
+    bench.health(2, Sign::Stalled);
+    bench.answer_knocks(ConnectOutcome::Accepted);
+    bench.wait(ms(50));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Killed)], "who answers there is the newcomer (rule 45)");
+}

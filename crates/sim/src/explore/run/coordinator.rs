@@ -59,7 +59,7 @@ impl RunModel {
                         state.run.change(|run| run.handle_closed(now, at));
                     }
                     Action::Note(note) => checkers::note(state, &note)?,
-                    Action::Connect { .. } | Action::Evict(_) | Action::Look(_) => {}
+                    Action::Connect { .. } | Action::Evict(_) | Action::Look(_) | Action::Renew(_) => {}
                 }
             }
         }

@@ -106,6 +106,8 @@ impl RunModel {
             Action::OpenEpoch(record) => {
                 process.session.change(|session| session.handle_links_up(record.epoch));
             }
+            // No link breaks here, so none is dialled again.
+            Action::Redial(..) => {}
             Action::Call(call, command) => return self.command(state, number, call, command),
         }
         Ok(())

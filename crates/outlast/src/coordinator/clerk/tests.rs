@@ -1,0 +1,87 @@
+use super::*;
+use crate::port::{Port, Routes, Serving};
+use crate::security::{RunKeys, TlsIdentity, fresh_peer_id};
+use outlast_proto::wire::control::{Encryption, Registration, SessionId};
+use outlast_proto::wire::membership::MemberInfo;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use tokio::runtime::Handle;
+use tokio::sync::Semaphore;
+
+fn clerk(fresh_after: Option<Instant>) -> (Clerk, Serving, mpsc::Sender<Inbox>, mpsc::Receiver<Inbox>) {
+    let (inbox, letters) = mpsc::channel(4 * LETTERS_MAX);
+    let secret = RunSecret::generate();
+    let keys = RunKeys::derive(&secret, &"flooded".parse().unwrap());
+    let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let identity = TlsIdentity::derived(&keys, fresh_peer_id());
+    let serving = port.serve(&Handle::current(), identity, Routes::new()).unwrap();
+    let health = HealthSettings { preset: Preset::Local, stall_budget: None };
+    let config = Config::preset(Preset::Local);
+    let address = port.address();
+    let (inbox_of_clerk, watch) = (inbox.downgrade(), serving.watch());
+    let clerk = Clerk::new(config, health, secret, address, fresh_after, inbox_of_clerk, watch);
+    (clerk, serving, inbox, letters)
+}
+
+/// A timer of the machine must fire although somebody keeps the inbox full.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
+    let (clerk, _serving, inbox, letters) = clerk(Some(clock::now() + Duration::from_millis(200)));
+    let run: RunId = "flooded".parse().unwrap();
+    let (queue, mut told) = mpsc::channel(64);
+    let (id, peer) = (ConnectionId(1), PeerId::from_bytes([1; 16]));
+    inbox.send(Inbox::Opened { run: run.clone(), id, peer, queue }).await.unwrap();
+    let info = MemberInfo {
+        id: peer,
+        address: ([127, 0, 0, 1], 9).into(),
+        closed_port: 0,
+        name: "newcomer".to_owned(),
+        meta: Vec::new(),
+    };
+    let registration = Registration {
+        info,
+        group: 0,
+        session: SessionId([1; 16]),
+        min_world: 1,
+        encryption: Encryption::On,
+    };
+    let message = Box::new(ToCoordinator::Register(registration, 1, 0));
+    let share = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
+    inbox.send(Inbox::Message { run: run.clone(), id, peer, message, share }).await.unwrap();
+    // Letters that mean nothing, as fast as they are taken.
+    let over = Arc::new(AtomicBool::new(false));
+    let (flood, flooding, name) = (inbox.clone(), Arc::clone(&over), run.clone());
+    let flooder = std::thread::spawn(move || {
+        while !flooding.load(Ordering::Relaxed) {
+            let letter = Inbox::Connected {
+                run: name.clone(),
+                token: ConnectToken(u64::MAX),
+                outcome: ConnectOutcome::NotAsked,
+            };
+            if flood.blocking_send(letter).is_err() {
+                return;
+            }
+        }
+    });
+    while inbox.capacity() > 2 * LETTERS_MAX {
+        tokio::task::yield_now().await;
+    }
+    let (stop, stopped) = oneshot::channel();
+    let working = tokio::spawn(clerk.run(letters, stopped));
+    // It is admitted when the timer fires that waits for old members of the run.
+    let admitted = tokio::time::timeout(Duration::from_secs(20), async {
+        while let Some(message) = told.recv().await {
+            if matches!(message, ToPeer::Epoch(_)) {
+                return true;
+            }
+        }
+        false
+    })
+    .await;
+    assert_eq!(admitted, Ok(true), "the flood kept the timer from firing");
+    over.store(true, Ordering::Relaxed);
+    drop(stop);
+    drop(inbox);
+    working.await.unwrap();
+    flooder.join().unwrap();
+}

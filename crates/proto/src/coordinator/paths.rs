@@ -1,0 +1,478 @@
+//! Paths: which links count as broken, how they heal, and who must leave when no ring avoids them.
+//!
+//! # The problem
+//!
+//! A link that breaks says little: its other end may be dead, stopped or busy, the path may be cut for a second or
+//! for good. To take it for usable costs every collective that is tried over it; to take it for broken may leave no
+//! ring, and that costs somebody its place.
+//!
+//! # The intuition
+//!
+//! Two questions with two answers (rule 44). *Is a path usable?* is answered quickly and is cheap to take back: a
+//! link that was blamed twice, could not be dialled, or on which the other host is silent counts as broken, whatever
+//! health says, and the next ring avoids it. Its sending end dials it again in the background, with growing pauses;
+//! it is forgiven when it carries. *Must somebody leave?* is answered slowly: only when it is proved that no ring
+//! avoids what is broken, and has been for `dead_after`, counted anew after every change of the roster, at which all
+//! broken links are dialled, and after every link that healed. While a process is stopped or away nobody else leaves
+//! on its account: it takes no dials, which says nothing about paths, and its health decides (rule 20).
+//!
+//! ```text
+//!            blamed twice, silent, undialled             no ring avoids it          dead_after, proved
+//!  usable ------------------------------------> broken -------------------> stuck ------------------> one leaves
+//!     ^                                           |  ^                        |
+//!     +------ a dial carries ---------------------+  +---- a ring is found ---+
+//! ```
+//!
+//! # The invariant
+//!
+//! The members of one epoch plan by one list: what its record tells. While the group is stuck its collectives wait
+//! within their deadlines; no attempt is made over a ring that is known to be broken.
+//!
+//! # What it does not do
+//!
+//! It does not search for rings ([`around`]) and dials nobody: members do, when they are asked.
+
+use super::peers::{Peer, Sign};
+use super::run::{Run, Timer};
+use crate::collective::around::{self, Plan};
+use crate::collective::circuit::Budget;
+use crate::collective::{Group, GroupEpoch, Scope};
+use crate::id::PeerId;
+use crate::limits::NAMED_MAX;
+use crate::time::{Duration, Instant};
+use crate::wire::control::{AbortReason, LossReason, ToPeer};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A link that was blamed this often for an abort counts as broken.
+const BLAMES_MAX: u32 = 2;
+/// Links that one peer dials at the same time.
+const REDIALS_MAX: usize = 8;
+/// The longest pause between two dials, in units of `dead_after`, for a link that heals and breaks in turn.
+const PAUSE_MAX: u32 = 64;
+
+type Link = (PeerId, PeerId);
+
+/// Links that were reported broken a moment ago, and what the system said of each.
+#[derive(Clone, Debug, Hash)]
+struct Settling {
+    until: Instant,
+    links: BTreeMap<Link, String>,
+}
+
+/// What is done to mend one link.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Redial {
+    /// When it is dialled again, or given up as unanswered.
+    due: Instant,
+    pause: Duration,
+    /// Whether its sending end was asked and has not answered yet.
+    asked: bool,
+}
+
+/// No ring is known that avoids what is broken.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Stuck {
+    since: Instant,
+    /// For the next search.
+    budget: Budget,
+}
+
+/// The links of one group.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Paths {
+    pub(super) broken: BTreeSet<Link>,
+    /// Those that this epoch's record tells: all its members plan by the same list.
+    pub(super) told: BTreeSet<Link>,
+    blames: BTreeMap<Link, u32>,
+    settling: Option<Settling>,
+    redials: BTreeMap<Link, Redial>,
+    /// How long the last pause was for links that answered a dial and have carried no collective since.
+    grudges: BTreeMap<Link, Duration>,
+    stuck: Option<Stuck>,
+    /// Since when links are told to be broken that are not.
+    healed: Option<Instant>,
+}
+
+impl Paths {
+    pub(super) fn footprint(&self) -> usize {
+        let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
+        let known = self.broken.len() + self.told.len() + self.blames.len();
+        known + settling + self.redials.len() + self.grudges.len()
+    }
+
+    pub(super) fn is_settling(&self) -> bool {
+        self.settling.is_some()
+    }
+
+    pub(super) fn is_stuck(&self) -> bool {
+        self.stuck.is_some()
+    }
+
+    /// Peers went.
+    pub(super) fn forget(&mut self, gone: &BTreeSet<PeerId>) {
+        let stays = |(a, b): &Link| !gone.contains(a) && !gone.contains(b);
+        self.broken.retain(stays);
+        self.blames.retain(|link, _| stays(link));
+        self.redials.retain(|link, _| stays(link));
+        self.grudges.retain(|link, _| stays(link));
+    }
+
+    /// A coordinator that was restarted learns what counted as broken.
+    pub(super) fn recall(&mut self, broken: BTreeSet<Link>) {
+        self.told.clone_from(&broken);
+        self.broken = broken;
+    }
+
+    /// All links of the ring carried a collective to its end: what they were blamed for is forgiven. What goes
+    /// straight between members uses other links, too, and of those nothing was shown.
+    pub(super) fn forgive(&mut self, ring: &[PeerId]) {
+        if self.blames.is_empty() && self.grudges.is_empty() {
+            return;
+        }
+        for (at, from) in ring.iter().enumerate() {
+            let link = (*from, ring[(at + 1) % ring.len()]);
+            self.blames.remove(&link);
+            self.grudges.remove(&link);
+        }
+    }
+
+    fn uses_broken(&self, ring: &[PeerId]) -> bool {
+        ring.len() > 1
+            && (0..ring.len()).any(|at| self.broken.contains(&(ring[at], ring[(at + 1) % ring.len()])))
+    }
+
+    /// A new epoch of these members, whose order is preferred, begins: its ring.
+    pub(super) fn begin(&mut self, now: Instant, order: Vec<PeerId>, changed: bool) -> Vec<PeerId> {
+        let budget = self.stuck.filter(|_| !changed).map_or(Budget::FIRST, |stuck| stuck.budget);
+        let plan = self.plan(&order, budget);
+        self.settling = None;
+        self.healed = None;
+        self.told.clone_from(&self.broken);
+        if changed {
+            // Whatever is broken gets its chance before anything is concluded from it (rule 44).
+            self.redials.values_mut().filter(|redial| !redial.asked).for_each(|redial| redial.due = now);
+        }
+        if let Plan::Ring(ring) = plan {
+            self.stuck = None;
+            return ring;
+        }
+        self.stuck = Some(Stuck { since: now, budget: budget.next() });
+        order
+    }
+
+    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be.
+    fn plan(&self, order: &[PeerId], budget: Budget) -> Plan {
+        let shunned = self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+        match around::search(order, &shunned, Budget::FIRST) {
+            Plan::Ring(ring) => Plan::Ring(ring),
+            Plan::None | Plan::Unknown => around::search(order, &self.broken, budget),
+        }
+    }
+
+    fn count_as_broken(&mut self, now: Instant, link: Link, first_pause: Duration, pause_max: Duration) {
+        if self.broken.insert(link) {
+            let pause = match self.grudges.remove(&link) {
+                Some(before) => (2 * before).min(PAUSE_MAX * pause_max),
+                None => first_pause,
+            };
+            self.redials.insert(link, Redial { due: now + pause, pause, asked: false });
+        }
+    }
+
+    /// A dial went well. False if nobody waited for it.
+    fn heal(&mut self, link: Link) -> bool {
+        let Some(redial) = self.redials.remove(&link) else { return false };
+        self.blames.remove(&link);
+        self.grudges.insert(link, redial.pause);
+        self.broken.remove(&link)
+    }
+}
+
+impl Run {
+    /// A data link broke. The attempts that use it are aborted; nobody is condemned.
+    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
+    pub(super) fn link_broken(
+        &mut self,
+        now: Instant,
+        reporter: PeerId,
+        group: Group,
+        epoch: GroupEpoch,
+        link: Link,
+        dialling: bool,
+        error: &str,
+    ) {
+        let (from, to) = link;
+        if (reporter != from && reporter != to) || from == to || !self.is_member(reporter, group) {
+            return self.kick(reporter, "reported a link that is not its own");
+        }
+        let both = self.is_member(from, group) && self.is_member(to, group);
+        // A link that broke while one of its ends is in doubt was perhaps not at fault: that is no blame.
+        let doubtful = [from, to].iter().any(|end| self.peers.get(end).is_some_and(Peer::is_doubtful));
+        let until = now + self.config.link_settle;
+        let (first_pause, pause_max) = (2 * self.config.probe_timeout, self.config.dead_after);
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch && both) else {
+            self.counters.stale += 1;
+            return;
+        };
+        let paths = &mut state.paths;
+        // Known to be broken before it was tried now.
+        let known = !doubtful && paths.broken.contains(&link);
+        let settling = paths.settling.get_or_insert(Settling { until, links: BTreeMap::new() });
+        let until = settling.until;
+        if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.to_owned()).is_none() {
+            // One break is reported by both ends and by every collective on it: that is one blame.
+            let blames = paths.blames.entry(link).or_default();
+            *blames += u32::from(!doubtful);
+            if *blames >= BLAMES_MAX {
+                paths.count_as_broken(now, link, first_pause, pause_max);
+            }
+        }
+        if dialling {
+            // Silent, or not to be had for long: planned around, whatever health says (rule 44).
+            paths.count_as_broken(now, link, first_pause, pause_max);
+        }
+        let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
+        for key in self.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
+            if known && key.scope != Scope::Whole && !self.has_way(group, &key.scope) {
+                self.abort(&key, AbortReason::NoPath { from, to });
+            } else {
+                self.abort(&key, reason.clone());
+            }
+        }
+        self.schedule(until, Timer::LinkSettle(group));
+        self.watch_paths(now, group);
+    }
+
+    /// Whether the members in scope may have a ring among themselves that avoids the broken links.
+    fn has_way(&self, group: Group, scope: &Scope) -> bool {
+        let Some(state) = self.groups.get(&group) else { return false };
+        let members: Vec<_> = state.ring.iter().copied().filter(|peer| scope.involves(*peer)).collect();
+        around::search(&members, &state.paths.broken, Budget::FIRST) != Plan::None
+    }
+
+    /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the
+    /// same ring once, with another one if the link is broken for good. As long as the health plane doubts an end of
+    /// a link that merely broke, an attempt would only fail again, and nobody could say yet whether a link or a peer
+    /// was lost (rule 8): the doubt is waited for, and no longer than it can last.
+    pub(super) fn settle(&mut self, now: Instant, group: Group) {
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
+        if let Some(settling) = &state.paths.settling {
+            let doubtful = |end: &PeerId| self.peers.get(end).is_some_and(Peer::is_doubtful);
+            let usable = settling.links.keys().filter(|link| !state.paths.broken.contains(link));
+            let in_doubt = usable.into_iter().any(|(a, b)| doubtful(a) || doubtful(b));
+            let until = settling.until + if in_doubt { self.config.dead_after } else { Duration::ZERO };
+            if now < until {
+                return self.schedule(until, Timer::LinkSettle(group));
+            }
+        }
+        state.paths.settling = None;
+        if !state.away.is_empty() {
+            return; // They resume or are evicted; either settles it.
+        }
+        // What goes straight between members must go around it, too, and all must know (rule 16).
+        let untold = !state.paths.broken.is_subset(&state.paths.told);
+        if state.paths.is_stuck() || untold || state.paths.uses_broken(&state.ring) {
+            return self.replan(now, group);
+        }
+        self.release(group);
+    }
+
+    /// Looks for a ring that avoids what is broken now. If there is one it is taken; if it is proved for `dead_after`
+    /// that there is none, somebody leaves.
+    pub(super) fn replan(&mut self, now: Instant, group: Group) {
+        let excused = self.without_excused(group);
+        let dead_after = self.config.dead_after;
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
+        let (ring, paths) = (&state.ring, &mut state.paths);
+        let Stuck { since, budget } = paths.stuck.unwrap_or(Stuck { since: now, budget: Budget::FIRST });
+        match paths.plan(ring, budget) {
+            // What stood in its way is gone before anybody was told of it.
+            Plan::Ring(planned) if planned == *ring && paths.broken == paths.told => {
+                paths.stuck = None;
+                return self.settle(now, group);
+            }
+            Plan::Ring(_) => {
+                let roster = state.roster.clone();
+                return self.open_epoch(now, group, roster, Vec::new(), Vec::new());
+            }
+            // The search goes on, and until it ends nothing is proved against anybody (rule 16).
+            Plan::Unknown => paths.stuck = Some(Stuck { since: now, budget: budget.next() }),
+            // There would be a ring if those who are stopped or away took dials: health decides first.
+            Plan::None
+                if excused.len() < paths.broken.len()
+                    && around::search(ring, &excused, Budget::FIRST) != Plan::None =>
+            {
+                paths.stuck = Some(Stuck { since: now, budget });
+            }
+            Plan::None => {
+                paths.stuck = Some(Stuck { since, budget });
+                if now.since(since) >= dead_after {
+                    return self.give_up_unreachable(group);
+                }
+            }
+        }
+        self.watch_paths(now, group);
+    }
+
+    /// The broken links whose ends could all be asked: whoever is stopped or away answers no dial.
+    fn without_excused(&self, group: Group) -> BTreeSet<Link> {
+        let Some(state) = self.groups.get(&group) else { return BTreeSet::new() };
+        let excused = |end: &PeerId| {
+            self.peers.get(end).is_none_or(|peer| peer.lost_since.is_some() || peer.sign == Sign::Stalled)
+        };
+        state.paths.broken.iter().copied().filter(|(a, b)| !excused(a) && !excused(b)).collect()
+    }
+
+    /// No ring exists: of the ends of broken links, the one that fewest can reach leaves.
+    fn give_up_unreachable(&mut self, group: Group) {
+        let state = &self.groups[&group];
+        let members: BTreeSet<_> = state.roster.iter().copied().collect();
+        // Whom a broken link in either direction separates it from.
+        let mut cut_from: BTreeMap<PeerId, BTreeSet<PeerId>> = BTreeMap::new();
+        for (a, b) in state.paths.broken.iter().filter(|(a, b)| members.contains(a) && members.contains(b)) {
+            cut_from.entry(*a).or_default().insert(*b);
+            cut_from.entry(*b).or_default().insert(*a);
+        }
+        // Of whom there are doubts already, because it is away or the health plane does not call it alive, is
+        // reached by fewer still.
+        let rank =
+            |peer: &PeerId| self.peers.get(peer).map_or((true, 0), |peer| (peer.is_doubtful(), peer.age));
+        let victim = cut_from.iter().max_by_key(|(peer, cut)| {
+            let (doubtful, age) = rank(peer);
+            (doubtful, cut.len(), age)
+        });
+        let victim = victim.map(|(peer, _)| *peer);
+        if let Some(victim) = victim {
+            self.lose(victim, LossReason::Unreachable);
+        }
+    }
+
+    /// Asks for the dials that are due, and to be woken for what comes next.
+    pub(super) fn watch_paths(&mut self, now: Instant, group: Group) {
+        let (first_pause, patience) = (2 * self.config.probe_timeout, self.config.control_grace);
+        let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
+        let Paths { broken, redials, stuck, healed, .. } = &mut state.paths;
+        for link in broken.iter() {
+            redials.entry(*link).or_insert(Redial { due: now, pause: first_pause, asked: false });
+        }
+        let mut busy: BTreeMap<PeerId, usize> = BTreeMap::new();
+        for ((from, _), _) in redials.iter().filter(|(_, redial)| redial.asked && redial.due > now) {
+            *busy.entry(*from).or_default() += 1;
+        }
+        // While calls are open a quiet moment may come at any time.
+        let pause = if state.open_ops == 0 { settle } else { first_pause };
+        let mut wake = healed.map(|since| (since + settle).max(now + pause).min(since + dead_after));
+        if let Some(stuck) = stuck {
+            // Often enough to notice in time that somebody who was stopped is back.
+            wake = earlier(wake, (stuck.since + dead_after).min(now + dead_after / 4));
+        }
+        let mut asks = Vec::new();
+        for ((from, to), redial) in redials.iter_mut() {
+            if stuck.is_some() && !redial.asked {
+                // What may cost somebody its place is dialled several times before.
+                redial.due = redial.due.min(now + dead_after / 8);
+            }
+            if redial.due <= now {
+                if std::mem::take(&mut redial.asked) {
+                    // Nobody answered: that went wrong, too.
+                    redial.pause = (2 * redial.pause).min(redial.pause.max(dead_after));
+                    redial.due = now + redial.pause;
+                } else if self.peers.get(from).is_none_or(|peer| peer.connection.is_none()) {
+                    redial.due = now + redial.pause;
+                } else if let Some(address) = self.peers.get(to).map(|peer| peer.info.address) {
+                    let dials = busy.entry(*from).or_default();
+                    if *dials < REDIALS_MAX {
+                        *dials += 1;
+                        redial.asked = true;
+                        redial.due = now + patience;
+                        asks.push((*from, ToPeer::Redial { group, to: *to, address }));
+                    } else {
+                        redial.due = now + first_pause;
+                    }
+                }
+            }
+            wake = earlier(wake, redial.due);
+        }
+        for (from, ask) in asks {
+            self.tell(from, ask);
+        }
+        if let Some(wake) = wake {
+            // Never in the past: whoever is woken would come here again at once.
+            self.schedule(wake.max(now + Duration::from_millis(1)), Timer::Paths(group));
+        }
+    }
+
+    /// It is time to look at the broken links of a group again.
+    pub(super) fn review_paths(&mut self, now: Instant, group: Group) {
+        let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
+        let Some(state) = self.groups.get(&group) else { return };
+        if state.paths.is_stuck() {
+            return self.replan(now, group);
+        }
+        if let Some(since) = state.paths.healed {
+            // What goes straight between members may use the link again. Telling it costs whoever calls right now an
+            // attempt, so it waits for a quiet moment; but not for ever.
+            let waited = now.since(since);
+            let quiet = state.open_ops == 0 && !state.paths.is_settling() && state.away.is_empty();
+            if state.rebuild.is_none() && ((quiet && waited >= settle) || waited >= dead_after) {
+                let roster = state.roster.clone();
+                self.open_epoch(now, group, roster, Vec::new(), Vec::new());
+            }
+        }
+        self.watch_paths(now, group);
+    }
+
+    /// A member dialled a link that counts as broken.
+    pub(super) fn redialled(&mut self, now: Instant, from: PeerId, group: Group, to: PeerId, well: bool) {
+        let dead_after = self.config.dead_after;
+        // An answer may come after the session that it was asked of, which says nothing against its sender.
+        let member = self.is_member(from, group);
+        let Some(state) = self.groups.get_mut(&group).filter(|_| member) else {
+            self.counters.stale += 1;
+            return;
+        };
+        let paths = &mut state.paths;
+        let link = (from, to);
+        let Some(redial) = paths.redials.get_mut(&link).filter(|redial| redial.asked) else {
+            self.counters.stale += 1;
+            return;
+        };
+        if !well {
+            redial.asked = false;
+            redial.pause = (2 * redial.pause).min(redial.pause.max(dead_after));
+            redial.due = now + redial.pause;
+        } else if paths.heal(link) {
+            if let Some(stuck) = &mut paths.stuck {
+                stuck.since = now; // Counted anew after any success (rule 44).
+                return self.settle(now, group);
+            }
+            if paths.told.contains(&link) {
+                paths.healed.get_or_insert(now);
+            }
+        }
+        self.watch_paths(now, group);
+    }
+
+    /// Why an attempt in this scope could not succeed now, if so.
+    pub(super) fn unsettled(&self, group: Group, scope: &Scope) -> Option<AbortReason> {
+        let state = self.groups.get(&group)?;
+        let away = state.away.iter().filter(|peer| scope.involves(**peer));
+        let lost: Vec<_> = away.map(|peer| (*peer, LossReason::Disconnected)).collect();
+        if !lost.is_empty() {
+            return Some(AbortReason::PeersLost(lost));
+        }
+        let within = |(a, b): &Link| scope.involves(*a) && scope.involves(*b);
+        let mut links = state.paths.settling.iter().flat_map(|settling| &settling.links);
+        if let Some(((from, to), error)) = links.find(|(link, _)| within(link)) {
+            return Some(AbortReason::LinkBroken { from: *from, to: *to, error: error.clone() });
+        }
+        let (from, to) = state.paths.broken.iter().find(|link| state.paths.is_stuck() && within(link))?;
+        let error = "no ring avoids the links that are broken; they are being dialled again".to_owned();
+        Some(AbortReason::LinkBroken { from: *from, to: *to, error })
+    }
+}
+
+fn earlier(a: Option<Instant>, b: Instant) -> Option<Instant> {
+    Some(a.map_or(b, |a| a.min(b)))
+}
