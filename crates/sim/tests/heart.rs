@@ -89,6 +89,8 @@ fn everything_at_once() {
     // Rebuilds that lost somebody, and expected it again.
     play("heart-mixed", 903_224..903_225);
     play("heart-mixed", 910_332..910_333);
+    // A moment of isolation, remembered: a living peer was evicted when another died.
+    play("heart-mixed", 915_492..915_493);
 }
 
 #[test]

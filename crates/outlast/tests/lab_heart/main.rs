@@ -66,11 +66,61 @@ fn a_one_way_cut_between_two_living_peers_is_planned_around() {
     assert!(run.cut_packets(one, other) > 0, "the cut cut nothing");
     let waited = run.first_commits(&[0, 1, 2, 3], cut, |commit| commit.attempts > 1);
     println!("planned around after {waited:.1} s: {}", run.status());
+    assert!(waited <= 3.0, "a silent path is planned around whatever health says (rule 44): {waited:.1} s");
     // It stays cut, and the run goes on.
     let later = micros();
     run.herd.listen(3 * SECOND);
     run.all_commit(&[0, 1, 2, 3], later + 2_000_000, PEERS);
     run.assert_nobody_out();
+    run.finish();
+}
+
+#[test]
+fn a_cut_between_two_living_hosts_holds_a_step_up_for_three_seconds_at_most_and_heals() {
+    let Some(mut run) = run("hpath", "lan") else { return };
+    let (one, other) = run.neighbours();
+    run.lab.cut_both(one, other).expect("a cut");
+    let cut = micros();
+    let went_around = |herd: &Herd| {
+        let retried = |commit: &herd::Commit| commit.at > cut && commit.attempts > 1;
+        (0..PEERS).all(|number| herd.commits(number).iter().any(retried))
+    };
+    assert!(run.herd.until(PATIENCE, went_around), "the link is in nobody's way: {}", run.status());
+    assert!(run.cut_packets(one, other) > 0, "the cut cut nothing");
+    let waited = run.first_commits(&[0, 1, 2, 3], cut, |commit| commit.attempts > 1);
+    println!("planned around after {waited:.1} s: {}", run.status());
+    assert!(waited <= 3.0, "a silent path is planned around whatever health says (rule 44): {waited:.1} s");
+    // It is dialled again, and forgiven when it carries (rule 16).
+    run.lab.heal_all().expect("a heal");
+    let healed = Instant::now();
+    let forgiven = |status: String| status.contains(r#"\"broken_links\":[]"#);
+    while !forgiven(run.status()) {
+        assert!(healed.elapsed() < PATIENCE, "the link never heals: {}", run.status());
+        run.herd.listen(SECOND / 5);
+    }
+    println!("forgiven after {:.1} s", healed.elapsed().as_secs_f64());
+    run.all_commit(&[0, 1, 2, 3], micros(), PEERS);
+    run.assert_nobody_out();
+    run.finish();
+}
+
+#[test]
+fn a_host_that_was_cut_for_long_is_out_once_and_comes_back_at_once() {
+    let Some(mut run) = run("hflap", "lan") else { return };
+    run.lab.isolate("d").expect("a cut");
+    let until = Instant::now() + 14 * SECOND;
+    run.herd.until(14 * SECOND, |_| Instant::now() >= until);
+    assert!(run.cut_packets("d", "k") > 0, "the cut cut nothing");
+    run.lab.heal_all().expect("a heal");
+    let healed = micros();
+    run.all_commit(&[0, 1, 2, 3], healed, PEERS);
+    let back = run.first_commits(&[3], healed, |commit| commit.contributors.len() == PEERS);
+    println!("back after {back:.1} s: {:?}", run.herd.outs(3));
+    // What was held against its session of before does not touch the next (rule 45).
+    assert_eq!(run.herd.outs(3).len(), 1, "{:?}", run.herd.outs(3));
+    for survivor in 0..3 {
+        assert!(run.herd.outs(survivor).is_empty(), "w{survivor}: {:?}", run.herd.outs(survivor));
+    }
     run.finish();
 }
 

@@ -97,7 +97,7 @@ impl Budget {
     /// What is worth spending without thinking: some milliseconds.
     pub const FIRST: Self = Self { steps: 1 << 19, round: 0 };
     /// What one question may cost at most, so that whoever asks is not away for long.
-    const STEPS_MAX: u64 = 1 << 22;
+    const STEPS_MAX: u64 = 1 << 21;
 
     /// The budget for asking again: twice as much, in another order.
     #[must_use]

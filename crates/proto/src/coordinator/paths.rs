@@ -73,8 +73,9 @@ struct Redial {
 #[derive(Clone, Copy, Debug, Hash)]
 struct Stuck {
     since: Instant,
-    /// For the next search.
+    /// For the next search, and when that is due: it may be long.
     budget: Budget,
+    search_at: Instant,
 }
 
 /// The links of one group.
@@ -156,7 +157,7 @@ impl Paths {
             self.stuck = None;
             return ring;
         }
-        self.stuck = Some(Stuck { since: now, budget: budget.next() });
+        self.stuck = Some(Stuck { since: now, budget: budget.next(), search_at: now });
         order
     }
 
@@ -271,7 +272,10 @@ impl Run {
         }
         // What goes straight between members must go around it, too, and all must know (rule 16).
         let untold = !state.paths.broken.is_subset(&state.paths.told);
-        if state.paths.is_stuck() || untold || state.paths.uses_broken(&state.ring) {
+        if state.paths.is_stuck() {
+            return self.watch_paths(now, group); // What is broken besides makes no ring.
+        }
+        if untold || state.paths.uses_broken(&state.ring) {
             return self.replan(now, group);
         }
         self.release(group);
@@ -284,7 +288,9 @@ impl Run {
         let dead_after = self.config.dead_after;
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
         let (ring, paths) = (&state.ring, &mut state.paths);
-        let Stuck { since, budget } = paths.stuck.unwrap_or(Stuck { since: now, budget: Budget::FIRST });
+        // Often enough to notice in time that somebody who was stopped is back.
+        let search_at = now + dead_after / 4;
+        let (since, budget) = paths.stuck.map_or((now, Budget::FIRST), |stuck| (stuck.since, stuck.budget));
         match paths.plan(ring, budget) {
             // What stood in its way is gone before anybody was told of it.
             Plan::Ring(planned) if planned == *ring && paths.broken == paths.told => {
@@ -296,16 +302,16 @@ impl Run {
                 return self.open_epoch(now, group, roster, Vec::new(), Vec::new());
             }
             // The search goes on, and until it ends nothing is proved against anybody (rule 16).
-            Plan::Unknown => paths.stuck = Some(Stuck { since: now, budget: budget.next() }),
+            Plan::Unknown => paths.stuck = Some(Stuck { since: now, budget: budget.next(), search_at }),
             // There would be a ring if those who are stopped or away took dials: health decides first.
             Plan::None
                 if excused.len() < paths.broken.len()
                     && around::search(ring, &excused, Budget::FIRST) != Plan::None =>
             {
-                paths.stuck = Some(Stuck { since: now, budget });
+                paths.stuck = Some(Stuck { since: now, budget, search_at });
             }
             Plan::None => {
-                paths.stuck = Some(Stuck { since, budget });
+                paths.stuck = Some(Stuck { since, budget, search_at: search_at.min(since + dead_after) });
                 if now.since(since) >= dead_after {
                     return self.give_up_unreachable(group);
                 }
@@ -364,8 +370,7 @@ impl Run {
         let pause = if state.open_ops == 0 { settle } else { first_pause };
         let mut wake = healed.map(|since| (since + settle).max(now + pause).min(since + dead_after));
         if let Some(stuck) = stuck {
-            // Often enough to notice in time that somebody who was stopped is back.
-            wake = earlier(wake, (stuck.since + dead_after).min(now + dead_after / 4));
+            wake = earlier(wake, stuck.search_at);
         }
         let mut asks = Vec::new();
         for ((from, to), redial) in redials.iter_mut() {
@@ -407,7 +412,7 @@ impl Run {
     pub(super) fn review_paths(&mut self, now: Instant, group: Group) {
         let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
         let Some(state) = self.groups.get(&group) else { return };
-        if state.paths.is_stuck() {
+        if state.paths.stuck.is_some_and(|stuck| now >= stuck.search_at) {
             return self.replan(now, group);
         }
         if let Some(since) = state.paths.healed {
@@ -445,7 +450,7 @@ impl Run {
         } else if paths.heal(link) {
             if let Some(stuck) = &mut paths.stuck {
                 stuck.since = now; // Counted anew after any success (rule 44).
-                return self.settle(now, group);
+                return self.replan(now, group);
             }
             if paths.told.contains(&link) {
                 paths.healed.get_or_insert(now);

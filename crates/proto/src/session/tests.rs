@@ -204,14 +204,15 @@ fn a_connect_waits_for_a_coordinator_as_long_as_its_caller_does_and_leaves_nothi
     bench.drain();
     let end = [fail(call, CallError::Timeout(Vec::new())), send(ToCoordinator::Leave), Action::HangUp];
     assert_eq!(bench.wait(ms(30_000)), end);
-    // The same object connects again, with a later generation.
+    // The same object connects again: that is a session of its own (rule 45).
+    let before = bench.session.registration.session;
     bench.session.handle_connect_call(bench.now, 1, bench.now + ms(1_000));
     bench.session.handle_connected(bench.now);
     let actions = bench.drain();
-    let [Action::Dial, Action::Send(ToCoordinator::Register(_, generation, _))] = &actions[..] else {
+    let [Action::Dial, Action::Send(ToCoordinator::Register(registration, 1, _))] = &actions[..] else {
         panic!("{actions:?}")
     };
-    assert!(*generation > 1);
+    assert!(registration.session.succeeds(before) && !before.succeeds(registration.session));
 }
 
 #[test]

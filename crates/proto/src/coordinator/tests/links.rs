@@ -374,6 +374,7 @@ fn while_no_ring_exists_calls_wait_and_go_on_when_a_link_carries_again() {
         [ToPeer::Verdict { verdict: Verdict::Abort(AbortReason::Timeout(_)), .. }]
     ));
     bench.wait(ms(500));
+    bench.clear();
     bench.answer_redials(|_| true);
     bench.assert_told(&[1, 2], &[PROCEED]);
     bench.wait(ms(10_000));
