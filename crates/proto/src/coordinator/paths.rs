@@ -370,7 +370,7 @@ impl Run {
         let pause = if state.open_ops == 0 { settle } else { first_pause };
         let mut wake = healed.map(|since| (since + settle).max(now + pause).min(since + dead_after));
         if let Some(stuck) = stuck {
-            wake = earlier(wake, stuck.search_at);
+            wake = Some(earlier(wake, stuck.search_at));
         }
         let mut asks = Vec::new();
         for ((from, to), redial) in redials.iter_mut() {
@@ -397,7 +397,7 @@ impl Run {
                     }
                 }
             }
-            wake = earlier(wake, redial.due);
+            wake = Some(earlier(wake, redial.due));
         }
         for (from, ask) in asks {
             self.tell(from, ask);
@@ -478,6 +478,6 @@ impl Run {
     }
 }
 
-fn earlier(a: Option<Instant>, b: Instant) -> Option<Instant> {
-    Some(a.map_or(b, |a| a.min(b)))
+fn earlier(a: Option<Instant>, b: Instant) -> Instant {
+    a.map_or(b, |a| a.min(b))
 }
