@@ -74,7 +74,7 @@ fn the_exact_table_and_the_search_agree_on_random_graphs() {
         {
             match answer {
                 Answer::Ring(ring) => {
-                    assert!(exists && graph.is_ring(&ring) && ring.len() == vertices, "{graph:?}")
+                    assert!(exists && graph.is_ring(&ring) && ring.len() == vertices, "{graph:?}");
                 }
                 Answer::None => assert!(!exists, "{graph:?}"),
                 Answer::Unknown => panic!("the budget is without end: {graph:?}"),
