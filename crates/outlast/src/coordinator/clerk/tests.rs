@@ -1,6 +1,6 @@
 use super::*;
 use crate::port::{Port, Routes, Serving};
-use crate::security::{RunKeys, TlsIdentity, fresh_peer_id};
+use crate::security::{ProcessKey, RunKeys, TlsIdentity};
 use outlast_proto::wire::control::{Encryption, Registration, SessionId};
 use outlast_proto::wire::membership::MemberInfo;
 use std::sync::Arc;
@@ -13,7 +13,7 @@ fn clerk(fresh_after: Option<Instant>) -> (Clerk, Serving, mpsc::Sender<Inbox>, 
     let secret = RunSecret::generate();
     let keys = RunKeys::derive(&secret, &"flooded".parse().unwrap());
     let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let identity = TlsIdentity::derived(&keys, fresh_peer_id());
+    let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
     let serving = port.serve(&Handle::current(), identity, Routes::new()).unwrap();
     let health = HealthSettings { preset: Preset::Local, stall_budget: None };
     let config = Config::preset(Preset::Local);
