@@ -174,11 +174,6 @@ impl Lobby {
         }
     }
 
-    /// How many wait.
-    pub(super) fn len(&self) -> usize {
-        self.newcomers.len()
-    }
-
     pub(super) fn ids(&self) -> impl Iterator<Item = &PeerId> {
         self.newcomers.keys()
     }
