@@ -31,6 +31,7 @@ impl Run {
     }
 
     pub(super) fn knocked(&mut self, now: Instant, peer: PeerId, knock: Knock, outcome: ConnectOutcome) {
+        let replaced = self.is_replaced(peer);
         let Some(record) = self.peers.get_mut(&peer) else { return };
         match (knock, outcome) {
             (Knock::TrialPort, ConnectOutcome::Accepted) => record.accepts = Some(true),
@@ -38,7 +39,7 @@ impl Run {
             (Knock::TrialClosed, ConnectOutcome::Refused) => record.refuses = Some(true),
             (Knock::TrialClosed, ConnectOutcome::Accepted) => record.refuses = Some(false),
             (Knock::Lost, _) if record.lost_since.is_none() => {}
-            (Knock::Lost, outcome) if outcome == ConnectOutcome::Refused || record.replaced => {
+            (Knock::Lost, outcome) if outcome == ConnectOutcome::Refused || replaced => {
                 record.refused_at = Some(now);
                 // A firewall refuses for the living, too. Whoever lives must have the chance to say so before
                 // the refusal counts.
@@ -102,7 +103,7 @@ impl Run {
         ];
         let due = |moment: &Instant| *moment <= now;
         if record.knock_at.as_ref().is_some_and(due) && record.kernel_trusted() {
-            let (port, replaced) = (record.info.address, record.replaced);
+            let (port, replaced) = (record.info.address, self.is_replaced(peer));
             if let Some(record) = self.peers.get_mut(&peer) {
                 record.knock_at = None;
             }

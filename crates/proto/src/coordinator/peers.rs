@@ -10,6 +10,7 @@ use crate::wire::control::{
 };
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 
 /// Most bytes of a member's encoding besides its name and metadata.
 const MEMBER_BYTES_MAX: usize = 64;
@@ -64,8 +65,6 @@ pub(super) struct Peer {
     pub(super) age: u64,
     /// When this session registered. What is known from before is about another session (rule 45).
     pub(super) registered: Instant,
-    /// Another peer registered later at its address: what the kernel says there is not about this one (rule 45).
-    pub(super) replaced: bool,
     pub(super) connection: Option<ConnectionId>,
     pub(super) vote: Option<TopologyVote>,
     /// Since when it has no connection.
@@ -96,7 +95,6 @@ impl Peer {
             generation: 0,
             age,
             registered: now,
-            replaced: false,
             connection: None,
             vote: None,
             lost_since: None,
@@ -272,11 +270,8 @@ impl Run {
         peer.generation = generation;
         let wants = registration.min_world.max(1);
         peer.vote = Some(wants);
-        // A port belongs to one process: whoever else says to be there is not.
-        let address = registration.info.address;
-        for other in self.peers.values_mut().filter(|other| other.info.address == address) {
-            other.replaced = true;
-        }
+        // A port belongs to one process: whoever else said to be there is not (rule 45).
+        self.addresses.insert(registration.info.address, from);
         self.peers.insert(from, peer);
         self.attach(from, at);
         self.note(Note::Registered(from));
@@ -300,6 +295,19 @@ impl Run {
         }
         let bytes: usize = self.peers.values().map(|peer| minicbor::len(&peer.info)).sum();
         bytes + minicbor::len(newcomer) <= ROSTER_BYTES_MAX
+    }
+
+    /// Whether another peer registered later at the address of this one: what the kernel says there is not about it.
+    pub(super) fn is_replaced(&self, peer: PeerId) -> bool {
+        let address = self.peers.get(&peer).map(|record| record.info.address);
+        address.and_then(|address| self.addresses.get(&address)).is_some_and(|last| *last != peer)
+    }
+
+    /// A peer is gone: nobody is known to be at its address, unless somebody came there since.
+    pub(super) fn leave_address(&mut self, peer: PeerId, address: SocketAddr) {
+        if self.addresses.get(&address) == Some(&peer) {
+            self.addresses.remove(&address);
+        }
     }
 
     /// A peer that registered, and is still there, may be admitted from now on.
@@ -406,6 +414,7 @@ impl Run {
         for (peer, reason) in gone {
             let Some(record) = self.peers.remove(peer) else { continue };
             self.newcomers.remove(*peer);
+            self.leave_address(*peer, record.info.address);
             // Questions about this session are not answered to the next one.
             self.knocks.retain(|_, (asked, _)| asked != peer);
             if !matches!(reason, LossReason::Left | LossReason::Kicked | LossReason::Disconnected) {

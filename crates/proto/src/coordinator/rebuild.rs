@@ -156,6 +156,7 @@ impl Run {
             self.act(Action::Close(at));
         }
         self.peers.clear();
+        self.addresses.clear();
         self.newcomers = Lobby::default();
         self.groups.clear();
         self.encryption = None;
@@ -285,7 +286,9 @@ impl Run {
         for peer in peers {
             self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned(), term: self.term });
             self.newcomers.remove(*peer);
-            if let Some(at) = self.peers.remove(peer).and_then(|peer| peer.connection) {
+            let Some(record) = self.peers.remove(peer) else { continue };
+            self.leave_address(*peer, record.info.address);
+            if let Some(at) = record.connection {
                 self.connections.remove(&at);
                 self.act(Action::Close(at));
             }

@@ -105,6 +105,8 @@ pub struct Run {
     /// Those of the peers who wait to be admitted.
     pub(super) newcomers: Lobby,
     pub(super) connections: BTreeMap<ConnectionId, PeerId>,
+    /// Who registered last at an address.
+    pub(super) addresses: BTreeMap<SocketAddr, PeerId>,
     /// Who was evicted and has not taken part in a commit since.
     pub(super) evicted: BTreeMap<PeerId, Evicted>,
     pub(super) groups: BTreeMap<Group, GroupState>,
@@ -160,6 +162,7 @@ impl Run {
             peers: BTreeMap::new(),
             newcomers: Lobby::default(),
             connections: BTreeMap::new(),
+            addresses: BTreeMap::new(),
             evicted: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
