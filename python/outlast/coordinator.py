@@ -1,6 +1,7 @@
 """A coordinator inside this process."""
 
 import json
+import os
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 

@@ -99,7 +99,7 @@ def test_members_whose_memory_runs_differently_are_told(together, ours, theirs):
     def work(number, comm):
         x = np.arange(12, dtype=np.float32).reshape(3, 4)
         # A matrix agrees with its flattened self, and axes of one element make no difference.
-        flat = [lambda: x.copy(), lambda: x.ravel(), lambda: x.reshape(3, 1, 4, 1).copy()]
+        flat = [lambda: x.copy(), lambda: x.copy().ravel(), lambda: x.reshape(3, 1, 4, 1).copy()]
         comm.all_reduce(flat[number]())
         if number == 2:
             with pytest.raises(outlast.Mismatch, match=r"in the order of axes \[1, 0\]"):

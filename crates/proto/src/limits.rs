@@ -52,10 +52,11 @@ pub const RUNS_PER_PEER_MAX: usize = 4;
 /// Control connections of one peer at once, at one coordinator: its session's, one that has not ended yet, and
 /// questions about the status.
 pub const CONTROL_CONNECTIONS_PER_PEER_MAX: usize = 8;
-/// Registrations of one peer in quick succession, and the seconds until it may register once more.
-pub const REGISTRATIONS_BURST: u32 = 32;
+/// Registrations of one peer in quick succession, and the milliseconds until it may register once more. A program
+/// that connects and leaves as fast as it can stays below it; one that does nothing else costs the clerk little.
+pub const REGISTRATIONS_BURST: u32 = 1_024;
 /// See [`REGISTRATIONS_BURST`].
-pub const REGISTRATION_SECONDS: u64 = 1;
+pub const REGISTRATION_MS: u64 = 10;
 /// Questions about the status that one peer asks in quick succession, and the milliseconds until it may ask once
 /// more; and the same for all peers together.
 pub const QUESTIONS_BURST: u32 = 20;

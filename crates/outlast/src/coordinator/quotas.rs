@@ -9,7 +9,7 @@
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{
     CONTROL_CONNECTIONS_PER_PEER_MAX, MEMBERS_MAX, QUESTION_MILLIS, QUESTION_MILLIS_ALL, QUESTIONS_BURST,
-    QUESTIONS_BURST_ALL, REGISTRATION_SECONDS, REGISTRATIONS_BURST,
+    QUESTIONS_BURST_ALL, REGISTRATION_MS, REGISTRATIONS_BURST,
 };
 use outlast_proto::time::{Duration, Instant};
 use std::collections::BTreeMap;
@@ -89,14 +89,14 @@ impl Customers {
 
     /// Whether the peer may register once more.
     pub(super) fn may_register(&mut self, now: Instant, peer: PeerId) -> Result<(), String> {
-        let every = Duration::from_secs(REGISTRATION_SECONDS);
+        let every = Duration::from_millis(REGISTRATION_MS);
         let pace = &mut self.by_peer.entry(peer).or_default().registrations;
         pace.take(now, REGISTRATIONS_BURST, every).map_err(|wait| {
             format!(
                 "peer {} registered more than {REGISTRATIONS_BURST} times in a row, the limit is then one in \
-                 {every:?}: connect again in {:.1} s",
+                 {every:?}: connect again in {} ms",
                 peer.short(),
-                wait.as_secs_f64()
+                wait.as_millis().max(1)
             )
         })
     }
@@ -152,7 +152,7 @@ mod tests {
         let refusal = customers.may_ask(now, one).unwrap_err();
         assert!(refusal.contains("20 questions") && refusal.contains("again in 0.1 s"), "{refusal}");
         assert_eq!(customers.may_ask(now, two), Ok(()));
-        let registered = (0..1_000).filter(|_| customers.may_register(now, one).is_ok()).count();
+        let registered = (0..10_000).filter(|_| customers.may_register(now, one).is_ok()).count();
         assert_eq!(registered, REGISTRATIONS_BURST as usize);
         assert_eq!(customers.may_register(now, two), Ok(()));
     }

@@ -1,6 +1,6 @@
 use super::*;
 use crate::port::{Port, Routes, Serving};
-use crate::security::{ProcessKey, RunKeys, TlsIdentity};
+use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::wire::control::{Encryption, Registration, SessionId};
 use outlast_proto::wire::membership::MemberInfo;
 use std::sync::Arc;
