@@ -19,7 +19,8 @@ fn clerk(fresh_after: Option<Instant>) -> (Clerk, Serving, mpsc::Sender<Inbox>, 
     let config = Config::preset(Preset::Local);
     let address = port.address();
     let (inbox_of_clerk, watch) = (inbox.downgrade(), serving.watch());
-    let clerk = Clerk::new(config, health, secret, address, fresh_after, inbox_of_clerk, watch);
+    let credentials = Credentials::from(&secret);
+    let clerk = Clerk::new(config, health, credentials, address, fresh_after, inbox_of_clerk, watch);
     (clerk, serving, inbox, letters)
 }
 
