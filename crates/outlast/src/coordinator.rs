@@ -176,11 +176,11 @@ impl CoordinatorBuilder {
         });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
-        // Peers of a coordinator that died here redial after a pause. At a port that the system has just
-        // chosen nobody can have been.
-        let (_, redial_max) = outlast_proto::session::Config::preset(self.preset).redial;
-        let fresh_after = (self.listen.port() != 0).then(|| clock::now() + 2 * redial_max);
+        // Peers of a coordinator that died here come back within the control grace; nobody new is let in before, because
+        // to a group that is founded they would be strangers (rule 41). At a port that the system has just chosen
+        // nobody can have been.
         let config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
+        let fresh_after = (self.listen.port() != 0).then(|| clock::now() + config.control_grace);
         let clerk =
             Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
         let (stop, stopped) = oneshot::channel();

@@ -24,6 +24,7 @@
 //! It opens no connections and sees no tensor. It does not find out who is alive: it is told. It is one run's
 //! machine; a service that holds several keeps one per run id.
 
+mod claims;
 mod config;
 mod eviction;
 mod groups;

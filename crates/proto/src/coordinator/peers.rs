@@ -3,7 +3,7 @@
 use super::run::{Action, ConnectionId, Note, Run, Timer};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{COUNT_MAX, FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
+use crate::limits::{FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer,
@@ -62,6 +62,8 @@ pub(super) struct Peer {
     pub(super) phase: Phase,
     pub(super) session: SessionId,
     pub(super) generation: u32,
+    /// The highest term that we told it: if it has obeyed a higher one, another coordinator reigned since.
+    pub(super) told_term: Term,
     pub(super) age: u64,
     /// When this session registered. What is known from before is about another session (rule 45).
     pub(super) registered: Instant,
@@ -93,6 +95,7 @@ impl Peer {
             phase: Phase::Registered,
             session: registration.session,
             generation: 0,
+            told_term: 0,
             age,
             registered: now,
             connection: None,
@@ -209,15 +212,6 @@ impl Lobby {
 }
 
 impl Run {
-    /// A peer that begins anew keeps its promise to obey no lower term than it has seen (rule 17). A coordinator
-    /// that was started afresh takes that term over: it has decided nothing yet. One that has had members does
-    /// not: if it is one of the past, the peer must refuse it.
-    pub(super) fn meet_term(&mut self, seen: Term) {
-        if self.groups.is_empty() && seen <= COUNT_MAX {
-            self.term = self.term.max(seen);
-        }
-    }
-
     pub(super) fn register(
         &mut self,
         now: Instant,
@@ -230,6 +224,7 @@ impl Run {
             let text = format!("registered as {} over a connection of {from}", registration.info.id);
             return self.turn_away(at, KickReason::Breach, &text);
         }
+        self.forget_rival(from);
         if let Some(known) = self.peers.get(&from) {
             if known.connection == Some(at) {
                 return self.kick(from, "registered twice on one connection");
@@ -268,6 +263,7 @@ impl Run {
         let mut peer = Peer::new(now, &registration, self.next_age);
         self.next_age += 1;
         peer.generation = generation;
+        peer.told_term = self.term;
         let wants = registration.min_world.max(1);
         peer.vote = Some(wants);
         // A port belongs to one process: whoever else said to be there is not (rule 45).

@@ -1,24 +1,25 @@
 //! Coming back: a peer to its session, and a coordinator to its memory.
 //!
-//! A peer that lost its connection resumes: it learns what it missed, in order, and its votes stand. A
-//! coordinator that was restarted knows nothing; the first resume tells it that there was a run, and it
-//! decides nothing until every member of the roster has resumed, and has promised to obey no lower term, or is
-//! evicted. Then, for every attempt that
-//! somebody mentions: a verdict that anybody learned stands; otherwise a resumed member without Complete
-//! means abort; otherwise commit, because every survivor holds the result (rule 17).
+//! A peer that lost its connection resumes: it learns what it missed, in order ([`returning`](super::returning)), and
+//! its votes stand. A coordinator that was restarted knows nothing; the first resume tells it that there was a run, if
+//! it is believed ([`claims`](super::claims)). It decides nothing until every member of the roster has resumed, and has
+//! promised to obey no lower term, or is evicted. What follows then from what they told is in
+//! [`testimony`](super::testimony) (rule 17).
 
+use super::claims::{Standing, Weight};
 use super::groups::GroupState;
-use super::peers::{Lobby, Peer, Phase, Sign, UNKNOWN_SESSION};
-use super::run::{Action, ConnectionId, Note, Run};
+use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
+use super::run::{Action, ConnectionId, Note, Run, Timer};
 use super::testimony::{Testimony, decide};
 use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
-use crate::limits::{COUNT_MAX, HELD_MAX, MEMBERS_MAX};
+use crate::limits::{COUNT_MAX, HELD_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
-    Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, ToCoordinator,
-    ToPeer, Verdict,
+    Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, Term,
+    ToCoordinator, ToPeer, Verdict,
 };
+use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What the resumes have told so far.
@@ -29,9 +30,72 @@ pub(super) struct Rebuild {
     /// Who has resumed, and what it knows.
     resumed: BTreeMap<PeerId, Testimony>,
     left: Vec<(PeerId, LossReason)>,
+    /// When the first one resumed.
+    pub(super) since: Instant,
+    /// Who told of this line of records, and who brought the newest.
+    heard: BTreeSet<PeerId>,
+    bearers: BTreeSet<PeerId>,
 }
 
 impl Rebuild {
+    /// A rebuild that goes by that record, with what is known from one that went by an older record.
+    fn new(now: Instant, record: EpochRecord, before: Option<Self>) -> Self {
+        let mut rebuild = Self {
+            record,
+            resumed: BTreeMap::new(),
+            left: Vec::new(),
+            since: now,
+            heard: BTreeSet::new(),
+            bearers: BTreeSet::new(),
+        };
+        if let Some(Self { mut resumed, mut left, since, heard, .. }) = before {
+            let here = |peer: &PeerId| rebuild.record.rank_of(*peer).is_some();
+            resumed.retain(|peer, _| here(peer));
+            left.retain(|(peer, _)| here(peer));
+            (rebuild.resumed, rebuild.left, rebuild.since, rebuild.heard) = (resumed, left, since, heard);
+        }
+        rebuild
+    }
+
+    fn hear(&mut self, from: PeerId, record: &EpochRecord) {
+        self.heard.insert(from);
+        if record.epoch == self.record.epoch {
+            self.bearers.insert(from);
+        }
+    }
+
+    /// Whether a record of the same founder belongs to this line: of two, a bearer of the newer one is in the older,
+    /// or the newer one has everybody who is in the older.
+    pub(super) fn is_in_line(&self, from: PeerId, record: &EpochRecord) -> bool {
+        let has_all = |newer: &EpochRecord, older: &EpochRecord| {
+            let here: BTreeSet<_> = newer.roster.iter().map(|info| info.id).collect();
+            older.roster.iter().all(|info| here.contains(&info.id))
+        };
+        match record.epoch.cmp(&self.record.epoch) {
+            Ordering::Equal => true,
+            Ordering::Greater => self.record.rank_of(from).is_some() || has_all(record, &self.record),
+            Ordering::Less => {
+                self.bearers.iter().any(|bearer| record.rank_of(*bearer).is_some())
+                    || has_all(&self.record, record)
+            }
+        }
+    }
+
+    /// How many have told of this line.
+    pub(super) fn voices(&self) -> usize {
+        self.heard.len()
+    }
+
+    /// Whether anybody of this line obeys us.
+    pub(super) fn is_promised(&self, term: Term) -> bool {
+        self.resumed.values().any(|told| told.promised >= term)
+    }
+
+    /// The terms that those who resumed have obeyed.
+    pub(super) fn terms(&self) -> impl Iterator<Item = (PeerId, Term)> {
+        self.resumed.iter().map(|(peer, told)| (*peer, told.term))
+    }
+
     pub(super) fn without(&mut self, gone: Vec<(PeerId, LossReason)>) {
         self.resumed.retain(|peer, _| !gone.iter().any(|(gone, _)| gone == peer));
         self.left.extend(gone);
@@ -41,10 +105,23 @@ impl Rebuild {
 impl Run {
     /// A peer is back.
     pub(super) fn resume(&mut self, now: Instant, at: ConnectionId, from: PeerId, resume: Resume) {
-        if let Err(text) = plausible(from, &resume) {
-            return self.turn_away(at, KickReason::Breach, &text);
+        match plausible(from, &resume) {
+            Ok(()) => self.hear_resume(now, at, from, resume, false),
+            Err(text) => self.turn_away(at, KickReason::Breach, &text),
         }
+    }
+
+    /// Hears a resume that could be true; `waited`: all others had their time to speak first (rule 41).
+    pub(super) fn hear_resume(
+        &mut self,
+        now: Instant,
+        at: ConnectionId,
+        from: PeerId,
+        resume: Resume,
+        waited: bool,
+    ) {
         let group = resume.registration.group;
+        self.forget_rival(from);
         if let Some(peer) = self.peers.get(&from) {
             // Whether it is who it says is asked before anything is done on its word.
             let unknown = peer.session == UNKNOWN_SESSION;
@@ -56,20 +133,37 @@ impl Run {
             if peer.connection == Some(at) {
                 return self.kick(from, "resumed twice on one connection");
             }
-            if !unknown && peer.group != group {
+            if !unknown && peer.phase == Phase::Accepted && peer.group != group {
                 let text = format!("resumed in group {group}, it is in group {}", peer.group);
                 self.kick(from, &text);
                 return self.turn_away(at, KickReason::Breach, &text);
             }
         }
-        self.step_down(&resume);
-        if !self.prepare_rebuild(now, group, &resume.record) {
-            let text = "the run went on without it: connect again";
-            return self.turn_away(at, KickReason::Superseded, text);
+        match self.weigh_term(from, resume.term, waited) {
+            Weight::Counts => {}
+            Weight::Alone => return self.park(now, at, from, resume, group),
+            Weight::Breach(text) => {
+                self.counters.kicks += 1;
+                return self.turn_away(at, KickReason::Breach, &text);
+            }
+        }
+        match self.regard(now, from, &resume) {
+            Standing::Member => {}
+            Standing::Witness => self.prepare_rebuild(now, group, from, &resume.record),
+            Standing::Rival(other) => return self.park(now, at, from, resume, other),
+            Standing::Ahead => {
+                let text = "this coordinator is behind the one that it obeyed: most members must say so";
+                return self.turn_away(at, KickReason::Superseded, text);
+            }
+            Standing::Stranger => {
+                let text = "unknown here, the run goes on without it: connect again to join";
+                return self.turn_away(at, KickReason::Superseded, text);
+            }
         }
         let rebuilding = self.groups.get(&group).is_some_and(|state| state.rebuild.is_some());
-        let Some(peer) = self.peers.get(&from).filter(|peer| peer.phase == Phase::Accepted) else {
+        let Some(peer) = self.peers.get(&from).filter(|_| self.is_member(from, group)) else {
             // Its record may have been what the others waited for.
+            self.hear_rivals(now, false);
             self.try_finish_rebuild(now, group);
             return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
         };
@@ -101,8 +195,13 @@ impl Run {
         if unknown {
             peer.sign = Sign::Alive { acked: None }; // It is here; the health plane has not said otherwise.
         }
-        self.raise_term(resume.term, rebuilding);
+        if rebuilding {
+            self.raise_term(resume.term.saturating_add(1));
+        }
         self.attach(from, at);
+        if let Some(peer) = self.peers.get_mut(&from) {
+            peer.told_term = self.term;
+        }
         self.note(Note::Resumed(from));
         self.tell(from, ToPeer::Resumed { term: self.term });
         if unknown {
@@ -112,6 +211,7 @@ impl Run {
             if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut()) {
                 rebuild.resumed.insert(from, Testimony::new(resume));
             }
+            self.hear_rivals(now, false);
         } else {
             self.take_back(now, from, group, &resume);
         }
@@ -126,42 +226,6 @@ impl Run {
             told.promised = told.promised.max(term);
             self.try_finish_rebuild(now, group);
         }
-    }
-
-    /// The term grows with every rebuild, beyond any that a peer has obeyed, and never shrinks.
-    fn raise_term(&mut self, seen: u64, rebuilding: bool) {
-        let wanted = if rebuilding { seen.saturating_add(1) } else { seen };
-        if wanted <= self.term {
-            return;
-        }
-        self.term = wanted;
-        let everybody: Vec<_> = self.peers.keys().copied().collect();
-        self.tell_all(&everybody, ToPeer::Resumed { term: self.term });
-    }
-
-    /// A member that obeys a higher term than ours, in a group that we believe to be in charge of, shows that
-    /// another coordinator reigned since: nothing that we hold counts any more (rule 17). We begin again like
-    /// one that was just started, and learn from the peers how things stand. A stranger's word is not enough.
-    fn step_down(&mut self, resume: &Resume) {
-        let member = self.is_member(resume.registration.info.id, resume.record.group);
-        let in_charge = self
-            .groups
-            .get(&resume.record.group)
-            .is_some_and(|state| state.rebuild.is_none() && state.founder == resume.record.founder);
-        if resume.term <= self.term || !in_charge || !member {
-            return;
-        }
-        self.note(Note::SteppedDown(resume.term));
-        for at in std::mem::take(&mut self.connections).into_keys() {
-            self.act(Action::Close(at));
-        }
-        self.peers.clear();
-        self.addresses.clear();
-        self.newcomers = Lobby::default();
-        self.groups.clear();
-        self.encryption = None;
-        self.knocks.clear();
-        self.frozen_until = None;
     }
 
     /// A member of a run that this coordinator remembers learns what it missed.
@@ -202,38 +266,12 @@ impl Run {
         self.judge_mixed_calls(now, group);
     }
 
-    /// If this coordinator does not know the run that a resume speaks of, it begins to rebuild it. False if
-    /// the run has gone on without whoever resumes.
-    fn prepare_rebuild(&mut self, now: Instant, group: Group, record: &EpochRecord) -> bool {
-        let elsewhere = |id: &PeerId| {
-            self.peers.get(id).is_some_and(|peer| peer.phase == Phase::Accepted && peer.group != group)
-        };
-        let known = self.groups.get(&group).is_some_and(|state| state.rebuild.is_none());
-        if record.roster.iter().any(|info| elsewhere(&info.id))
-            || (!known && self.peers.len() + record.roster.len() > 2 * MEMBERS_MAX)
-        {
-            return false;
-        }
-        let lifetime = self.config.control_lost_after;
-        let young = self.born.is_none_or(|born| now.since(born) < lifetime);
-        match self.groups.get(&group) {
-            None => {}
-            Some(state) if state.founder == record.founder => match &state.rebuild {
-                None if state.epoch >= record.epoch => return true,
-                // It knows an epoch of ours that we never opened.
-                None => return false,
-                Some(rebuild) if rebuild.record.epoch >= record.epoch => return true,
-                Some(_) => {}
-            },
-            // Somebody began afresh before the old run came back: the old run wins, as long as its sessions
-            // can be alive. After that whoever comes is a stray.
-            Some(state) if young && state.rebuild.is_none() => {
-                let usurpers = state.roster.clone();
-                self.groups.remove(&group);
-                let text = "an older run under this id came back: connect again to join it";
-                self.dismiss(&usurpers, KickReason::Superseded, text);
-            }
-            Some(_) => return false,
+    /// What this coordinator does not know of a run, or knows less of than whoever resumes, it begins to rebuild.
+    fn prepare_rebuild(&mut self, now: Instant, group: Group, from: PeerId, record: &EpochRecord) {
+        match self.groups.get_mut(&group).map(|state| &mut state.rebuild) {
+            Some(None) => return,
+            Some(Some(rebuild)) if rebuild.record.epoch >= record.epoch => return rebuild.hear(from, record),
+            Some(Some(_)) | None => {}
         }
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
         // A newer record than the one the rebuild began with: its roster counts. Whoever is only in the old
@@ -243,42 +281,42 @@ impl Run {
             let gone: Vec<_> = state.roster.iter().copied().filter(|id| !members.contains(id)).collect();
             self.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
         }
-        let rebuild = self.groups.get(&group).and_then(|state| state.rebuild.as_ref());
-        let lost: BTreeSet<_> =
-            rebuild.iter().flat_map(|rebuild| &rebuild.left).map(|(peer, _)| *peer).collect();
-        for info in &record.roster {
-            let expected = self.peers.get(&info.id).is_some_and(|peer| peer.phase == Phase::Accepted);
-            // Who was lost since we began stays lost: it is in no roster any more.
-            if !expected && !lost.contains(&info.id) {
-                // If it waits as a newcomer, it does not know that it was admitted; then it joins anew.
-                self.dismiss(&[info.id], KickReason::Superseded, "it was admitted already: connect again");
-                let registration = Registration {
-                    info: info.clone(),
-                    group,
-                    session: UNKNOWN_SESSION,
-                    min_world: 1,
-                    encryption: Encryption::default(),
-                };
-                self.peers.insert(info.id, Peer::absent(now, &registration, self.next_age));
-                self.next_age += 1;
+        let before = self.groups.get_mut(&group).and_then(|state| state.rebuild.take());
+        let mut rebuild = Rebuild::new(now, record.clone(), before);
+        rebuild.hear(from, record);
+        let lost: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
+        for info in record.roster.iter().filter(|info| !lost.contains(&info.id)) {
+            match self.peers.get(&info.id).map(|peer| peer.phase) {
+                Some(Phase::Accepted) => {}
+                // It does not know that it was admitted, and says itself that it is in nothing: it waits to be let in.
+                Some(Phase::Registered) => rebuild.left.push((info.id, LossReason::Left)),
+                None => {
+                    let registration = Registration {
+                        info: info.clone(),
+                        group,
+                        session: UNKNOWN_SESSION,
+                        min_world: 1,
+                        encryption: Encryption::default(),
+                    };
+                    self.peers.insert(info.id, Peer::absent(now, &registration, self.next_age));
+                    self.next_age += 1;
+                }
             }
         }
         self.run_epoch = self.run_epoch.max(record.run_epoch);
         let floor = record.epoch;
         let state = self.groups.entry(group).or_insert_with(|| GroupState::new(record.founder, floor));
-        let before = state.rebuild.take();
-        let (mut resumed, left) = before.map(|before| (before.resumed, before.left)).unwrap_or_default();
-        let left: Vec<_> = left.into_iter().filter(|(peer, _)| roster.contains(peer)).collect();
-        resumed.retain(|peer, _| roster.contains(peer));
-        let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
+        let gone: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
         state.roster = roster.into_iter().filter(|peer| !gone.contains(peer)).collect();
+        let resumed = &rebuild.resumed;
         state.away = state.roster.iter().copied().filter(|peer| !resumed.contains_key(peer)).collect();
         state.epoch = record.epoch;
-        state.rebuild = Some(Rebuild { record: record.clone(), resumed, left });
+        let until = rebuild.since + self.config.control_grace;
+        state.rebuild = Some(rebuild);
+        self.schedule(until, Timer::Claims(group));
         for info in &record.roster {
             self.review_lost(now, info.id);
         }
-        true
     }
 
     /// Removes peers whose group is not what they think.
@@ -304,7 +342,13 @@ impl Run {
         if !state.roster.iter().all(ready) {
             return;
         }
-        let Some(Rebuild { record, mut resumed, left }) = state.rebuild.take() else { return };
+        // One voice alone, or one of several that contradict each other, is not taken for the run's (rule 41).
+        let in_time = now < rebuild.since + self.config.control_grace;
+        if in_time && (rebuild.voices() < 2 || self.is_contested(group)) {
+            return;
+        }
+        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(Rebuild { record, mut resumed, left, .. }) = state.rebuild.take() else { return };
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
         let ring = record.ring.iter().filter_map(|rank| roster.get(*rank as usize).copied());

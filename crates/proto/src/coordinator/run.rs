@@ -86,6 +86,8 @@ pub(super) enum Timer {
     Paths(Group),
     /// A peer that was evicted lately may be admitted again.
     Admissible(PeerId),
+    /// Members of a group that is being rebuilt had their time to speak.
+    Claims(Group),
     /// Members of a run that we do not know had their time to come back.
     Fresh,
     /// Groups of a run that was rebuilt had theirs.
@@ -109,6 +111,10 @@ pub struct Run {
     pub(super) addresses: BTreeMap<SocketAddr, PeerId>,
     /// Who was evicted and has not taken part in a commit since.
     pub(super) evicted: BTreeMap<PeerId, Evicted>,
+    /// Resumes that wait until it is known which claim counts (rule 41).
+    pub(super) rivals: BTreeMap<PeerId, super::claims::Rival>,
+    /// Members that obey a higher term than ours, and its number.
+    pub(super) ahead: BTreeMap<PeerId, Term>,
     pub(super) groups: BTreeMap<Group, GroupState>,
     /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
     pub(super) epoch_floor: GroupEpoch,
@@ -120,7 +126,7 @@ pub struct Run {
     pub(super) knocks: BTreeMap<u64, (PeerId, super::peers::Knock)>,
     pub(super) next_token: u64,
     pub(super) frozen_until: Option<Instant>,
-    /// Until then this may be an old run whose members are still on their way.
+    /// Until then this may be an old run whose members are still on their way: nobody new is let in.
     pub(super) fresh_after: Option<Instant>,
     /// Whether the data links are encrypted: whoever came first has said, and the others must want the same.
     pub(super) encryption: Option<Encryption>,
@@ -164,6 +170,8 @@ impl Run {
             connections: BTreeMap::new(),
             addresses: BTreeMap::new(),
             evicted: BTreeMap::new(),
+            rivals: BTreeMap::new(),
+            ahead: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
             born: None,
@@ -183,8 +191,8 @@ impl Run {
         }
     }
 
-    /// A coordinator that was started a moment ago may have been restarted: until then a run of which nobody
-    /// spoke is not begun afresh, because its old members would have to throw the new ones out.
+    /// A coordinator that was started a moment ago may have been restarted. Until then nobody is admitted: a group
+    /// that is founded is served, and members of before who came later would be strangers to it (rule 41).
     pub fn expect_old_members(&mut self, until: Instant) {
         self.fresh_after = Some(until);
         self.schedule(until, Timer::Fresh);
@@ -256,6 +264,7 @@ impl Run {
         if let Some(peer) = self.connections.remove(&at) {
             self.disconnected(now, peer, at);
         }
+        self.rivals.retain(|_, rival| rival.at != at);
         self.finish(now);
     }
 
@@ -294,6 +303,7 @@ impl Run {
                 Timer::World => self.world_changed = true,
                 Timer::Paths(group) => self.review_paths(now, group),
                 Timer::Admissible(peer) => self.make_admissible(peer),
+                Timer::Claims(group) => self.weigh_claims(now, group),
                 Timer::Fresh => {
                     self.fresh_after = None;
                     self.try_topology(now);
@@ -363,6 +373,7 @@ impl Run {
     pub fn footprint(&self) -> usize {
         let groups: usize = self.groups.values().map(GroupState::footprint).sum();
         let held: usize = self.peers.values().map(|peer| peer.held.len()).sum();
+        let claims = self.rivals.len() + self.ahead.len();
         self.peers.len()
             + self.evicted.len()
             + self.connections.len()
@@ -370,6 +381,7 @@ impl Run {
             + self.timers.len()
             + groups
             + held
+            + claims
     }
 
     /// Whether that peer is registered or a member.
@@ -399,7 +411,7 @@ impl Run {
 
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
-        self.peers.is_empty()
+        self.peers.is_empty() && self.rivals.is_empty()
     }
 
     /// Asks to be woken for that reason at `at`, or earlier if that was asked for already.

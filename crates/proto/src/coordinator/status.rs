@@ -220,8 +220,11 @@ impl Run {
             }
             if state.rebuild.is_some() {
                 let missing = some(state.away.iter(), name);
-                waiting
-                    .push(format!("group {group}: rebuilding, waits for {} to resume", missing.join(", ")));
+                waiting.push(if missing.is_empty() {
+                    format!("group {group}: rebuilding, waits for other members of before to speak")
+                } else {
+                    format!("group {group}: rebuilding, waits for {} to resume", missing.join(", "))
+                });
             }
             groups.push(GroupStatus {
                 group: *group,
@@ -239,7 +242,7 @@ impl Run {
                 collectives,
             });
         }
-        waiting.extend(self.newcomers_wait(name));
+        waiting.extend(self.newcomers_wait(now, name));
         Status {
             term: self.term,
             run_epoch: self.run_epoch,

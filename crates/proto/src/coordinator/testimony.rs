@@ -14,7 +14,7 @@
 use crate::collective::{GroupEpoch, OpKey, Scope, Seq, Tag};
 use crate::id::PeerId;
 use crate::limits::LEARNED_MAX;
-use crate::wire::control::{AbortReason, EpochRecord, Resume, Rounds, TagReport, Verdict};
+use crate::wire::control::{AbortReason, EpochRecord, Resume, Rounds, TagReport, Term, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What one member told.
@@ -23,8 +23,9 @@ pub(super) struct Testimony {
     pub(super) epoch: GroupEpoch,
     pub(super) rounds: Rounds,
     pub(super) topology_vote: Option<u32>,
-    /// The highest term that it has promised to obey.
-    pub(super) promised: u64,
+    /// The highest term that it had obeyed, and the highest that it has promised to obey.
+    pub(super) term: Term,
+    pub(super) promised: Term,
     remembers_from: GroupEpoch,
     tags: BTreeMap<(Scope, Tag), TagReport>,
 }
@@ -38,8 +39,8 @@ impl Testimony {
         };
         let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
         let (epoch, rounds, topology_vote) = (resume.record.epoch, resume.rounds, resume.topology_vote);
-        let remembers_from = resume.remembers_from;
-        Self { epoch, rounds, topology_vote, promised: 0, remembers_from, tags }
+        let (term, remembers_from) = (resume.term, resume.remembers_from);
+        Self { epoch, rounds, topology_vote, term, promised: term, remembers_from, tags }
     }
 
     fn report(&self, key: &OpKey) -> Option<&TagReport> {

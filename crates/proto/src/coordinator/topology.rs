@@ -84,9 +84,7 @@ impl Run {
             // waits, and would not come to vote (rule 10).
             return self.finish_votes(|group| agrees(group) && group.unconfirmed.is_empty());
         }
-        // Just after a restart a run of which nobody spoke yet may be an old one.
-        let too_early = self.groups.is_empty() && self.fresh_after.is_some();
-        if too_early || !self.groups.values().all(agrees) {
+        if !self.groups.values().all(agrees) {
             return;
         }
         let admissible = self.admissible();
@@ -101,6 +99,9 @@ impl Run {
     /// How many newcomers a vote of all groups would let in, were it held now (rule 10). Who has not voted is taken
     /// to ask for nothing.
     pub(super) fn pending(&self) -> u32 {
+        if self.fresh_after.is_some() {
+            return 0; // Members of before may be on their way, of groups that nobody has spoken of (rule 41).
+        }
         let count = |group: Group| self.prospect(group).map_or(0, |prospect| prospect.newcomers);
         self.newcomers.groups().map(count).sum::<usize>() as u32
     }
@@ -133,8 +134,14 @@ impl Run {
     }
 
     /// What newcomers wait for, one sentence each.
-    pub(super) fn newcomers_wait(&self, name: impl Fn(&PeerId) -> String) -> Vec<String> {
+    pub(super) fn newcomers_wait(&self, now: Instant, name: impl Fn(&PeerId) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
+        if let Some(until) = self.fresh_after.filter(|_| self.newcomers.groups().next().is_some()) {
+            let time = until.since(now).as_secs_f64();
+            sentences.push(format!(
+                "nobody is admitted yet: members of before the coordinator's start have {time:.1} s to come back"
+            ));
+        }
         let mut admissible = Vec::new();
         for group in self.newcomers.groups().take(NAMED_MAX) {
             let most = self.prospect(group).map(|prospect| prospect.most);

@@ -347,7 +347,12 @@ impl World {
     // Coordinators.
 
     pub(super) fn start_coordinator(&mut self) {
-        let run = Run::new(coordinator::Config::preset(Preset::Local));
+        let config = coordinator::Config::preset(Preset::Local);
+        let until = self.now + config.control_grace;
+        let mut run = Run::new(config);
+        if !self.coordinators.is_empty() {
+            run.expect_old_members(until);
+        }
         self.coordinators.push(Coordinator {
             run,
             armed: None,
@@ -360,6 +365,7 @@ impl World {
         self.coordinator_trouble_until = self.now;
         let index = self.coordinators.len() - 1;
         self.line(|| format!("coordinator {index} starts"));
+        self.drain_coordinator(index);
     }
 
     /// Carries out what a coordinator wants, unless it dies in the middle of it.

@@ -165,7 +165,7 @@ impl Bench {
     }
 
     /// Everybody who was told a term obeys no lower one.
-    fn promise(&mut self) {
+    pub(super) fn promise(&mut self) {
         for (number, at) in self.at.clone() {
             let told = self.inbox.get(&at).into_iter().flatten();
             let term = told.filter_map(|message| match message {

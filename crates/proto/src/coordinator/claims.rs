@@ -1,0 +1,275 @@
+//! A resume is a claim (rule 41): who is believed, and how far.
+//!
+//! Whoever holds the run's secret can say that it was a member of anything. While a group is served we know its
+//! members, and no word of anybody changes its roster, its epoch or our term. Only a coordinator that was restarted
+//! must believe what it is told, and there a claim can be weighed against the others:
+//!
+//! - *Two lines.* Records of one founder whose bearers knew each other are one line, and its highest epoch counts,
+//!   however few bring it. Whoever tells of another line waits beside: after the control grace the line that more
+//!   have come back to is rebuilt, and the others join it anew.
+//! - *One voice.* A line that a single peer brought, and nobody else knows, is served only after the same time: by
+//!   then the members of a run that it would displace have spoken. Where nobody even promised to obey, nothing is
+//!   waited for.
+//! - *Terms.* A coordinator's term must lie above all that were obeyed. One peer that claims to have obeyed a term far
+//!   above everybody else's has not; where nobody else has spoken yet, it waits for others to do so. Terms end at a bound at which they stay, so that no reign is ever refused.
+//!
+//! What is not promised: a member of a line that brings a higher epoch with a smaller roster is believed, because that
+//! is what a sole survivor looks like.
+
+use super::peers::{Lobby, Peer, Phase};
+use super::rebuild::Rebuild;
+use super::run::{Action, ConnectionId, Note, Run, Timer};
+use crate::collective::Group;
+use crate::id::PeerId;
+use crate::limits::{COUNT_MAX, MEMBERS_MAX};
+use crate::time::Instant;
+use crate::wire::control::{EpochRecord, KickReason, Resume, Term, ToPeer};
+use std::collections::BTreeMap;
+
+/// Further than this from all others, a term was never obeyed: a million restarts.
+const TERM_FAR: Term = 1 << 20;
+
+/// A resume that contradicts a rebuild under way, and waits until it is known which of them counts.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Rival {
+    pub(super) at: ConnectionId,
+    pub(super) resume: Resume,
+}
+
+/// What a resume is to us.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Standing {
+    /// A member's of a group that we serve.
+    Member,
+    /// Part of what is being rebuilt, or the beginning of it.
+    Witness,
+    /// It contradicts what is being rebuilt under that number.
+    Rival(Group),
+    /// A member's that obeys a higher term than ours, and most others have not said so.
+    Ahead,
+    /// Nobody's whom we must believe.
+    Stranger,
+}
+
+/// What a claimed term is worth.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Weight {
+    /// It is counted.
+    Counts,
+    /// Nobody else has spoken yet, and it is far above what we know: it waits for others to confirm it.
+    Alone,
+    /// Nobody can have obeyed it; in words.
+    Breach(String),
+}
+
+impl Run {
+    /// What a resume that could be true is to us.
+    pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
+        let (group, record) = (resume.record.group, &resume.record);
+        if let Some(state) = self.groups.get(&group).filter(|state| state.rebuild.is_none()) {
+            // A member that was evicted learns that from the roster, a stranger here.
+            if state.founder != record.founder {
+                return Standing::Stranger;
+            }
+            let told = self.peers.get(&from).map_or(self.term, |peer| peer.told_term);
+            if resume.term > told && self.is_member(from, group) {
+                let deposed = self.is_deposed(from, resume.term);
+                return if deposed { Standing::Witness } else { Standing::Ahead };
+            }
+            // It may know an epoch of ours that we never opened.
+            return if record.epoch > state.epoch { Standing::Stranger } else { Standing::Member };
+        }
+        if self.peers.len() + self.rivals.len() + record.roster.len() > 2 * MEMBERS_MAX {
+            return Standing::Stranger;
+        }
+        // Sessions outlive a coordinator by this time. A group of which nobody has spoken by then is invented.
+        let young = self.born.is_none_or(|born| now.since(born) < self.config.control_lost_after);
+        if !self.groups.contains_key(&group) && !self.groups.is_empty() && !young {
+            return Standing::Stranger;
+        }
+        match self.contradicted(group, from, record) {
+            None => Standing::Witness,
+            Some(other) => match self.groups.get(&other).and_then(|state| state.rebuild.as_ref()) {
+                Some(rebuild) if now < rebuild.since + self.config.control_grace => Standing::Rival(other),
+                _ => Standing::Stranger,
+            },
+        }
+    }
+
+    /// The group, of those that we serve or rebuild, that cannot be true together with this record.
+    fn contradicted(&self, group: Group, from: PeerId, record: &EpochRecord) -> Option<Group> {
+        if let Some(state) = self.groups.get(&group)
+            && let Some(rebuild) = &state.rebuild
+            && (state.founder != record.founder || !rebuild.is_in_line(from, record))
+        {
+            return Some(group);
+        }
+        record.roster.iter().find_map(|info| {
+            let known = self.peers.get(&info.id).filter(|peer| peer.phase == Phase::Accepted)?;
+            Some(known.group).filter(|other| *other != group)
+        })
+    }
+
+    /// Lets a resume wait until it is known which claim counts. It is answered then.
+    pub(super) fn park(
+        &mut self,
+        now: Instant,
+        at: ConnectionId,
+        from: PeerId,
+        resume: Resume,
+        beside: Group,
+    ) {
+        let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild.as_ref());
+        let since = rebuild.map_or(now, |rebuild| rebuild.since);
+        self.schedule(since + self.config.control_grace, Timer::Claims(beside));
+        self.rivals.insert(from, Rival { at, resume });
+    }
+
+    /// A peer speaks anew: what it said on an earlier connection waits no longer.
+    pub(super) fn forget_rival(&mut self, peer: PeerId) {
+        if let Some(rival) = self.rivals.remove(&peer) {
+            self.act(Action::Close(rival.at));
+        }
+    }
+
+    /// Whether claims wait that cannot be true together with that rebuild.
+    pub(super) fn is_contested(&self, group: Group) -> bool {
+        self.rivals.iter().any(|(peer, rival)| {
+            self.contradicted(rival.resume.record.group, *peer, &rival.resume.record) == Some(group)
+        })
+    }
+
+    /// The members of a group that is being rebuilt had their time to speak (rule 41).
+    pub(super) fn weigh_claims(&mut self, now: Instant, group: Group) {
+        let rebuild = self.groups.get(&group).and_then(|state| state.rebuild.as_ref());
+        if let Some(rebuild) = rebuild {
+            let until = rebuild.since + self.config.control_grace;
+            if now < until {
+                return self.schedule(until, Timer::Claims(group));
+            }
+            let mut others: BTreeMap<(Group, PeerId), usize> = BTreeMap::new();
+            for rival in self.rivals.values() {
+                let record = &rival.resume.record;
+                *others.entry((record.group, record.founder)).or_default() += 1;
+            }
+            let most = others.values().copied().max().unwrap_or(0);
+            if !rebuild.is_promised(self.term) || most > rebuild.voices() {
+                self.dissolve(group);
+            }
+        }
+        self.hear_rivals(now, true);
+        self.try_finish_rebuild(now, group);
+    }
+
+    /// Gives up a rebuild: whoever told of that group joins anew.
+    fn dissolve(&mut self, group: Group) {
+        let Some(state) = self.groups.remove(&group) else { return };
+        let text = "this coordinator was restarted and does not know that group: connect again to join";
+        self.dismiss(&state.roster, KickReason::Superseded, text);
+        self.count_topology = true;
+    }
+
+    /// Hears those again who had to wait: all of them, or those whom nothing contradicts any more.
+    pub(super) fn hear_rivals(&mut self, now: Instant, all: bool) {
+        let mut waiting: Vec<_> = self.rivals.keys().copied().collect();
+        // Those first of whom there are more.
+        let line = |rival: &Rival| (rival.resume.record.group, rival.resume.record.founder);
+        let voices = |peer: &PeerId| {
+            let mine = line(&self.rivals[peer]);
+            self.rivals.values().filter(|rival| line(rival) == mine).count()
+        };
+        waiting.sort_by_cached_key(|peer| std::cmp::Reverse(voices(peer)));
+        for peer in waiting {
+            let Some(rival) = self.rivals.get(&peer) else { continue };
+            let record = &rival.resume.record;
+            if all || self.contradicted(record.group, peer, record).is_none() {
+                let Some(Rival { at, resume }) = self.rivals.remove(&peer) else { continue };
+                self.hear_resume(now, at, peer, resume, all);
+            }
+        }
+    }
+
+    /// Whether most members obey a higher term than ours. Then another coordinator reigned since, and nothing that we
+    /// hold counts any more (rule 17): we begin again like one that was just started, and learn from the peers how
+    /// things stand. A single word is not enough.
+    fn is_deposed(&mut self, from: PeerId, term: Term) -> bool {
+        self.ahead.insert(from, term);
+        self.ahead.retain(|peer, _| self.peers.contains_key(peer));
+        let members = self.peers.values().filter(|peer| peer.phase == Phase::Accepted).count();
+        if 2 * self.ahead.len() <= members {
+            return false;
+        }
+        self.note(Note::SteppedDown(term));
+        for at in std::mem::take(&mut self.connections).into_keys() {
+            self.act(Action::Close(at));
+        }
+        self.ahead.clear();
+        self.peers.clear();
+        self.addresses.clear();
+        self.newcomers = Lobby::default();
+        self.groups.clear();
+        self.encryption = None;
+        self.knocks.clear();
+        self.frozen_until = None;
+        true
+    }
+
+    /// Holds a claimed term against ours and all others that were claimed.
+    pub(super) fn weigh_term(&mut self, from: PeerId, term: Term, waited: bool) -> Weight {
+        let rebuilds = self.groups.values().filter_map(|state| state.rebuild.as_ref());
+        let waiting = self.rivals.iter().map(|(peer, rival)| (*peer, rival.resume.term));
+        let told = rebuilds.flat_map(Rebuild::terms).chain(waiting);
+        let others: Vec<_> = told.filter(|(peer, _)| *peer != from).collect();
+        let highest = others.iter().map(|(_, term)| *term).fold(self.term, Term::max);
+        if term > highest.saturating_add(TERM_FAR) {
+            let served = self.groups.values().any(|state| state.rebuild.is_none());
+            if others.is_empty() && !served {
+                return if waited { Weight::Counts } else { Weight::Alone };
+            }
+            return Weight::Breach(format!(
+                "resumed with term {term}, which nobody else has obeyed: the highest is {highest}"
+            ));
+        }
+        // Somebody may have come before with such a term, and waits for others to confirm it.
+        let rest = |peer: PeerId| {
+            let rest = others.iter().filter(|(other, _)| *other != peer).map(|(_, term)| *term);
+            rest.fold(self.term.max(term), Term::max)
+        };
+        let far = |(peer, claimed): &&(PeerId, Term)| *claimed > rest(*peer).saturating_add(TERM_FAR);
+        let liar = others.iter().find(far).copied();
+        if let Some((liar, claimed)) = liar
+            && let Some(rival) = self.rivals.remove(&liar)
+        {
+            let text = format!("resumed with term {claimed}, which nobody else has obeyed");
+            self.counters.kicks += 1;
+            self.turn_away(rival.at, KickReason::Breach, &text);
+        }
+        Weight::Counts
+    }
+
+    /// A peer that begins anew keeps its promise to obey no lower term than it has seen (rule 17). A coordinator
+    /// that was started afresh takes that term over: it has decided nothing yet. One that has had members does
+    /// not: if it is one of the past, the peer must refuse it.
+    pub(super) fn meet_term(&mut self, seen: Term) {
+        if self.groups.is_empty() && seen <= self.term.saturating_add(TERM_FAR) {
+            self.raise_term(seen);
+        }
+    }
+
+    /// The term grows with every rebuild, beyond any that a peer has obeyed, and never shrinks; all who are here hear of
+    /// it. At its bound it stays: the next reign is not told apart from this one, and nobody refuses it.
+    pub(super) fn raise_term(&mut self, wanted: Term) {
+        let wanted = wanted.min(COUNT_MAX);
+        if wanted <= self.term {
+            return;
+        }
+        self.term = wanted;
+        let here = self.peers.iter_mut().filter(|(_, peer)| peer.connection.is_some());
+        let tell = |(id, peer): (&PeerId, &mut Peer)| {
+            peer.told_term = wanted;
+            *id
+        };
+        let told: Vec<_> = here.map(tell).collect();
+        self.tell_all(&told, ToPeer::Resumed { term: wanted });
+    }
+}

@@ -1,0 +1,204 @@
+//! Who is believed, and how far: rule 41.
+
+use super::bench::*;
+use crate::limits::COUNT_MAX;
+
+/// A peer's claim to be all there is of a group that nobody else has heard of.
+fn alone(number: u8, group: u32) -> Resume {
+    let record = EpochRecord { group, ..record(5, &[number]) };
+    Resume { registration: registration(number, group, 1), ..resume(number, record) }
+}
+
+fn superseded(bench: &mut Bench, number: u8) -> bool {
+    bench.kicked(number).is_some_and(|(reason, _)| reason == KickReason::Superseded)
+}
+
+#[test]
+fn no_word_of_a_stranger_changes_a_group_that_is_served() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    for claim in [alone(9, 0), resume(9, EpochRecord { founder: id(1), ..record(5, &[9, 1, 2, 3]) })] {
+        bench.resume(9, claim);
+        assert!(superseded(&mut bench, 9));
+    }
+    // Somebody who says that it is in the group as it stands is not in its roster.
+    bench.resume(9, resume(9, EpochRecord { founder: id(1), ..record(1, &[1, 9]) }));
+    assert_eq!(bench.kicked(9).unwrap().0, KickReason::Evicted);
+    bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    bench.assert_told(&[1, 2, 3], &[commit(key(1, 0, 0))]);
+    assert_eq!(bench.run.term(), 1);
+}
+
+#[test]
+fn one_voice_is_not_taken_for_the_run_that_others_come_back_to() {
+    let mut bench = Bench::new();
+    bench.resume(9, alone(9, 0));
+    for number in [1, 2, 3] {
+        bench.resume(number, resume(number, record(4, &[1, 2, 3])));
+    }
+    bench.wait(ms(1_999));
+    assert_eq!(bench.told(1), [], "it is not known yet who is right");
+    bench.wait(ms(1));
+    assert!(superseded(&mut bench, 9));
+    bench.promise();
+    for number in [1, 2, 3] {
+        let told = bench.told(number);
+        assert_eq!(told.last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }), "{told:?}");
+    }
+    // Whoever comes now with another story is a stranger.
+    bench.resume(8, alone(8, 0));
+    assert!(superseded(&mut bench, 8));
+}
+
+#[test]
+fn a_claim_on_others_members_does_not_keep_them_out() {
+    // 9 says that 1 and 2 are in a group of its own.
+    let mut bench = Bench::new();
+    let theirs = EpochRecord { group: 7, ..record(5, &[9, 1, 2]) };
+    bench.resume(9, Resume { registration: registration(9, 7, 1), ..resume(9, theirs) });
+    bench.resume(1, resume(1, record(4, &[1, 2])));
+    bench.resume(2, resume(2, record(4, &[1, 2])));
+    bench.wait(ms(2_000));
+    assert!(superseded(&mut bench, 9));
+    bench.promise();
+    for number in [1, 2] {
+        assert_eq!(bench.told(number).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    }
+}
+
+#[test]
+fn a_higher_epoch_of_somebody_whom_the_others_never_met_does_not_put_them_out() {
+    let mut bench = Bench::new();
+    for number in [1, 2, 3] {
+        bench.resume(number, resume(number, record(4, &[1, 2, 3])));
+        if number == 2 {
+            bench.resume(9, resume(9, EpochRecord { founder: id(1), ..record(1_000, &[9]) }));
+        }
+    }
+    bench.wait(ms(2_001));
+    assert!(superseded(&mut bench, 9));
+    assert_eq!(bench.told(1).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    assert_eq!(bench.lost(), []);
+}
+
+#[test]
+fn a_sole_survivor_is_served_after_the_others_had_their_time() {
+    let mut bench = Bench::new();
+    bench.resume(1, resume(1, record(4, &[1])));
+    bench.assert_told(&[1], &[ToPeer::Resumed { term: 2 }]);
+    bench.wait(ms(2_000));
+    bench.assert_told(&[1], &[ToPeer::Proceed { group: 0, epoch: 4 }]);
+}
+
+#[test]
+fn a_group_for_which_nobody_promises_holds_nobody_up() {
+    let mut bench = Bench::of(&[1, 2]);
+    let (at, now) = (bench.connection(), bench.now);
+    bench.run.handle_message(now, at, id(8), ToCoordinator::Resume(alone(8, 7)));
+    bench.drain();
+    bench.register(9, 0, 1);
+    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    assert_eq!(bench.epoch(1), None);
+    bench.wait(ms(2_001));
+    assert!(bench.closed.contains(&at));
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(2), id(9)]);
+}
+
+#[test]
+fn a_group_that_is_first_heard_of_when_no_session_can_be_left_is_invented() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.wait(ms(11_000));
+    bench.resume(8, alone(8, 7));
+    assert!(superseded(&mut bench, 8));
+}
+
+#[test]
+fn a_term_that_only_one_claims_is_not_counted() {
+    let far = |number: u8| Resume { term: COUNT_MAX, ..resume(number, record(4, &[1, 2, 3])) };
+    // Whether it comes first or last.
+    for first in [true, false] {
+        let mut bench = Bench::new();
+        if first {
+            bench.resume(3, far(3));
+            bench.assert_told(&[3], &[]);
+        }
+        bench.resume(1, resume(1, record(4, &[1, 2, 3])));
+        bench.resume(2, resume(2, record(4, &[1, 2, 3])));
+        if !first {
+            bench.resume(3, far(3));
+        }
+        assert_eq!(bench.kicked(3).unwrap().0, KickReason::Breach);
+        assert_eq!(bench.run.term(), 2);
+        bench.wait(ms(2_001));
+        assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(2)]);
+    }
+}
+
+#[test]
+fn a_member_that_claims_a_far_term_disturbs_nobody() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    for term in [2, COUNT_MAX] {
+        bench
+            .resume(3, Resume { term, ..resume(3, EpochRecord { founder: id(1), ..record(1, &[1, 2, 3]) }) });
+        assert!(bench.kicked(3).is_some());
+    }
+    bench.all_say(&[1, 2], &ToCoordinator::Complete { key: key(1, 0, 0) });
+    assert_eq!((bench.told(1), bench.told(2)), (vec![], vec![]));
+    assert_eq!(bench.run.term(), 1);
+}
+
+#[test]
+fn no_term_is_so_high_that_the_next_reign_is_refused() {
+    let mut bench = Bench::new();
+    bench.resume(1, Resume { term: COUNT_MAX, ..resume(1, record(4, &[1])) });
+    bench.wait(ms(2_001));
+    assert_eq!(bench.run.term(), COUNT_MAX);
+    bench.wait(ms(2_001));
+    assert_eq!(bench.told(1).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+}
+
+#[test]
+fn a_coordinator_that_most_members_have_left_behind_begins_again() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, initiate(key(1, 0, 0)));
+    bench.clear();
+    let here = bench.at[&1];
+    // 2 comes back from a coordinator of a higher term. One word is not enough.
+    let ahead = |number: u8| Resume { term: 9, ..resume(number, record(2, &[1, 2])) };
+    bench.resume(2, ahead(2));
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Superseded);
+    assert_eq!(bench.closed.len(), 1);
+    bench.resume(1, ahead(1));
+    assert!(bench.closed.contains(&here));
+    assert!(bench.notes.contains(&Note::SteppedDown(9)));
+    bench.resume(2, ahead(2));
+    assert_eq!(bench.told(1), [ToPeer::Resumed { term: 10 }, ToPeer::Proceed { group: 0, epoch: 2 }]);
+}
+
+#[test]
+fn nobody_new_is_admitted_before_members_of_before_had_their_time() {
+    let mut bench = Bench::new();
+    bench.run.expect_old_members(bench.now + ms(2_000));
+    bench.register(9, 0, 1);
+    bench.wait(ms(1_000));
+    let waiting = bench.run.status(bench.now).to_json();
+    assert!(waiting.contains("have 1.0 s to come back"), "{waiting}");
+    // The run that was there goes on at once, and lets the newcomer in.
+    bench.resume(1, resume(1, record(4, &[1, 2])));
+    bench.resume(2, resume(2, record(4, &[1, 2])));
+    bench.confirm(&[1, 2], 4);
+    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    let done = ToPeer::TopologyDone { run_epoch: 4, global_world_size: 2, round: 2 };
+    assert!(bench.told(1).contains(&done), "there is nobody whom that vote could let in (rule 10)");
+    bench.wait(ms(1_000));
+    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 3 });
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(2), id(9)]);
+    assert_eq!(bench.kicked(9), None);
+    // Where there was none, it begins one after that time.
+    let mut bench = Bench::new();
+    bench.run.expect_old_members(bench.now + ms(2_000));
+    bench.register(9, 0, 1);
+    bench.wait(ms(2_000));
+    assert_eq!(members(&bench.epoch(9).unwrap()), [id(9)]);
+}
