@@ -18,8 +18,8 @@ const PROVEN_MAX: usize = 1_024;
 /// Runs that were only named.
 const NAMED_MAX: usize = 64;
 /// Identities that are made at once, and how long it takes until there may be one more.
-const BURST: u32 = 64;
-const PACE: Duration = Duration::from_millis(30);
+const BURST: u32 = 256;
+const PACE: Duration = Duration::from_millis(10);
 
 /// Why there is no identity.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
