@@ -13,10 +13,14 @@
 //! - *Terms.* A coordinator's term must lie above all that were obeyed. One peer that claims to have obeyed a term far
 //!   above everybody else's has not; where nobody else has spoken yet, it waits for others to do so. Terms end at a bound at which they stay, so that no reign is ever refused.
 //!
+//! - *Reigns.* Whether another coordinator reigned since is asked of every group by itself, because our own term says
+//!   nothing about it: the rebuild of one group raises it, while what we hold of another is as old as before. A member
+//!   that obeys a term which it cannot have from us ([`Terms`]) was another's meanwhile.
+//!
 //! What is not promised: a member of a line that brings a higher epoch with a smaller roster is believed, because that
 //! is what a sole survivor looks like.
 
-use super::peers::{Lobby, Peer, Phase};
+use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
 use super::run::{Action, ConnectionId, Note, Run, Timer};
 use crate::collective::Group;
@@ -24,7 +28,7 @@ use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{EpochRecord, KickReason, Resume, Term, ToPeer};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Further than this from all others, a term was never obeyed: a million restarts.
 const TERM_FAR: Term = 1 << 20;
@@ -62,6 +66,48 @@ pub(super) enum Weight {
     Breach(String),
 }
 
+/// How many terms are remembered that a peer was told and has not promised to obey. Each is a rebuild.
+const TOLD_MAX: usize = 16;
+
+/// The terms that a peer can have from us.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Terms {
+    /// What it surely obeyed, in our own reign.
+    obeyed: Term,
+    /// What we told it since. Of a connection that broke nobody knows whether it arrived.
+    told: VecDeque<Term>,
+}
+
+impl Terms {
+    /// Of a peer that is known to have obeyed that one.
+    pub(super) fn new(obeyed: Term) -> Self {
+        Self { obeyed, told: VecDeque::new() }
+    }
+
+    pub(super) fn tell(&mut self, term: Term) {
+        if term > self.obeyed && !self.told.contains(&term) {
+            self.told.push_back(term);
+            if self.told.len() > TOLD_MAX {
+                self.told.pop_front();
+            }
+        }
+    }
+
+    /// It promised to obey that one, which we told it.
+    pub(super) fn promise(&mut self, term: Term) {
+        if self.told.contains(&term) {
+            self.obeyed = term;
+            self.told.retain(|told| *told > term);
+        }
+    }
+
+    /// Whether a peer that obeys that term can have heard nobody but us. Not so if it is between what it obeyed and
+    /// what we told it: then another said it, however high our own term is by now.
+    pub(super) fn has(&self, term: Term) -> bool {
+        term <= self.obeyed || self.told.contains(&term)
+    }
+}
+
 impl Run {
     /// What a resume that could be true is to us.
     pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
@@ -71,9 +117,9 @@ impl Run {
             if state.founder != record.founder {
                 return Standing::Stranger;
             }
-            let told = self.peers.get(&from).map_or(self.term, |peer| peer.told_term);
-            if resume.term > told && self.is_member(from, group) {
-                let deposed = self.is_deposed(from, resume.term);
+            let ours = self.peers.get(&from).is_none_or(|peer| peer.terms.has(resume.term));
+            if !ours && self.is_member(from, group) {
+                let deposed = self.is_deposed(from, group, resume.term);
                 return if deposed { Standing::Witness } else { Standing::Ahead };
             }
             // It may know an epoch of ours that we never opened.
@@ -189,28 +235,34 @@ impl Run {
         }
     }
 
-    /// Whether most members obey a higher term than ours. Then another coordinator reigned since, and nothing that we
-    /// hold counts any more (rule 17): we begin again like one that was just started, and learn from the peers how
-    /// things stand. A single word is not enough.
-    fn is_deposed(&mut self, from: PeerId, term: Term) -> bool {
+    /// Whether most members of a group obey terms that are not ours. Then another coordinator reigned there since, and
+    /// nothing that we hold of it counts any more (rule 17): we begin that group again like one that was just started,
+    /// and learn from its members how things stand. A single word is not enough, and no group's word is about another.
+    fn is_deposed(&mut self, from: PeerId, group: Group, term: Term) -> bool {
+        let Some(state) = self.groups.get(&group) else { return false };
         self.ahead.insert(from, term);
         self.ahead.retain(|peer, _| self.peers.contains_key(peer));
-        let members = self.peers.values().filter(|peer| peer.phase == Phase::Accepted).count();
-        if 2 * self.ahead.len() <= members {
+        let ahead = state.roster.iter().filter(|peer| self.ahead.contains_key(peer)).count();
+        if 2 * ahead <= state.roster.len() {
             return false;
         }
+        let members = state.roster.clone();
         self.note(Note::SteppedDown(term));
-        for at in std::mem::take(&mut self.connections).into_keys() {
-            self.act(Action::Close(at));
+        self.groups.remove(&group);
+        for member in members {
+            self.ahead.remove(&member);
+            let Some(peer) = self.peers.remove(&member) else { continue };
+            self.leave_address(member, peer.info.address);
+            self.knocks.retain(|_, (asked, _)| *asked != member);
+            if let Some(at) = peer.connection {
+                self.connections.remove(&at);
+                self.act(Action::Close(at));
+            }
         }
-        self.ahead.clear();
-        self.peers.clear();
-        self.addresses.clear();
-        self.newcomers = Lobby::default();
-        self.groups.clear();
-        self.encryption = None;
-        self.knocks.clear();
-        self.frozen_until = None;
+        if self.peers.is_empty() {
+            self.encryption = None;
+            self.frozen_until = None;
+        }
         true
     }
 
@@ -266,7 +318,7 @@ impl Run {
         self.term = wanted;
         let here = self.peers.iter_mut().filter(|(_, peer)| peer.connection.is_some());
         let tell = |(id, peer): (&PeerId, &mut Peer)| {
-            peer.told_term = wanted;
+            peer.terms.tell(wanted);
             *id
         };
         let told: Vec<_> = here.map(tell).collect();

@@ -1,12 +1,13 @@
 //! Peers: registration, sessions, goodbyes.
 
+use super::claims::Terms;
 use super::run::{Action, ConnectionId, Note, Run, Timer};
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::{FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
-    Encryption, KickReason, LossReason, Registration, SessionId, Term, ToCoordinator, ToPeer,
+    Encryption, KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer,
 };
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
@@ -62,8 +63,8 @@ pub(super) struct Peer {
     pub(super) phase: Phase,
     pub(super) session: SessionId,
     pub(super) generation: u32,
-    /// The highest term that we told it: if it has obeyed a higher one, another coordinator reigned since.
-    pub(super) told_term: Term,
+    /// The terms that it can have from us: if it obeys another, another coordinator reigned since.
+    pub(super) terms: Terms,
     pub(super) age: u64,
     /// When this session registered. What is known from before is about another session (rule 45).
     pub(super) registered: Instant,
@@ -95,7 +96,7 @@ impl Peer {
             phase: Phase::Registered,
             session: registration.session,
             generation: 0,
-            told_term: 0,
+            terms: Terms::default(),
             age,
             registered: now,
             connection: None,
@@ -263,7 +264,7 @@ impl Run {
         let mut peer = Peer::new(now, &registration, self.next_age);
         self.next_age += 1;
         peer.generation = generation;
-        peer.told_term = self.term;
+        peer.terms = Terms::new(self.term);
         let wants = registration.min_world.max(1);
         peer.vote = Some(wants);
         // A port belongs to one process: whoever else said to be there is not (rule 45).

@@ -6,7 +6,7 @@
 //! promised to obey no lower term, or is evicted. What follows then from what they told is in
 //! [`testimony`](super::testimony) (rule 17).
 
-use super::claims::{Standing, Weight};
+use super::claims::{Standing, Terms, Weight};
 use super::groups::GroupState;
 use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run, Timer};
@@ -200,7 +200,8 @@ impl Run {
         }
         self.attach(from, at);
         if let Some(peer) = self.peers.get_mut(&from) {
-            peer.told_term = self.term;
+            peer.terms = Terms::new(resume.term);
+            peer.terms.tell(self.term);
         }
         self.note(Note::Resumed(from));
         self.tell(from, ToPeer::Resumed { term: self.term });
@@ -220,7 +221,9 @@ impl Run {
     /// A peer obeys no lower term any more. Only now its resume is sure to stay true: nobody but us tells it
     /// anything new.
     pub(super) fn promised(&mut self, now: Instant, from: PeerId, term: u64) {
-        let Some(group) = self.peers.get(&from).map(|peer| peer.group) else { return };
+        let Some(peer) = self.peers.get_mut(&from) else { return };
+        peer.terms.promise(term);
+        let group = peer.group;
         let rebuild = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut());
         if let Some(told) = rebuild.and_then(|rebuild| rebuild.resumed.get_mut(&from)) {
             told.promised = told.promised.max(term);

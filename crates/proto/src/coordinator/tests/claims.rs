@@ -202,3 +202,54 @@ fn nobody_new_is_admitted_before_members_of_before_had_their_time() {
     bench.wait(ms(2_000));
     assert_eq!(members(&bench.epoch(9).unwrap()), [id(9)]);
 }
+
+/// Two groups: 1 to 3 are rebuilt here as group 0 while 4 and 5, whom we served as group 1, were another's. With `here`
+/// we still hold connections to 4 and 5 that lead nowhere.
+fn deposed_in_one_of_two_groups(here: bool) -> Bench {
+    let mut bench = Bench::new();
+    for number in [4, 5] {
+        bench.register(number, 1, 2);
+    }
+    for number in [4, 5] {
+        bench.say(number, ToCoordinator::Connected { group: 1, epoch: 1 });
+        if !here {
+            bench.close(number);
+        }
+        bench.at.remove(&number);
+    }
+    for number in [1, 2, 3] {
+        bench.resume(number, Resume { term: 3, ..resume(number, record(1, &[1, 2, 3])) });
+    }
+    assert_eq!(bench.run.term(), 4);
+    bench.clear();
+    bench
+}
+
+fn of_group_1(number: u8, term: u64) -> Resume {
+    Resume { term, ..resume(number, EpochRecord { group: 1, ..record(1, &[4, 5]) }) }
+}
+
+#[test]
+fn the_rebuild_of_one_group_does_not_make_anothers_old_state_new() {
+    for here in [false, true] {
+        let mut bench = deposed_in_one_of_two_groups(here);
+        // They obeyed term 3, which we never said. Our own is 4 by now, and they are fewer than those of group 0.
+        bench.resume(4, of_group_1(4, 3));
+        assert_eq!(bench.kicked(4).unwrap().0, KickReason::Superseded, "one word is not enough");
+        bench.resume(5, of_group_1(5, 3));
+        assert!(bench.notes.contains(&Note::SteppedDown(3)), "connections held: {here}");
+        // The other group is served on.
+        assert!([1, 2, 3].iter().all(|number| !bench.closed.contains(&bench.at[number])));
+    }
+}
+
+#[test]
+fn a_term_that_we_said_ourselves_deposes_nobody() {
+    let mut bench = deposed_in_one_of_two_groups(true);
+    // They heard of our new term on connections that broke before they could promise.
+    for number in [4, 5] {
+        bench.resume(number, of_group_1(number, 4));
+        assert_eq!(bench.told(number)[0], ToPeer::Resumed { term: 4 });
+    }
+    assert!(!bench.notes.contains(&Note::SteppedDown(4)));
+}
