@@ -62,6 +62,11 @@ fn a_deposed_coordinator_that_lives_on() {
 }
 
 #[test]
+fn a_deposed_coordinator_of_two_groups() {
+    play("heart-two-terms-groups", 0..60);
+}
+
+#[test]
 fn a_group_that_suffers_beside_one_that_must_not_notice() {
     play("heart-groups", 0..20);
 }
