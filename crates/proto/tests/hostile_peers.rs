@@ -296,7 +296,7 @@ fn some_record() -> impl Strategy<Value = EpochRecord> {
             joined: Vec::new(),
             left: Vec::new(),
             rounds: Rounds { ended: epoch, done: epoch },
-            founder: id(founder),
+            founder: SessionId([founder; 16]).founder(id(founder)),
             broken: if odd { vec![(0, 1), (u32::MAX, 0)] } else { Vec::new() },
             incumbents: if odd { u32::MAX } else { 1 },
         }

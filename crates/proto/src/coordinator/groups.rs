@@ -164,7 +164,9 @@ impl Run {
             return;
         };
         let floor = self.epoch_floor;
-        let state = self.groups.entry(group).or_insert_with(|| GroupState::new(first, floor));
+        // A peer that founds a group again, in a later session, begins another history.
+        let founder = self.peers.get(&first).map_or(first, |peer| peer.session.founder(first));
+        let state = self.groups.entry(group).or_insert_with(|| GroupState::new(founder, floor));
         for tag in state.tags.values_mut() {
             left.iter().for_each(|(peer, _)| tag.forget(*peer));
         }

@@ -41,6 +41,14 @@ impl SessionId {
         next
     }
 
+    /// The name of a history that this session of a peer founds: the peer's id with the session's number mixed in. The
+    /// random part of a session is a proof and is told to nobody.
+    pub fn founder(self, peer: PeerId) -> PeerId {
+        let mut name = *peer.as_bytes();
+        name[12..].iter_mut().zip(&self.0[12..]).for_each(|(byte, number)| *byte ^= number);
+        PeerId::from_bytes(name)
+    }
+
     /// Whether this is a later session of the process that `earlier` was a session of. Numbers may wrap.
     pub fn succeeds(self, earlier: Self) -> bool {
         let ((token, number), (before, last)) = (self.parts(), earlier.parts());
@@ -337,7 +345,8 @@ pub struct EpochRecord {
     /// How far the group's votes for newcomers had come.
     #[n(9)]
     pub rounds: Rounds,
-    /// The first member the group ever had: two groups of one number that began apart are told apart by it.
+    /// The group's history, named after the session of its first member ([`SessionId::founder`]): two groups of one
+    /// number that began apart are told apart by it, even if the same peer founded both (rules 41 and 45).
     #[n(10)]
     pub founder: PeerId,
     /// Links that cannot be used, as ranks of the end that sends and the end that receives (rule 16). The ring

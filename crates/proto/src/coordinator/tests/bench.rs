@@ -58,6 +58,11 @@ pub(super) fn call(count: u64) -> Fingerprint {
     Fingerprint::new(OpKind::AllReduce, DataType::F32, [count])
 }
 
+/// What a group that this peer founds is told apart by.
+pub(super) fn founder(number: u8) -> PeerId {
+    registration(number, 0, 1).session.founder(id(number))
+}
+
 pub(super) fn key(epoch: u64, tag: u64, seq: u64) -> OpKey {
     OpKey { group: 0, epoch, scope: Scope::Whole, tag, seq }
 }
@@ -293,7 +298,7 @@ pub(super) fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         joined: Vec::new(),
         left: Vec::new(),
         rounds: Rounds { ended: 1, done: 1 },
-        founder: id(numbers[0]),
+        founder: founder(numbers[0]),
         broken: Vec::new(),
         incumbents: 0,
     }

@@ -17,12 +17,12 @@ fn superseded(bench: &mut Bench, number: u8) -> bool {
 fn no_word_of_a_stranger_changes_a_group_that_is_served() {
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
-    for claim in [alone(9, 0), resume(9, EpochRecord { founder: id(1), ..record(5, &[9, 1, 2, 3]) })] {
+    for claim in [alone(9, 0), resume(9, EpochRecord { founder: founder(1), ..record(5, &[9, 1, 2, 3]) })] {
         bench.resume(9, claim);
         assert!(superseded(&mut bench, 9));
     }
     // Somebody who says that it is in the group as it stands is not in its roster.
-    bench.resume(9, resume(9, EpochRecord { founder: id(1), ..record(1, &[1, 9]) }));
+    bench.resume(9, resume(9, EpochRecord { founder: founder(1), ..record(1, &[1, 9]) }));
     assert_eq!(bench.kicked(9).unwrap().0, KickReason::Evicted);
     bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(1, 0, 0) });
     bench.assert_told(&[1, 2, 3], &[commit(key(1, 0, 0))]);
@@ -72,7 +72,7 @@ fn a_higher_epoch_of_somebody_whom_the_others_never_met_does_not_put_them_out() 
     for number in [1, 2, 3] {
         bench.resume(number, resume(number, record(4, &[1, 2, 3])));
         if number == 2 {
-            bench.resume(9, resume(9, EpochRecord { founder: id(1), ..record(1_000, &[9]) }));
+            bench.resume(9, resume(9, EpochRecord { founder: founder(1), ..record(1_000, &[9]) }));
         }
     }
     bench.wait(ms(2_001));
@@ -139,8 +139,10 @@ fn a_member_that_claims_a_far_term_disturbs_nobody() {
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
     for term in [2, COUNT_MAX] {
-        bench
-            .resume(3, Resume { term, ..resume(3, EpochRecord { founder: id(1), ..record(1, &[1, 2, 3]) }) });
+        bench.resume(
+            3,
+            Resume { term, ..resume(3, EpochRecord { founder: founder(1), ..record(1, &[1, 2, 3]) }) },
+        );
         assert!(bench.kicked(3).is_some());
     }
     bench.all_say(&[1, 2], &ToCoordinator::Complete { key: key(1, 0, 0) });
@@ -252,4 +254,39 @@ fn a_term_that_we_said_ourselves_deposes_nobody() {
         assert_eq!(bench.told(number)[0], ToPeer::Resumed { term: 4 });
     }
     assert!(!bench.notes.contains(&Note::SteppedDown(4)));
+}
+
+#[test]
+fn two_histories_that_one_peer_founded_are_told_apart() {
+    // 1 founds a group and 2 joins; later 1 connects again, at a coordinator that knows nothing, and founds it anew.
+    let founded_by = |session: SessionId| {
+        let mut bench = Bench::new();
+        let at = bench.connection();
+        bench.at.insert(1, at);
+        let registration = Registration { session, ..registration(1, 0, 1) };
+        bench.say(1, ToCoordinator::Register(registration, 1, 0));
+        bench.epoch(1).unwrap().founder
+    };
+    let session = registration(1, 0, 1).session;
+    let (before, since) = (founded_by(session), founded_by(session.next()));
+    assert_ne!(before, since);
+    // That one dies, too. 2 still knows a commit of the old history under a key that is open in the new one.
+    let new = EpochRecord { founder: since, ..record(2, &[1, 3]) };
+    let old = EpochRecord { founder: before, ..record(2, &[1, 2]) };
+    let told = |number: u8| match number {
+        2 => (old.clone(), learned(key(2, 0, 3), Verdict::Commit { pending: 0 })),
+        _ => (new.clone(), open(key(2, 0, 3), number == 1)),
+    };
+    for order in [[1, 2, 3], [2, 1, 3]] {
+        let mut bench = Bench::new();
+        for number in order {
+            let (record, report) = told(number);
+            bench.resume(number, Resume { tags: vec![report], ..resume(number, record) });
+        }
+        bench.wait(ms(2_001));
+        bench.promise();
+        let heard = bench.told(1);
+        assert!(!heard.contains(&commit(key(2, 0, 3))), "{order:?}: that was another call: {heard:?}");
+        assert_eq!(bench.kicked(2).unwrap().0, KickReason::Superseded, "{order:?}");
+    }
 }

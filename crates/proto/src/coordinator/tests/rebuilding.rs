@@ -281,7 +281,7 @@ fn who_waits_for_what_nobody_remembers_joins_anew() {
     bench.resume(2, Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(2, record(1, &[1, 2])) });
     bench.resume(
         1,
-        Resume { remembers_from: 2, ..resume(1, EpochRecord { founder: id(1), ..record(2, &[1, 2]) }) },
+        Resume { remembers_from: 2, ..resume(1, EpochRecord { founder: founder(1), ..record(2, &[1, 2]) }) },
     );
     assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
 }
