@@ -67,6 +67,17 @@ fn a_deposed_coordinator_of_two_groups() {
 }
 
 #[test]
+fn peers_that_come_back_as_themselves() {
+    play("heart-rejoin", 0..80);
+}
+
+#[test]
+fn health_by_the_membership_machine() {
+    play("heart-health", 0..12);
+    play("heart-health", 500_030..500_036);
+}
+
+#[test]
 fn a_group_that_suffers_beside_one_that_must_not_notice() {
     play("heart-groups", 0..20);
 }

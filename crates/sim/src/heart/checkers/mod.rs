@@ -70,7 +70,7 @@ impl Suite {
                 Box::new(ExactValues::default()),
                 Box::new(Deadlines),
                 Box::new(Decodable),
-                Box::new(NoFalseEviction),
+                Box::new(NoFalseEviction::default()),
                 Box::new(StaleEpochs::default()),
                 Box::new(NoTwoTerms::default()),
                 Box::new(GroupIsolation::default()),

@@ -3,15 +3,21 @@
 //! `causes`.
 
 use super::{Checker, Fact, World};
+use outlast_proto::id::PeerId;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::LossReason;
 use outlast_proto::wire::membership::DeathReason;
+use std::collections::BTreeSet;
 
 /// How long after a block ended an eviction may still be its consequence: a last redial and the way of a resume.
 const AFTERMATH: Duration = Duration::from_secs(2);
 
 /// See above.
-pub struct NoFalseEviction;
+#[derive(Default)]
+pub struct NoFalseEviction {
+    /// Whose session is over, and who opened no epoch in another since: there is nothing that it could resume.
+    out: BTreeSet<PeerId>,
+}
 
 impl Checker for NoFalseEviction {
     fn name(&self) -> &'static str {
@@ -20,18 +26,24 @@ impl Checker for NoFalseEviction {
 
     fn hear(&mut self, world: &World, at: Instant, fact: &Fact) -> Result<(), String> {
         match fact {
-            Fact::Lost { coordinator, peer, reason } => Self::lost(world, at, *coordinator, *peer, *reason),
-            _ => Ok(()),
+            Fact::Lost { coordinator, peer, reason } => {
+                return self.lost(world, at, *coordinator, *peer, *reason);
+            }
+            Fact::Out { peer, .. } => drop(self.out.insert(*peer)),
+            Fact::Opened { peer, .. } => drop(self.out.remove(peer)),
+            _ => {}
         }
+        Ok(())
     }
 }
 
 impl NoFalseEviction {
     fn lost(
+        &self,
         world: &World,
         at: Instant,
         coordinator: usize,
-        peer: outlast_proto::id::PeerId,
+        peer: PeerId,
         reason: LossReason,
     ) -> Result<(), String> {
         let Some(process) = world.process_of(peer) else { return Ok(()) };
@@ -52,6 +64,7 @@ impl NoFalseEviction {
                 };
                 gone || world.link_victims.contains(&index) || world.processes.iter().any(cut_off)
             }
+            LossReason::NotResumed if self.out.contains(&peer) => true,
             LossReason::NotResumed | LossReason::Dead(_) => gone || blocked,
             // Nobody honest breaks the protocol.
             _ => false,

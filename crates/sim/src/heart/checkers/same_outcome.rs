@@ -25,6 +25,11 @@ impl Checker for SameOutcome {
     }
 
     fn hear(&mut self, _world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
+        if let Fact::Out { peer, .. } = fact {
+            // It may come back under the same id, and begins anew then.
+            self.conflicts.retain(|(a, b, _)| ![a, b].contains(&peer));
+            self.ended.values_mut().for_each(|told| drop(told.remove(peer)));
+        }
         let Fact::Finished { peer, outcome, place, .. } = fact else { return Ok(()) };
         if let Ok(Done::Committed { contributors, .. }) = outcome {
             let together = |(a, b, _): &&(PeerId, PeerId, Place)| {
