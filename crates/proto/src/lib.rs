@@ -19,4 +19,5 @@ pub mod rng;
 pub mod session;
 pub mod text;
 pub mod time;
+pub mod topology;
 pub mod wire;
