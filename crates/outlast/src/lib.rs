@@ -24,6 +24,7 @@ pub use communicator::Communicator;
 pub use coordinator::Coordinator;
 pub use membership::Membership;
 pub use outlast_proto::text;
+pub use outlast_proto::topology;
 
 /// The examples of the README are compiled with the documentation tests, so that they stay true.
 #[cfg(doctest)]

@@ -14,6 +14,7 @@ mod member;
 mod place;
 mod report;
 mod stream;
+mod topology;
 
 use super::lab::RuleArgs;
 use crate::ExitCode;
@@ -48,6 +49,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     AllReduce(AllReduce),
+    Topology(topology::Topology),
     /// One of the processes of a measurement; started by the others.
     #[command(hide = true)]
     Member(member::Member),
@@ -110,6 +112,7 @@ enum OnOff {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::AllReduce(args) => all_reduce(args),
+        What::Topology(args) => topology::run(args),
         What::Member(args) => member::run(args),
     }
 }

@@ -27,10 +27,7 @@ impl Weights {
         for from in 0..len {
             for to in (0..len).filter(|to| *to != from) {
                 let cost = costs.of(from, to);
-                cells[from * len + to] = match cost <= limit {
-                    true => cost as i64,
-                    false => UNWANTED,
-                };
+                cells[from * len + to] = if cost <= limit { cost as i64 } else { UNWANTED };
             }
         }
         Self { len, cells }

@@ -29,9 +29,9 @@ fn reaches_all(len: usize, link: impl Fn(usize, usize) -> bool) -> bool {
     reached[0] = true;
     let mut count = 1;
     while let Some(from) = open.pop() {
-        for to in 0..len {
-            if !reached[to] && link(from, to) {
-                reached[to] = true;
+        for (to, reached) in reached.iter_mut().enumerate() {
+            if !*reached && link(from, to) {
+                *reached = true;
                 count += 1;
                 open.push(to);
             }

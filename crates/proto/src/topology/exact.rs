@@ -16,7 +16,7 @@ pub const EXACT_MAX: usize = 16;
 ///
 /// # Panics
 /// If there are more than [`EXACT_MAX`] members.
-pub fn best(costs: &Costs, objective: Objective) -> Option<Vec<usize>> {
+pub(super) fn best(costs: &Costs, objective: Objective) -> Option<Vec<usize>> {
     assert!(costs.len() <= EXACT_MAX, "{} members are too many for an exact answer", costs.len());
     if costs.len() < 2 {
         return Some((0..costs.len()).collect());

@@ -135,6 +135,11 @@ impl Search {
         self.best.as_ref().map(|(cost, _)| *cost)
     }
 
+    /// Whether searching on changes nothing: the answer is proved.
+    pub fn is_over(&self) -> bool {
+        matches!(self.stage, Stage::Over)
+    }
+
     /// How many steps were taken.
     pub fn steps(&self) -> u64 {
         self.tour.looks
