@@ -24,7 +24,7 @@ fn a_square_of_costs_is_ordered_and_told_as_json() {
 fn where_there_is_no_ring_it_says_so_and_what_is_no_square_is_refused() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("links.txt");
-    std::fs::write(&path, "- 1 -\n1 - 1\n1 - -\n").unwrap();
+    std::fs::write(&path, "- 1 1\n1 - -\n1 - -\n").unwrap();
     let output = outlast(&[path.to_str().unwrap()]);
     assert!(String::from_utf8_lossy(&output.stdout).contains("no ring"), "{output:?}");
     std::fs::write(&path, "1 2 3").unwrap();

@@ -20,7 +20,7 @@
 //! answers for everybody.
 //!
 //! Whoever opens connections without belonging here costs at most a place in a bounded table for a bounded
-//! time ([`ServeSettings`], [`places`]), one counter and a log line a minute. Whoever does belong here has at most
+//! time ([`ServeSettings`], `places`), one counter and a log line a minute. Whoever does belong here has at most
 //! its share of streams. All of it stays well below the process's limit of open files. The accept loop outlives
 //! every error.
 //!
