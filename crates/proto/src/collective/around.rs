@@ -2,7 +2,7 @@
 //!
 //! The coordinator plans a group's ring, and every member plans the ring of a part of the group, from the same
 //! list of broken links: equal lists give equal rings. The order so far is kept where that is easy, because every
-//! changed neighbour is a link to dial. How it is searched: [`circuit`](super::circuit).
+//! changed neighbour is a link to dial. How it is searched: [`circuit`].
 
 use super::circuit::{self, Answer, Budget, Graph};
 use crate::id::PeerId;

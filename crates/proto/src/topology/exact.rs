@@ -8,7 +8,7 @@
 
 use super::costs::{Costs, NO_LINK, Objective};
 
-/// The most members that [`best`] takes. Sixteen cost some ten milliseconds and four megabytes, and each member
+/// The most members for whom the best ring is proved. Sixteen cost some ten milliseconds and four megabytes, and each member
 /// more doubles both.
 pub const EXACT_MAX: usize = 16;
 
