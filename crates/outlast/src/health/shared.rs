@@ -265,7 +265,11 @@ mod tests {
 
     fn event(number: u32) -> TimedEvent {
         Shared::timed(
-            Event::Rejoined { incarnation: number, reason: DeathReason::Silent, since: clock::now() },
+            Event::Rejoined {
+                incarnation: number,
+                reason: DeathReason::Silent,
+                since: outlast_proto::time::Instant::ORIGIN,
+            },
             1,
         )
     }
