@@ -1,0 +1,149 @@
+//! What the coordinator says to a peer.
+
+use super::{EpochRecord, KickReason, Term, Verdict, Waiting};
+use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch};
+use crate::id::PeerId;
+use crate::limits::CONTROL_BYTES_MAX;
+use crate::wire::{InvalidMessage, Message};
+use minicbor::{CborLen, Decode, Encode};
+use std::net::SocketAddr;
+
+/// From the coordinator to a peer.
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
+pub enum ToPeer {
+    /// The peer is known and waits to be admitted.
+    #[n(0)]
+    Registered {
+        /// Whose word this is.
+        #[n(0)]
+        term: Term,
+    },
+    /// The peer's resume was taken down.
+    #[n(1)]
+    Resumed {
+        /// Whose word this is.
+        #[n(0)]
+        term: Term,
+    },
+    /// A new agreed membership of the peer's group.
+    #[n(2)]
+    Epoch(#[n(0)] EpochRecord),
+    /// The vote for newcomers is through: all links are up and the group is large enough.
+    #[n(3)]
+    TopologyDone {
+        /// The run's epoch now.
+        #[n(0)]
+        run_epoch: RunEpoch,
+        /// Members of all groups together.
+        #[n(1)]
+        global_world_size: u32,
+        /// Which of the group's votes.
+        #[n(2)]
+        round: u64,
+    },
+    /// The one answer to an attempt; written once, never changed (rule 4).
+    #[n(4)]
+    Verdict {
+        /// The attempt.
+        #[n(0)]
+        key: OpKey,
+        /// The answer.
+        #[n(1)]
+        verdict: Verdict,
+    },
+    /// What stood in the way of that epoch's collectives is settled, with the same roster: go on.
+    #[n(5)]
+    Proceed {
+        /// The group.
+        #[n(0)]
+        group: Group,
+        /// The epoch.
+        #[n(1)]
+        epoch: GroupEpoch,
+    },
+    /// A vote for newcomers was refused: others of the group are in a collective (rule 7).
+    #[n(6)]
+    TopologyMismatch {
+        /// What they do, in words.
+        #[n(0)]
+        others: String,
+    },
+    /// The peer is out.
+    #[n(7)]
+    Kicked {
+        /// Why.
+        #[n(0)]
+        reason: KickReason,
+        /// The same in words, with the thing, the value and the remedy.
+        #[n(1)]
+        text: String,
+        /// Whose word this is. A coordinator of the past puts nobody out (rule 17).
+        #[n(2)]
+        term: Term,
+    },
+    /// How the run stands, as JSON text for people and tools.
+    #[n(8)]
+    Status(#[n(0)] String),
+    /// The first deadline of a vote for newcomers passed; it is over for the whole group (rule 6).
+    #[n(9)]
+    TopologyTimeout {
+        /// Which of the group's votes.
+        #[n(0)]
+        round: u64,
+        /// Who had not voted.
+        #[n(1)]
+        waiting: Vec<Waiting>,
+    },
+    /// A call cannot be had in this epoch, because a member has no room for another tag or scope. Nothing was begun for
+    /// it: no verdict follows, and whoever else makes the call is told the same.
+    #[n(11)]
+    Denied {
+        /// The attempt that is not.
+        #[n(0)]
+        key: OpKey,
+        /// Who has no room.
+        #[n(1)]
+        peer: PeerId,
+        /// How many different tags and scopes it uses.
+        #[n(2)]
+        tags: u32,
+        /// How many members those scopes list.
+        #[n(3)]
+        listed: u32,
+    },
+    /// Another group has grown or shrunk. That is no epoch of this peer's group (rule 1); its program sees it when its
+    /// next call ends (rule 3).
+    #[n(10)]
+    World {
+        /// The run's epoch now.
+        #[n(0)]
+        run_epoch: RunEpoch,
+        /// Members of all groups together.
+        #[n(1)]
+        global_world_size: u32,
+    },
+    /// A link of the peer's counts as broken: does it carry again? Dial, say `Redialled`, change nothing (rule 16).
+    #[n(12)]
+    Redial {
+        /// The group.
+        #[n(0)]
+        group: Group,
+        /// Whom to dial.
+        #[n(1)]
+        to: PeerId,
+        /// Where it is.
+        #[n(2)]
+        address: SocketAddr,
+    },
+}
+
+impl Message for ToPeer {
+    const BYTES_MAX: usize = CONTROL_BYTES_MAX;
+    fn check(&self) -> Result<(), InvalidMessage> {
+        match self {
+            Self::Epoch(record) => record.check(),
+            Self::Verdict { key, .. } | Self::Denied { key, .. } => key.scope.check(),
+            _ => Ok(()),
+        }
+    }
+}
