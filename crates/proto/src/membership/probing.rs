@@ -11,7 +11,7 @@
 
 use super::case::{Case, Shown, Unanswered, testimony_life, vouch_life};
 use super::machine::{Membership, Timer};
-use super::table::KernelTrust;
+use super::table::{Entry, KernelTrust};
 use super::{Action, ConnectOutcome, ConnectToken, Event, Path, Source};
 use crate::id::PeerId;
 use crate::time::{Duration, Instant};
@@ -31,6 +31,11 @@ const SIGHTINGS_MAX: usize = 256;
 const REUNION_TICKS: u64 = 10;
 /// Members in doubt that are looked at again per interval, beside the round.
 const SECOND_LOOKS: usize = 2;
+/// In a group with up to this many others each member also watches its neighbour. Random rounds of a few members
+/// leave somebody unasked for four intervals now and then; those of many do not.
+const NEIGHBOUR_WATCH_MAX: usize = 16;
+/// On this many intervals falls one look at the neighbour.
+const NEIGHBOUR_TICKS: u64 = 2;
 
 /// One unfinished question to one member.
 #[derive(Clone, Debug)]
@@ -88,6 +93,11 @@ impl Membership {
         if let Some(target) = self.table.next_in_round(&mut self.rng) {
             self.look(now, target);
         }
+        if self.ticks.is_multiple_of(NEIGHBOUR_TICKS) && self.table.len() <= NEIGHBOUR_WATCH_MAX {
+            if let Some(neighbour) = self.neighbour() {
+                self.look(now, neighbour);
+            }
+        }
         let spacing = self.config.probe_interval * 2;
         let mut doubtful: Vec<_> = self
             .cases
@@ -103,6 +113,13 @@ impl Membership {
         if self.ticks.is_multiple_of(REUNION_TICKS) {
             self.seek_reunion(now);
         }
+    }
+
+    /// The next member in the order of ids. As everybody watches one, everybody is watched by one: a death goes
+    /// unnoticed for two intervals at most, whatever the rounds drew.
+    fn neighbour(&self) -> Option<PeerId> {
+        let after = self.table.following(Some(self.me.id)).first();
+        after.or_else(|| self.table.following(None).first()).map(Entry::id)
     }
 
     /// Starts a probe of that member, unless one is under way.
