@@ -48,7 +48,7 @@ docs:
 
 ## build the Python wheel that is handed on (manylinux_2_28), check and test it; it is in target/python/wheels
 wheel:
-	@tools/python-tests
+	@tools/python-tests --release
 
 ## the same with torch installed, for the tests that need it
 torch:
