@@ -100,6 +100,8 @@ pub const NAMED_MAX: usize = 32;
 pub const STATUS_PEERS_MAX: usize = 1_024;
 /// Broken links that an epoch's record tells. A group with more of them has hardly a ring left.
 pub const BROKEN_LINKS_MAX: usize = 4_096;
+/// Histories of before that an epoch's record tells. A member that has missed more of them joins anew.
+pub const ANCESTORS_MAX: usize = 8;
 /// Different calls that are told apart in one attempt before it is judged who deviates.
 pub const CALLS_MAX: usize = 16;
 /// Messages of one peer that are held back while the coordinator is being rebuilt: each call may vote, refuse

@@ -7,6 +7,7 @@
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
 use outlast_proto::id::PeerId;
+use outlast_proto::limits::ANCESTORS_MAX;
 use outlast_proto::membership::{ConnectOutcome, Preset};
 use outlast_proto::session::{self, CallId, Command, Done, Op, PerformResult, Session};
 use outlast_proto::time::{Duration, Instant};
@@ -285,6 +286,8 @@ fn some_verdict() -> impl Strategy<Value = Verdict> {
 fn some_record() -> impl Strategy<Value = EpochRecord> {
     let roster = proptest::collection::vec(1u8..7, 1..4);
     (0u32..2, 0u64..8, roster, 1u8..7, any::<bool>()).prop_map(|(group, epoch, roster, founder, odd)| {
+        let name = |founder: u8| SessionId([founder; 16]).founder(id(founder), 1);
+        let before = Ancestor { founder: name(founder % 6 + 1), epoch: epoch / 2 };
         EpochRecord {
             run_epoch: epoch,
             group,
@@ -296,9 +299,10 @@ fn some_record() -> impl Strategy<Value = EpochRecord> {
             joined: Vec::new(),
             left: Vec::new(),
             rounds: Rounds { ended: epoch, done: epoch },
-            founder: SessionId([founder; 16]).founder(id(founder)),
+            founder: name(founder),
             broken: if odd { vec![(0, 1), (u32::MAX, 0)] } else { Vec::new() },
             incumbents: if odd { u32::MAX } else { 1 },
+            ancestors: if odd { vec![before; ANCESTORS_MAX + 1] } else { vec![before] },
         }
     })
 }

@@ -68,6 +68,7 @@ fn largest_record() -> EpochRecord {
         founder: id(0),
         broken: vec![(members as u32 - 1, members as u32 - 2); BROKEN_LINKS_MAX],
         incumbents: members as u32,
+        ancestors: vec![Ancestor { founder: id(0), epoch: COUNT_MAX }; ANCESTORS_MAX],
     }
 }
 

@@ -6,8 +6,8 @@ use outlast_proto::collective::{OpKey, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
 use outlast_proto::wire::control::{
-    AbortReason, Decider, Encryption, EpochRecord, KickReason, LossReason, Registration, Rounds, SessionId,
-    ToCoordinator, ToPeer, Verdict, Waiting,
+    AbortReason, Ancestor, Decider, Encryption, EpochRecord, KickReason, LossReason, Registration, Rounds,
+    SessionId, ToCoordinator, ToPeer, Verdict, Waiting,
 };
 use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
@@ -214,6 +214,7 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
         founder: peer(7),
         broken: vec![(0, 0)],
         incumbents: 1,
+        ancestors: vec![Ancestor { founder: peer(8), epoch: 2 }],
     };
     let waiting = Waiting {
         peer: peer(1),

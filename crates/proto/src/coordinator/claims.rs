@@ -4,9 +4,11 @@
 //! members, and no word of anybody changes its roster, its epoch or our term. Only a coordinator that was restarted
 //! must believe what it is told, and there a claim can be weighed against the others:
 //!
-//! - *Two lines.* Records of one founder whose bearers knew each other are one line, and its highest epoch counts,
+//! - *Two lines.* Records of one history whose bearers knew each other are one line, and its highest epoch counts,
 //!   however few bring it. Whoever tells of another line waits beside: after the control grace the line that more
 //!   have come back to is rebuilt, and the others join it anew.
+//! - *Who was not heard* may know epochs that nobody told us of. What a rebuild without all of a roster goes on with is
+//!   a history of its own, so that the two are never taken for one (decision 29).
 //! - *One voice.* A line that a single peer brought, and nobody else knows, is served only after the same time: by
 //!   then the members of a run that it would displace have spoken. Where nobody even promised to obey, nothing is
 //!   waited for.
@@ -28,7 +30,7 @@ use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{EpochRecord, KickReason, Resume, Term, ToPeer};
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::VecDeque;
 
 /// Further than this from all others, a term was never obeyed: a million restarts.
 const TERM_FAR: Term = 1 << 20;
@@ -114,7 +116,7 @@ impl Run {
         let (group, record) = (resume.record.group, &resume.record);
         if let Some(state) = self.groups.get(&group).filter(|state| state.rebuild.is_none()) {
             // A member that was evicted learns that from the roster, a stranger here.
-            if state.founder != record.founder {
+            if !state.is_of_history(record) {
                 return Standing::Stranger;
             }
             let ours = self.peers.get(&from).is_none_or(|peer| peer.terms.has(resume.term));
@@ -146,7 +148,7 @@ impl Run {
     fn contradicted(&self, group: Group, from: PeerId, record: &EpochRecord) -> Option<Group> {
         if let Some(state) = self.groups.get(&group)
             && let Some(rebuild) = &state.rebuild
-            && (state.founder != record.founder || !rebuild.is_in_line(from, record))
+            && !rebuild.is_in_line(from, record)
         {
             return Some(group);
         }
@@ -193,12 +195,7 @@ impl Run {
             if now < until {
                 return self.schedule(until, Timer::Claims(group));
             }
-            let mut others: BTreeMap<(Group, PeerId), usize> = BTreeMap::new();
-            for rival in self.rivals.values() {
-                let record = &rival.resume.record;
-                *others.entry((record.group, record.founder)).or_default() += 1;
-            }
-            let most = others.values().copied().max().unwrap_or(0);
+            let most = self.rivals.keys().map(|rival| self.voices_of(rival)).max().unwrap_or(0);
             if !rebuild.is_promised(self.term) || most > rebuild.voices() {
                 self.dissolve(group);
             }
@@ -219,12 +216,7 @@ impl Run {
     pub(super) fn hear_rivals(&mut self, now: Instant, all: bool) {
         let mut waiting: Vec<_> = self.rivals.keys().copied().collect();
         // Those first of whom there are more.
-        let line = |rival: &Rival| (rival.resume.record.group, rival.resume.record.founder);
-        let voices = |peer: &PeerId| {
-            let mine = line(&self.rivals[peer]);
-            self.rivals.values().filter(|rival| line(rival) == mine).count()
-        };
-        waiting.sort_by_cached_key(|peer| std::cmp::Reverse(voices(peer)));
+        waiting.sort_by_cached_key(|peer| std::cmp::Reverse(self.voices_of(peer)));
         for peer in waiting {
             let Some(rival) = self.rivals.get(&peer) else { continue };
             let record = &rival.resume.record;
@@ -233,6 +225,12 @@ impl Run {
                 self.hear_resume(now, at, peer, resume, all);
             }
         }
+    }
+
+    /// How many of those who wait tell of the same history as this one.
+    fn voices_of(&self, rival: &PeerId) -> usize {
+        let Some(record) = self.rivals.get(rival).map(|rival| &rival.resume.record) else { return 0 };
+        self.rivals.values().filter(|other| other.resume.record.is_akin(record)).count()
     }
 
     /// Whether most members of a group obey terms that are not ours. Then another coordinator reigned there since, and

@@ -13,16 +13,22 @@ use super::run::{Note, Run, Timer};
 use super::usage::Usage;
 use crate::collective::{Group, GroupEpoch, Scope, Tag};
 use crate::id::PeerId;
-use crate::limits::{BROKEN_LINKS_MAX, MEMBERS_MAX};
+use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX};
 use crate::time::Instant;
-use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Rounds, ToPeer};
+use crate::wire::control::{AbortReason, Ancestor, Decider, EpochRecord, LossReason, Rounds, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// The epochs of a history that goes on from another begin above the next multiple of this. So many would have to be
+/// opened within one coordinator's life, unknown to all who come back to the next, before a number came twice.
+const HISTORY_EPOCHS: GroupEpoch = 1_000;
 
 /// One group.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct GroupState {
     pub(super) epoch: GroupEpoch,
+    /// The name of its history, and of those that it goes on from (rule 41).
     pub(super) founder: PeerId,
+    pub(super) ancestors: Vec<Ancestor>,
     /// In the order of ranks.
     pub(super) roster: Vec<PeerId>,
     /// How many of them, the first ones, were in a roster that gave a commit of the whole group (rule 42).
@@ -60,6 +66,7 @@ impl GroupState {
         Self {
             epoch,
             founder,
+            ancestors: Vec::new(),
             roster: Vec::new(),
             incumbents: 0,
             ring: Vec::new(),
@@ -88,6 +95,11 @@ impl GroupState {
     /// All links of the ring carried a collective to its end.
     pub(super) fn forgive_links(&mut self) {
         self.paths.forgive(&self.ring);
+    }
+
+    /// Whether that record is of this group's history, or of one that it goes on from.
+    pub(super) fn is_of_history(&self, record: &EpochRecord) -> bool {
+        self.founder == record.founder || self.ancestors.iter().any(|before| before.covers(record))
     }
 
     /// Members who were there first, of those whom a scope involves (rule 42).
@@ -141,6 +153,18 @@ impl Run {
         self.open_epoch(now, group, roster, Vec::new(), left);
     }
 
+    /// What follows is a history of its own: members that were not heard may know more of the one so far than we do,
+    /// and what we call its next epoch they may know as another (rule 41). Frames carry epochs and no names, so the
+    /// numbers differ as well.
+    pub(super) fn begin_history(&mut self, group: Group) {
+        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(first) = state.roster.first().and_then(|first| self.peers.get(first)) else { return };
+        state.ancestors.push(Ancestor { founder: state.founder, epoch: state.epoch });
+        state.ancestors.drain(..state.ancestors.len().saturating_sub(ANCESTORS_MAX));
+        state.founder = first.session.founder(first.info.id, first.generation);
+        state.epoch = (state.epoch / HISTORY_EPOCHS + 1) * HISTORY_EPOCHS;
+    }
+
     /// Ends the group's epoch and begins the next. Survivors keep their relative order (rule 3).
     ///
     /// Who is in is told at once, even if no ring avoids the broken links: then the epoch has a ring that does not,
@@ -165,7 +189,8 @@ impl Run {
         };
         let floor = self.epoch_floor;
         // A peer that founds a group again, in a later session, begins another history.
-        let founder = self.peers.get(&first).map_or(first, |peer| peer.session.founder(first));
+        let founder =
+            self.peers.get(&first).map_or(first, |peer| peer.session.founder(first, peer.generation));
         let state = self.groups.entry(group).or_insert_with(|| GroupState::new(founder, floor));
         for tag in state.tags.values_mut() {
             left.iter().for_each(|(peer, _)| tag.forget(*peer));
@@ -252,6 +277,7 @@ impl Run {
                 .take(BROKEN_LINKS_MAX)
                 .collect(),
             incumbents: state.incumbents as u32,
+            ancestors: state.ancestors.clone(),
         }
     }
 

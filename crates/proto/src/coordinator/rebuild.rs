@@ -64,15 +64,21 @@ impl Rebuild {
         }
     }
 
-    /// Whether a record of the same founder belongs to this line: of two, a bearer of the newer one is in the older,
+    /// Whether a record of the same history belongs to this line: of two, a bearer of the newer one is in the older,
     /// or the newer one has everybody who is in the older.
     pub(super) fn is_in_line(&self, from: PeerId, record: &EpochRecord) -> bool {
         let has_all = |newer: &EpochRecord, older: &EpochRecord| {
             let here: BTreeSet<_> = newer.roster.iter().map(|info| info.id).collect();
             older.roster.iter().all(|info| here.contains(&info.id))
         };
+        if !record.is_akin(&self.record) {
+            return false;
+        }
         match record.epoch.cmp(&self.record.epoch) {
-            Ordering::Equal => true,
+            // An epoch of which only newcomers had heard may have been opened once more, with others.
+            Ordering::Equal => {
+                record.roster.len() == self.record.roster.len() && has_all(record, &self.record)
+            }
             Ordering::Greater => self.record.rank_of(from).is_some() || has_all(record, &self.record),
             Ordering::Less => {
                 self.bearers.iter().any(|bearer| record.rank_of(*bearer).is_some())
@@ -314,6 +320,7 @@ impl Run {
         let resumed = &rebuild.resumed;
         state.away = state.roster.iter().copied().filter(|peer| !resumed.contains_key(peer)).collect();
         state.epoch = record.epoch;
+        (state.founder, state.ancestors) = (record.founder, record.ancestors.clone());
         let until = rebuild.since + self.config.control_grace;
         state.rebuild = Some(rebuild);
         self.schedule(until, Timer::Claims(group));
@@ -395,6 +402,7 @@ impl Run {
             self.lose(laggard, LossReason::NotResumed);
         }
         if !left.is_empty() {
+            self.begin_history(group);
             let roster = self.groups[&group].roster.clone();
             self.open_epoch(now, group, roster, Vec::new(), left);
         }
@@ -453,6 +461,9 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
         return Err("resumed with a record that lists a member twice".to_owned());
     }
     let counts = [record.epoch, record.run_epoch, record.rounds.ended, resume.rounds.ended, resume.term];
+    if record.ancestors.iter().any(|before| before.epoch >= record.epoch) {
+        return Err("resumed with a record that is older than a history that it goes on from".to_owned());
+    }
     if let Some(count) = counts.into_iter().find(|count| *count > COUNT_MAX) {
         return Err(format!("resumed with a count of {count}: nobody counts that far"));
     }

@@ -54,6 +54,7 @@ fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         founder: id(1),
         broken: Vec::new(),
         incumbents: 0,
+        ancestors: Vec::new(),
     }
 }
 

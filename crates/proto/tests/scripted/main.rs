@@ -4,6 +4,7 @@
 //! dies. Most faults of a protocol hide in one order of events, and this is where such an order is written down.
 //! What happens in random orders is the simulator's affair; what one machine answers alone is tested beside it.
 
+mod histories;
 mod net;
 mod resuming;
 mod voting;

@@ -198,7 +198,7 @@ fn who_was_lost_in_a_rebuild_is_not_expected_again_and_is_told() {
     net.redial(1);
     net.redial(2);
     net.settle();
-    assert_eq!((net.record(1).epoch, net.members(1)), (3, vec![id(1), id(2)]));
+    assert_eq!((net.record(1).epoch, net.members(1)), (1_001, vec![id(1), id(2)]));
     net.redial(3);
     net.settle();
     assert!(matches!(net.out(3), Some(OutReason::Kicked(KickReason::Evicted, _))), "{:?}", net.out(3));

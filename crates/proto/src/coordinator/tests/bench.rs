@@ -60,7 +60,7 @@ pub(super) fn call(count: u64) -> Fingerprint {
 
 /// What a group that this peer founds is told apart by.
 pub(super) fn founder(number: u8) -> PeerId {
-    registration(number, 0, 1).session.founder(id(number))
+    registration(number, 0, 1).session.founder(id(number), 1)
 }
 
 pub(super) fn key(epoch: u64, tag: u64, seq: u64) -> OpKey {
@@ -301,6 +301,7 @@ pub(super) fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         founder: founder(numbers[0]),
         broken: Vec::new(),
         incumbents: 0,
+        ancestors: Vec::new(),
     }
 }
 

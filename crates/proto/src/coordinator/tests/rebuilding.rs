@@ -74,9 +74,9 @@ fn the_dead_do_not_hold_up_a_result_that_all_survivors_hold() {
     assert_eq!(bench.lost(), [(id(3), LossReason::NotResumed)]);
     let told = bench.told(1);
     let [verdict, ToPeer::Epoch(record), proceed] = &told[..] else { panic!("{told:?}") };
-    assert_eq!(*proceed, ToPeer::Proceed { group: 0, epoch: 2 });
+    assert_eq!(*proceed, ToPeer::Proceed { group: 0, epoch: 1_001 });
     assert_eq!(*verdict, commit(key(1, 0, 0)));
-    assert_eq!((record.epoch, members(record)), (2, vec![id(1), id(2)]));
+    assert_eq!((record.epoch, members(record)), (1_001, vec![id(1), id(2)]));
 }
 
 #[test]
@@ -210,7 +210,7 @@ fn a_member_that_does_not_know_it_was_admitted_begins_again() {
     assert_eq!(bench.kicked(3), None, "it did nothing wrong, and waits to be let in");
     bench.wait(ms(2_000));
     let record = bench.epoch(1).unwrap();
-    assert_eq!((record.epoch, members(&record)), (3, vec![id(1)]));
+    assert_eq!((record.epoch, members(&record)), (1_001, vec![id(1)]));
 }
 
 #[test]

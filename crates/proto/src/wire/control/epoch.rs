@@ -3,7 +3,7 @@
 use super::ballot::Rounds;
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
-use crate::limits::{BROKEN_LINKS_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
+use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::wire::membership::{DeathReason, MemberInfo};
 use crate::wire::{InvalidMessage, within};
 use minicbor::{CborLen, Decode, Encode};
@@ -43,7 +43,7 @@ pub struct EpochRecord {
     #[n(9)]
     pub rounds: Rounds,
     /// The group's history, named after the session of its first member ([`SessionId::founder`]): two groups of one
-    /// number that began apart are told apart by it, even if the same peer founded both (rules 41 and 45).
+    /// number that began apart, or went apart since, are told apart by it, even if one peer founded both (rules 41, 45).
     #[n(10)]
     pub founder: PeerId,
     /// Links that cannot be used, as ranks of the end that sends and the end that receives (rule 16). The ring
@@ -56,6 +56,28 @@ pub struct EpochRecord {
     #[n(12)]
     #[cbor(default)]
     pub incumbents: u32,
+    /// The histories that this one goes on from, the latest last (rule 41).
+    #[n(13)]
+    #[cbor(default)]
+    pub ancestors: Vec<Ancestor>,
+}
+
+/// A history that another one goes on from, because a coordinator was rebuilt without some who may know more of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
+pub struct Ancestor {
+    /// Its name.
+    #[n(0)]
+    pub founder: PeerId,
+    /// The last of its epochs that belongs to both.
+    #[n(1)]
+    pub epoch: GroupEpoch,
+}
+
+impl Ancestor {
+    /// Whether that record is of the part that belongs to both.
+    pub fn covers(&self, record: &EpochRecord) -> bool {
+        self.founder == record.founder && record.epoch <= self.epoch
+    }
 }
 
 impl EpochRecord {
@@ -68,6 +90,7 @@ impl EpochRecord {
         within("bytes of the roster", self.roster.iter().map(minicbor::len).sum(), ROSTER_BYTES_MAX)?;
         within("broken links", self.broken.len(), BROKEN_LINKS_MAX)?;
         within("incumbents", self.incumbents as usize, self.roster.len())?;
+        within("ancestors", self.ancestors.len(), ANCESTORS_MAX)?;
         let members = self.roster.len();
         let is_rank = |rank: u32| (rank as usize) < members;
         if let Some((from, to)) = self.broken.iter().find(|(from, to)| !is_rank(*from) || !is_rank(*to)) {
@@ -98,6 +121,13 @@ impl EpochRecord {
         let peer = |at: usize| self.roster.get(*self.ring.get(at)? as usize).map(|info| info.id);
         let next = |at: usize| peer((at + 1) % self.ring.len());
         (0..self.ring.len()).any(|at| peer(at) == Some(from) && next(at) == Some(to))
+    }
+
+    /// Whether both are of one history: of the same, or the one of what the other's goes on from.
+    pub fn is_akin(&self, other: &Self) -> bool {
+        let descends = |newer: &Self, older: &Self| newer.ancestors.iter().any(|before| before.covers(older));
+        self.group == other.group
+            && (self.founder == other.founder || descends(self, other) || descends(other, self))
     }
 
     /// The rank of a member.

@@ -13,7 +13,7 @@ mod to_peer;
 
 pub use attempt::{AbortReason, OpenVote, Refusal, TagReport, Verdict, Waiting};
 pub use ballot::Rounds;
-pub use epoch::{Decider, EpochRecord, LossReason};
+pub use epoch::{Ancestor, Decider, EpochRecord, LossReason};
 pub use session::{Encryption, KickReason, Registration, Resume, SessionId, Term};
 pub use to_coordinator::ToCoordinator;
 pub use to_peer::ToPeer;

@@ -36,11 +36,13 @@ impl SessionId {
         next
     }
 
-    /// The name of a history that this session of a peer founds: the peer's id with the session's number mixed in. The
-    /// random part of a session is a proof and is told to nobody.
-    pub fn founder(self, peer: PeerId) -> PeerId {
+    /// The name of a history that this session of a peer founds over that connection of its: the peer's id with both
+    /// numbers mixed in. A connection leads to one coordinator, so no two coordinators give the same name. The random
+    /// part of a session is a proof and is told to nobody.
+    pub fn founder(self, peer: PeerId, connection: u32) -> PeerId {
         let mut name = *peer.as_bytes();
-        name[12..].iter_mut().zip(&self.0[12..]).for_each(|(byte, number)| *byte ^= number);
+        let numbers = connection.to_be_bytes().into_iter().chain(self.0[12..].iter().copied());
+        name[8..].iter_mut().zip(numbers).for_each(|(byte, number)| *byte ^= number);
         PeerId::from_bytes(name)
     }
 
