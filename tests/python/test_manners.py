@@ -500,7 +500,8 @@ def test_threads_of_a_pool_may_take_turns(peer):
 
 
 def test_importing_is_quick():
-    code = "import time; t = time.perf_counter(); import outlast; print(time.perf_counter() - t)"
+    # Processor time: a busy machine makes no import slow.
+    code = "import time; t = time.process_time(); import outlast; print(time.process_time() - t)"
     times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
     print(f"import outlast: {min(times) * 1e3:.0f} ms at best of {len(times)}")
     assert min(times) < 0.1
