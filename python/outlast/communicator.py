@@ -292,7 +292,11 @@ class Communicator(OfThisProcess):
         out: Sequence[Any] | None = None,
         **options: Unpack[RetryOptions],
     ) -> Receipt:
-        """Reduce several tensors of one type in one transaction: one receipt, the same contributors for each."""
+        """Reduce several tensors in one transaction: one receipt, the same contributors for each.
+
+        They may be of several types, as a model's gradients are. All members pass the same types and sizes in the same
+        order. `avg` and `quantize` are for lists whose tensors all allow them; a refusal names the tensor, as `x[3]`.
+        """
         outputs = None if out is None else list(out)
         return self._core.collective("all_reduce_many", list(tensors), outputs, _options(op, retries=True, **options))
 

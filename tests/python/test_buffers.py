@@ -168,15 +168,23 @@ def test_read_only_memory_may_be_read(alone):
 
 def test_types_and_memory_must_fit(alone):
     f32, f64 = np.ones(4, np.float32), np.ones(4, np.float64)
-    with pytest.raises(outlast.InvalidArgument, match="one type, not of f32 and f64"):
-        alone.all_reduce_many([f32, f64])
-    with pytest.raises(outlast.InvalidArgument, match="one type"):
+    with pytest.raises(outlast.InvalidArgument, match="one type, not f32 and f64"):
         alone.all_reduce(f32, out=f64)
+    with pytest.raises(outlast.InvalidArgument, match=r"x\[1\] is f64 and out\[1\] is f32"):
+        alone.all_reduce_many([f32, f64], out=[np.empty_like(f32), np.empty_like(f32)])
+    with pytest.raises(outlast.InvalidArgument, match=r"x\[1\] has 4 elements and out\[1\] has 3"):
+        alone.all_reduce_many([f32, f64], out=[np.empty_like(f32), np.empty(3)])
+    with pytest.raises(outlast.InvalidArgument, match=r"x\[2\]: avg of bool"):
+        alone.all_reduce_many([f32, f64, np.ones(2, bool)], "avg")
+    with pytest.raises(outlast.InvalidArgument, match=r"x\[1\]: int8 of sum of i32"):
+        alone.all_reduce_many([f32, np.ones(2, np.int32)], quantize="int8")
+    with pytest.raises(outlast.InvalidArgument, match=r"x\[1\]: .* gaps"):
+        alone.all_reduce_many([f32, f64[::2]])
     with pytest.raises(outlast.InvalidArgument, match="elements"):
         alone.all_reduce(f32, out=np.ones(5, np.float32))
     with pytest.raises(outlast.InvalidArgument, match="share memory"):
         alone.all_reduce(f64[:2], out=f64[1:3])
-    with pytest.raises(outlast.InvalidArgument, match="same memory"):
+    with pytest.raises(outlast.InvalidArgument, match=r"same memory: x\[0\] and x\[1\] overlap"):
         alone.all_reduce_many([f32, f32])
     with pytest.raises(outlast.InvalidArgument, match="no tensors"):
         alone.all_reduce_many([])

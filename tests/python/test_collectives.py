@@ -97,6 +97,48 @@ def test_many_in_one_transaction(together):
     assert together(2, work) == [0, 0]
 
 
+def test_many_of_several_types(together):
+    counts = {"float32": 1001, "int64": 3, "float16": 7, "bool": 5, "uint8": 0, "float64": 70_000}
+
+    def work(number, comm):
+        tensors = {name: np.full(count, number + 1).astype(name) for name, count in counts.items()}
+        receipt = comm.all_reduce_many(list(tensors.values()), hash=True)
+        for name, tensor in tensors.items():
+            assert (tensor == (1 if name == "bool" else 6)).all(), name
+        return receipt
+
+    receipts = together(3, work)
+    assert len({(receipt.hash, receipt.seq, receipt.contributors) for receipt in receipts}) == 1
+
+
+def test_a_models_gradients_are_averaged_in_one_call(together):
+    bfloat16 = pytest.importorskip("ml_dtypes").bfloat16
+
+    def work(number, comm):
+        types = [bfloat16, np.float32, np.float16, np.float64]
+        grads = [np.full((50, 3), number + 1.0, dtype) for dtype in types]
+        comm.all_reduce_many(grads, "avg")
+        assert all((grad == 2.0).all() for grad in grads)
+        comm.all_reduce_many(grads, "avg", quantize="int8")
+        assert all((abs(grad.astype(np.float64) - 2.0) < 0.1).all() for grad in grads)
+
+    together(3, work)
+
+
+def test_one_other_type_at_one_peer_is_named_and_restored(together):
+    def work(number, comm):
+        tensors = [np.full(4, number, np.float32) for _ in range(20)]
+        if number == 1:
+            others = tensors[:17] + [np.full(4, 1.0)] + tensors[18:]
+            with pytest.raises(outlast.Mismatch, match=r"whose x\[17\] is f32\[4\]"):
+                comm.all_reduce_many(others)
+            assert all((tensor == 1).all() for tensor in others), "as they were"
+        comm.all_reduce_many(tensors)
+        assert all((tensor == 3).all() for tensor in tensors)
+
+    together(3, work)
+
+
 def test_async_tags_in_any_order(together):
     def work(number, comm):
         tags = list(range(6)) if number else list(reversed(range(6)))

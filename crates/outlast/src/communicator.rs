@@ -35,7 +35,7 @@ mod typed;
 mod wheel;
 
 pub use background::Handle;
-pub use buffer::{CallBuffers, Element};
+pub use buffer::{CallBuffers, Element, Tensor, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::View;
 pub use error::{Error, NextStep};

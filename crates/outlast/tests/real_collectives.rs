@@ -4,7 +4,7 @@ mod peers;
 
 use half::{bf16, f16};
 use outlast::communicator::{
-    Call, CallBuffers, DataType, Error, Interrupt, NextStep, OpKind, Quantisation, ReduceOp,
+    Call, CallBuffers, Error, Interrupt, NextStep, OpKind, Quantisation, ReduceOp, Tensor, TensorMut,
 };
 use outlast_proto::session::CallError;
 use peers::together;
@@ -88,6 +88,102 @@ fn every_type_goes_through_the_same_core() {
     });
 }
 
+/// A model's gradients: of several types, of every size, and a list longer than a message shows.
+struct Gradients {
+    brains: Vec<bf16>,
+    halves: Vec<f16>,
+    singles: Vec<Vec<f32>>,
+    doubles: Vec<f64>,
+}
+
+impl Gradients {
+    fn of(value: f32) -> Self {
+        Self {
+            brains: vec![bf16::from_f32(value); 70_001],
+            halves: vec![f16::from_f32(value); 3],
+            singles: (0..9).map(|at| vec![value; 1_000 * at + 1]).collect(),
+            doubles: vec![f64::from(value); 5],
+        }
+    }
+
+    fn tensors(&mut self) -> Vec<TensorMut<'_>> {
+        let Self { brains, halves, singles, doubles } = self;
+        let mut tensors = vec![TensorMut::from(&mut brains[..]), TensorMut::from(&mut halves[..])];
+        tensors.extend(singles.iter_mut().map(|tensor| TensorMut::from(&mut tensor[..])));
+        tensors.push(TensorMut::from(&mut doubles[..]));
+        tensors
+    }
+
+    /// Whether every element is that number, to the bit.
+    fn are(&self, value: f32) -> bool {
+        let all = Self::of(value);
+        self.brains.iter().zip(&all.brains).all(|(a, b)| a.to_bits() == b.to_bits())
+            && self.halves.iter().zip(&all.halves).all(|(a, b)| a.to_bits() == b.to_bits())
+            && self.singles.iter().flatten().all(|x| x.to_bits() == value.to_bits())
+            && self.doubles.iter().all(|x| x.to_bits() == f64::from(value).to_bits())
+    }
+}
+
+#[test]
+fn a_list_of_several_types_is_one_transaction() {
+    let hashes = together(3, |comm| {
+        let mut gradients = Gradients::of(comm.rank() as f32 + 1.0);
+        let receipt =
+            comm.all_reduce_many(gradients.tensors(), &Call::avg().hash(true)).expect("a mean of all types");
+        assert!(gradients.are(2.0));
+        assert_eq!((receipt.seq, receipt.contributors.len(), receipt.algorithm), (0, 3, "ring"));
+        let (counts, flags) = ([comm.rank() as u64; 3], [comm.rank() == 1; 2]);
+        let (mut sums, mut any) = ([0_u64; 3], [false; 2]);
+        let out = [TensorMut::from(&mut sums[..]), TensorMut::from(&mut any[..])];
+        comm.all_reduce_many_into(out, [Tensor::from(&counts[..]), Tensor::from(&flags[..])], &Call::sum())
+            .expect("a sum of numbers and of truth values");
+        assert_eq!((sums, any), ([3; 3], [true; 2]));
+        receipt.hash
+    });
+    assert!(hashes[0].is_some() && hashes.iter().all(|hash| *hash == hashes[0]), "{hashes:?}");
+}
+
+#[test]
+fn one_other_type_in_the_list_is_told_to_who_deviates_and_an_abort_restores_all() {
+    let told = Arc::new(Barrier::new(3));
+    together(3, move |comm| {
+        let mut gradients = Gradients::of(comm.rank() as f32 + 1.0);
+        if comm.rank() == 1 {
+            let mut last = [2.0_f32; 5];
+            let mut tensors = gradients.tensors();
+            tensors.pop();
+            tensors.push(TensorMut::from(&mut last[..]));
+            let error = comm.all_reduce_many(tensors, &Call::avg()).expect_err("the others pass f64");
+            let words = error.to_string();
+            assert!(words.contains("whose x[11] is f64[5]"), "{words}");
+            assert_eq!((error.action(), last), (NextStep::Fatal, [2.0; 5]));
+        } else {
+            let call = Call::avg().timeout(Duration::from_secs(20));
+            comm.all_reduce_many(gradients.tensors(), &call).expect("who deviated comes again");
+            assert!(gradients.are(2.0));
+            told.wait();
+            return;
+        }
+        assert!(gradients.are(2.0), "as they were: its own number");
+        comm.all_reduce_many(gradients.tensors(), &Call::avg()).expect("now they agree");
+        assert!(gradients.are(2.0));
+        told.wait();
+    });
+}
+
+#[test]
+fn giving_up_a_list_of_several_types_restores_every_tensor() {
+    together(2, |comm| {
+        if comm.rank() == 0 {
+            let mut gradients = Gradients::of(7.0);
+            let soon = Call::avg().tag(3).timeout(Duration::from_millis(200));
+            comm.all_reduce_many(gradients.tensors(), &soon).expect_err("nobody else calls");
+            assert!(gradients.are(7.0));
+        }
+        comm.barrier(&Call::default()).expect("both are here");
+    });
+}
+
 #[test]
 fn hashes_are_of_the_result_and_equal() {
     let hashes = together(3, |comm| {
@@ -137,8 +233,23 @@ fn what_makes_no_sense_is_refused_in_words() {
             comm.all_gather(&mut [0_f32; 4], &[0.0; 2], &Call::sum().quantise(Quantisation::Int4)),
             "int4",
         );
-        refused(comm.collective(OpKind::Reduce, None, CallBuffers::none(DataType::U8), &call), "root");
-        refused(comm.all_reduce_into(&mut [0_u8; 2], &[0; 3], &call), "outputs");
+        refused(comm.collective(OpKind::Reduce, None, CallBuffers::none(), &call), "root");
+        refused(comm.all_reduce_into(&mut [0_u8; 2], &[0; 3], &call), "x has 3 elements and out has 2");
+        let (mut numbers, mut truths) = ([1.0_f32; 3], [true; 2]);
+        macro_rules! tensors {
+            () => {
+                [TensorMut::from(&mut numbers[..]), TensorMut::from(&mut truths[..])]
+            };
+        }
+        refused(comm.all_reduce_many(tensors!(), &Call::avg()), "x[1]: avg of bool");
+        refused(comm.all_reduce_many(tensors!(), &Call::sum().quantise(Quantisation::Int8)), "x[1]: int8");
+        let data = [Tensor::from(&[1.0_f32; 3][..]), Tensor::from(&[1_u8; 2][..])];
+        refused(comm.all_reduce_many_into(tensors!(), data, &call), "x[1] is u8 and out[1] is bool");
+        let data = [Tensor::from(&[1.0_f32; 3][..]), Tensor::from(&[true; 5][..])];
+        refused(comm.all_reduce_many_into(tensors!(), data, &call), "x[1] has 5 elements and out[1] has 2");
+        let mut out = [0_i8; 4];
+        let mixed = CallBuffers::out_of_place([&[1_u8; 2][..]], [&mut out[..]]);
+        refused(comm.collective(OpKind::AllGather, None, mixed, &call), "one type, not u8 and i8");
         comm.barrier(&call).expect("nobody else was troubled");
     });
 }

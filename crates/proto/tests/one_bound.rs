@@ -96,9 +96,11 @@ fn the_largest_resume_fits() {
         let key =
             OpKey { group: u32::MAX, epoch: COUNT_MAX, scope, tag: u64::MAX - at as u64, seq: COUNT_MAX };
         let counts = vec![u64::MAX; OPEN_TENSORS_MAX / TAGS_MAX];
+        let types = (0..counts.len()).map(|at| DataType::ALL[at % 2]).collect();
         let fingerprint = Fingerprint {
             root: Some(id(0)),
             min_world: u32::MAX,
+            data_types: Some(types),
             ..Fingerprint::new(OpKind::AllReduceMany, DataType::F32, counts)
         };
         let learned = vec![(key.clone(), Verdict::Abort(mismatch.clone())); LEARNED_MAX + 1];

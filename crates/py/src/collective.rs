@@ -52,13 +52,24 @@ impl<'py> Options<'py> {
 /// Memory as the runtime takes it.
 #[derive(Clone, Copy)]
 struct Span {
+    data_type: DataType,
     start: *mut u8,
     elements: usize,
 }
 
 impl Span {
     fn of(tensor: &Tensor) -> Self {
-        Self { start: tensor.start(), elements: tensor.elements() }
+        Self { data_type: tensor.data_type(), start: tensor.start(), elements: tensor.elements() }
+    }
+
+    /// To read from, as the runtime takes it.
+    fn source(&self) -> (DataType, *const u8, usize) {
+        (self.data_type, self.start.cast_const(), self.elements)
+    }
+
+    /// To write to, as the runtime takes it.
+    fn target(&self) -> (DataType, *mut u8, usize) {
+        (self.data_type, self.start, self.elements)
     }
 }
 
@@ -66,7 +77,6 @@ impl Span {
 pub(crate) struct Job {
     kind: OpKind,
     root: Option<PeerId>,
-    data_type: DataType,
     layouts: Vec<Layout>,
     inputs: Vec<Span>,
     outputs: Vec<Span>,
@@ -110,10 +120,11 @@ impl Job {
         }
         let borrowed = Borrowed::new(kind, inputs, outputs)?;
         borrowed.check(kind, &part_of_rank(seen, scope.as_deref()))?;
-        let data_type = borrowed.data_type()?;
-        let layouts = borrowed.inputs.iter().map(|tensor| tensor.layout("x")).collect::<PyResult<_>>()?;
+        let name = |at| kind.tensor_name("x", at);
+        let tensors = borrowed.inputs.iter().enumerate();
+        let layouts = tensors.map(|(at, tensor)| tensor.layout(&name(at))).collect::<PyResult<_>>()?;
         let (inputs, outputs, tensors) = borrowed.into_parts();
-        Ok(Self { kind, root, data_type, layouts, inputs, outputs, tensors, place: (scope, tag), call })
+        Ok(Self { kind, root, layouts, inputs, outputs, tensors, place: (scope, tag), call })
     }
 
     /// What tells it apart from others in flight.
@@ -133,11 +144,10 @@ impl Job {
 
     /// Runs it on this thread.
     pub(crate) fn perform(&self, comm: &outlast::Communicator) -> Result<Receipt, Error> {
-        let inputs = self.inputs.iter().map(|span| (span.start.cast_const(), span.elements));
-        let outputs = self.outputs.iter().map(|span| (span.start, span.elements));
+        let (inputs, outputs) = (self.inputs.iter().map(Span::source), self.outputs.iter().map(Span::target));
         // SAFETY: the loans last until the job is over; overlaps were refused in `Borrowed::check`, and memory of
         // other operations in flight by the communicator.
-        let buffers = unsafe { CallBuffers::from_raw(self.data_type, inputs, outputs) };
+        let buffers = unsafe { CallBuffers::from_raw(inputs, outputs) };
         let buffers = buffers.laid_out(self.layouts.iter().cloned());
         comm.collective(self.kind, self.root, buffers, &self.call)
     }
@@ -181,10 +191,10 @@ impl Transfer {
     pub(crate) fn perform(&self, comm: &outlast::Communicator) -> Result<(), Error> {
         let [tensor] = &self.tensor;
         let span = Span::of(tensor);
-        let input = (!self.receives).then_some((span.start.cast_const(), span.elements));
-        let output = self.receives.then_some((span.start, span.elements));
+        let input = (!self.receives).then_some(span.source());
+        let output = self.receives.then_some(span.target());
         // SAFETY: the loan lasts until the transfer is over, and no operation in flight uses the memory.
-        let buffers = unsafe { CallBuffers::from_raw(tensor.data_type(), input, output) };
+        let buffers = unsafe { CallBuffers::from_raw(input, output) };
         let buffers = buffers.laid_out([self.layout.clone()]);
         if self.receives {
             comm.recv_buffers(buffers, self.other, &self.call)
@@ -227,30 +237,24 @@ impl Borrowed {
             return Err(invalid("all_reduce_many of no tensors: pass at least one".to_owned()));
         }
         let in_place = outputs.is_none();
-        let read = |input: &Bound<'_, PyAny>| {
-            let tensor = Tensor::borrow("x", input)?;
-            if in_place { tensor.writable("x") } else { Ok(tensor) }
+        let read = |(at, input): (usize, &Bound<'_, PyAny>)| {
+            let name = kind.tensor_name("x", at);
+            let tensor = Tensor::borrow(&name, input)?;
+            if in_place { tensor.writable(&name) } else { Ok(tensor) }
         };
-        let write = |output: &Bound<'_, PyAny>| Tensor::borrow("out", output)?.writable("out");
-        let inputs = inputs.iter().map(read).collect::<PyResult<_>>()?;
-        let outputs =
-            outputs.map(|outputs| outputs.iter().map(write).collect::<PyResult<_>>()).transpose()?;
+        let write = |(at, output): (usize, &Bound<'_, PyAny>)| {
+            let name = kind.tensor_name("out", at);
+            Tensor::borrow(&name, output)?.writable(&name)
+        };
+        let inputs = inputs.iter().enumerate().map(read).collect::<PyResult<_>>()?;
+        let outputs = outputs
+            .map(|outputs| outputs.iter().enumerate().map(write).collect::<PyResult<_>>())
+            .transpose()?;
         Ok(Self { inputs, outputs })
     }
 
     fn all(&self) -> impl Iterator<Item = &Tensor> {
         self.inputs.iter().chain(self.outputs.iter().flatten())
-    }
-
-    /// The type that all have. Nothing at all is as good as a byte.
-    fn data_type(&self) -> PyResult<DataType> {
-        let first = self.all().next().map_or(DataType::U8, Tensor::data_type);
-        match self.all().map(Tensor::data_type).find(|other| *other != first) {
-            None => Ok(first),
-            Some(other) => {
-                Err(invalid(format!("one call takes tensors of one type, not of {first} and {other}")))
-            }
-        }
     }
 
     /// Refuses layouts and overlaps that would mix elements up. `part` is where this member's part lies in a
@@ -266,8 +270,12 @@ impl Borrowed {
         }
         let written = self.outputs.as_ref().unwrap_or(&self.inputs);
         for (at, tensor) in written.iter().enumerate() {
-            if written[..at].iter().any(|other| overlap(&tensor.range(), &other.range())) {
-                return Err(invalid("two results would go to the same memory".to_owned()));
+            let taken = written[..at].iter().position(|other| overlap(&tensor.range(), &other.range()));
+            if let Some(other) = taken {
+                let list = if self.outputs.is_some() { "out" } else { "x" };
+                let (one, two) = (kind.tensor_name(list, other), kind.tensor_name(list, at));
+                let text = format!("two results would go to the same memory: {one} and {two} overlap");
+                return Err(invalid(text));
             }
         }
         let Some(outputs) = &self.outputs else { return Ok(()) };
@@ -280,14 +288,15 @@ impl Borrowed {
                     _ => at == number && from == to,
                 };
                 if overlap(&from, &to) && !in_place {
-                    return Err(invalid("x and out share memory, but not as in place".to_owned()));
+                    let (x, out) = (kind.tensor_name("x", at), kind.tensor_name("out", number));
+                    return Err(invalid(format!("{x} and {out} share memory, but not as in place")));
                 }
             }
             if !parts && outputs.get(at).is_some_and(|output| !input.laid_out_like(output)) {
-                let text = "x and out have their axes in different orders in memory";
-                return Err(invalid(format!(
-                    "{text}: give out the layout of x, as numpy.empty_like(x) does"
-                )));
+                let (x, out) = (kind.tensor_name("x", at), kind.tensor_name("out", at));
+                let remedy = "give out the layout of x, as numpy.empty_like(x) does";
+                let text = format!("{x} and {out} have their axes in different orders in memory: {remedy}");
+                return Err(invalid(text));
             }
         }
         Ok(())

@@ -36,16 +36,75 @@ elements! {
     bool => Bool, f16 => F16, bf16 => BF16, f32 => F32, f64 => F64,
 }
 
+/// Where the elements of one tensor are.
+#[derive(Clone, Copy, Debug)]
+struct Span<P> {
+    data_type: DataType,
+    start: P,
+    elements: usize,
+}
+
+impl<P: Copy> Span<P> {
+    fn bytes(&self) -> usize {
+        self.elements * self.data_type.size()
+    }
+
+    /// Address and bytes.
+    fn parts(&self) -> (P, usize) {
+        (self.start, self.bytes())
+    }
+}
+
+/// A tensor of any type to read from. Slices of every [`Element`] convert into it, so that one list can hold several types.
+#[derive(Clone, Copy, Debug)]
+pub struct Tensor<'a> {
+    span: Span<*const u8>,
+    borrowed: PhantomData<&'a [u8]>,
+}
+
+/// A tensor of any type to write to, or to reduce in place. Slices of every [`Element`] convert into it, so that one list
+/// can hold several types.
+#[derive(Debug)]
+pub struct TensorMut<'a> {
+    span: Span<*mut u8>,
+    borrowed: PhantomData<&'a mut [u8]>,
+}
+
+impl<'a, T: Element> From<&'a [T]> for Tensor<'a> {
+    fn from(slice: &'a [T]) -> Self {
+        let span = Span { data_type: T::DATA_TYPE, start: slice.as_ptr().cast(), elements: slice.len() };
+        Self { span, borrowed: PhantomData }
+    }
+}
+
+impl<'a, T: Element> From<&'a &[T]> for Tensor<'a> {
+    fn from(slice: &'a &[T]) -> Self {
+        Self::from(*slice)
+    }
+}
+
+impl<'a, T: Element> From<&'a mut [T]> for TensorMut<'a> {
+    fn from(slice: &'a mut [T]) -> Self {
+        let span = Span { data_type: T::DATA_TYPE, start: slice.as_mut_ptr().cast(), elements: slice.len() };
+        Self { span, borrowed: PhantomData }
+    }
+}
+
+#[expect(clippy::mut_mut, reason = "this is what iterating over a slice of slices gives")]
+impl<'a, T: Element> From<&'a mut &mut [T]> for TensorMut<'a> {
+    fn from(slice: &'a mut &mut [T]) -> Self {
+        Self::from(&mut **slice)
+    }
+}
+
 /// What one call reads and writes, whatever its type. Borrowed until the call returns.
 ///
 /// A collective says which lists it wants: a reduction in place has the same memory in both, a broadcast reads
 /// at its root and writes elsewhere. The lists of the other roles stay empty.
 #[derive(Debug)]
 pub struct CallBuffers<'a> {
-    data_type: DataType,
-    /// Address and elements of each.
-    inputs: Vec<(*const u8, usize)>,
-    outputs: Vec<(*mut u8, usize)>,
+    inputs: Vec<Span<*const u8>>,
+    outputs: Vec<Span<*mut u8>>,
     /// How the tensors lie in memory; empty if all are flat.
     layouts: Vec<Layout>,
     borrowed: PhantomData<&'a mut [u8]>,
@@ -57,35 +116,32 @@ unsafe impl Send for CallBuffers<'_> {}
 
 impl<'a> CallBuffers<'a> {
     /// Nothing to read, nothing to write.
-    pub fn none(data_type: DataType) -> Self {
-        let (inputs, outputs, layouts) = (Vec::new(), Vec::new(), Vec::new());
-        Self { data_type, inputs, outputs, layouts, borrowed: PhantomData }
+    pub fn none() -> Self {
+        Self { inputs: Vec::new(), outputs: Vec::new(), layouts: Vec::new(), borrowed: PhantomData }
     }
 
     /// Each tensor is read, and then overwritten with its result.
-    pub fn in_place<T: Element>(tensors: impl IntoIterator<Item = &'a mut [T]>) -> Self {
-        let mut buffers = Self::none(T::DATA_TYPE);
-        for tensor in tensors {
-            let (start, elements) = (tensor.as_mut_ptr().cast::<u8>(), tensor.len());
-            buffers.inputs.push((start, elements));
-            buffers.outputs.push((start, elements));
-        }
-        buffers
+    pub fn in_place(tensors: impl IntoIterator<Item: Into<TensorMut<'a>>>) -> Self {
+        let outputs: Vec<_> = tensors.into_iter().map(|tensor| tensor.into().span).collect();
+        let read = |span: &Span<*mut u8>| Span {
+            data_type: span.data_type,
+            start: span.start.cast_const(),
+            elements: span.elements,
+        };
+        Self { inputs: outputs.iter().map(read).collect(), outputs, ..Self::none() }
     }
 
     /// Inputs are read, results are written to the outputs.
-    pub fn out_of_place<T: Element>(
-        inputs: impl IntoIterator<Item = &'a [T]>,
-        outputs: impl IntoIterator<Item = &'a mut [T]>,
+    pub fn out_of_place(
+        inputs: impl IntoIterator<Item: Into<Tensor<'a>>>,
+        outputs: impl IntoIterator<Item: Into<TensorMut<'a>>>,
     ) -> Self {
-        let mut buffers = Self::none(T::DATA_TYPE);
-        buffers.inputs.extend(inputs.into_iter().map(|tensor| (tensor.as_ptr().cast(), tensor.len())));
-        let outputs = outputs.into_iter().map(|tensor| (tensor.as_mut_ptr().cast(), tensor.len()));
-        buffers.outputs.extend(outputs);
-        buffers
+        let inputs = inputs.into_iter().map(|tensor| tensor.into().span).collect();
+        let outputs = outputs.into_iter().map(|tensor| tensor.into().span).collect();
+        Self { inputs, outputs, ..Self::none() }
     }
 
-    /// The same from addresses and numbers of elements. An input and an output may be the same memory where the
+    /// The same from types, addresses and numbers of elements. An input and an output may be the same memory where the
     /// collective works in place: for a reduction the whole tensor, for a gathering or scattering one the part
     /// that belongs to this member's rank, for an all-to-all the whole.
     ///
@@ -93,12 +149,14 @@ impl<'a> CallBuffers<'a> {
     /// Inputs are readable and outputs writable for `'a`, from any thread; nobody else writes to either or
     /// reads outputs in that time; and no two of them overlap except as above. Any alignment will do.
     pub unsafe fn from_raw(
-        data_type: DataType,
-        inputs: impl IntoIterator<Item = (*const u8, usize)>,
-        outputs: impl IntoIterator<Item = (*mut u8, usize)>,
+        inputs: impl IntoIterator<Item = (DataType, *const u8, usize)>,
+        outputs: impl IntoIterator<Item = (DataType, *mut u8, usize)>,
     ) -> Self {
-        let (inputs, outputs) = (inputs.into_iter().collect(), outputs.into_iter().collect());
-        Self { data_type, inputs, outputs, layouts: Vec::new(), borrowed: PhantomData }
+        fn span<P>((data_type, start, elements): (DataType, P, usize)) -> Span<P> {
+            Span { data_type, start, elements }
+        }
+        let inputs = inputs.into_iter().map(span).collect();
+        Self { inputs, outputs: outputs.into_iter().map(span).collect(), ..Self::none() }
     }
 
     /// The same with tensors that lie in memory like this, one layout for each. Members whose layouts differ are told so
@@ -124,19 +182,14 @@ impl<'a> CallBuffers<'a> {
         }
     }
 
-    /// The elements' type.
-    pub fn data_type(&self) -> DataType {
-        self.data_type
+    /// Type and number of elements of each input.
+    pub(super) fn inputs(&self) -> impl ExactSizeIterator<Item = (DataType, usize)> {
+        self.inputs.iter().map(|span| (span.data_type, span.elements))
     }
 
-    /// Elements of each input.
-    pub(super) fn input_counts(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.inputs.iter().map(|(_, elements)| *elements)
-    }
-
-    /// Elements of each output.
-    pub(super) fn output_counts(&self) -> impl ExactSizeIterator<Item = usize> {
-        self.outputs.iter().map(|(_, elements)| *elements)
+    /// Type and number of elements of each output.
+    pub(super) fn outputs(&self) -> impl ExactSizeIterator<Item = (DataType, usize)> {
+        self.outputs.iter().map(|span| (span.data_type, span.elements))
     }
 
     /// The memory for one attempt.
@@ -153,32 +206,35 @@ impl<'a> CallBuffers<'a> {
     pub(super) fn bytes(
         &self,
     ) -> (impl Iterator<Item = (*const u8, usize)>, impl Iterator<Item = (*mut u8, usize)>) {
-        let size = self.data_type.size();
-        let inputs = self.inputs.iter().map(move |(start, elements)| (*start, elements * size));
-        let outputs = self.outputs.iter().map(move |(start, elements)| (*start, elements * size));
-        (inputs, outputs)
+        (self.inputs.iter().map(Span::parts), self.outputs.iter().map(Span::parts))
     }
 
     /// Makes the output of so many bytes what is at that place of the input. They may be the same memory.
     pub(super) fn keep_part_of_input(&mut self, at: usize, bytes: usize) {
-        let size = self.data_type.size();
-        if let ([(input, reads)], [(output, writes)]) = (&self.inputs[..], &self.outputs[..]) {
+        if let ([input], [output]) = (&self.inputs[..], &self.outputs[..]) {
             assert!(
-                at + bytes <= reads * size && bytes == writes * size,
+                at + bytes <= input.bytes() && bytes == output.bytes(),
                 "a part of the input as the output"
             );
             // SAFETY: both are borrowed for as long as `self`, of the sizes that were just compared; no attempt is
             // under way.
-            unsafe { std::ptr::copy(input.add(at), *output, bytes) };
+            unsafe { std::ptr::copy(input.start.add(at), output.start, bytes) };
+        }
+    }
+
+    /// A truth value is zero or one, whatever a peer of another language meant by it.
+    pub(super) fn make_truth_values_plain(&mut self) {
+        let is_truth: Vec<_> = self.outputs.iter().map(|span| span.data_type == DataType::Bool).collect();
+        for (bytes, _) in self.results().zip(is_truth).filter(|(_, is_truth)| *is_truth) {
+            bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0));
         }
     }
 
     /// The bytes of each output. Nobody else holds the memory between attempts.
     pub(super) fn results(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        let size = self.data_type.size();
-        self.outputs.iter().map(move |(start, elements)| {
+        self.outputs.iter().map(|span| {
             // SAFETY: writable for as long as `self` is borrowed, and no attempt is under way: the call is over.
-            unsafe { std::slice::from_raw_parts_mut(*start, elements * size) }
+            unsafe { std::slice::from_raw_parts_mut(span.start, span.bytes()) }
         })
     }
 }

@@ -95,12 +95,7 @@ impl Communicator {
         if let Some(detour) = &detour {
             detour.deliver(&mut buffers);
         }
-        if fingerprint.data_type == DataType::Bool {
-            // A truth value is zero or one, whatever a peer of another language meant by it.
-            buffers
-                .results()
-                .for_each(|bytes| bytes.iter_mut().for_each(|byte| *byte = u8::from(*byte != 0)));
-        }
+        buffers.make_truth_values_plain();
         Ok(Receipt {
             epoch: key.epoch,
             tag: key.tag,
@@ -164,6 +159,7 @@ impl Communicator {
         // Before the first connect there are no members; the session will say so.
         let world = members.map_or(1, |members| members.len().max(1));
         let counts = counts(kind, is_root, buffers, world)?;
+        let types = types(kind, buffers)?;
         let reduces = kind.reduces();
         let fingerprint = Fingerprint {
             op: if reduces { call.op } else { ReduceOp::Sum },
@@ -171,8 +167,9 @@ impl Communicator {
             min_world: call.min_world,
             quantisation: call.quantisation,
             root,
-            ..Fingerprint::new(kind, buffers.data_type(), counts)
+            ..Fingerprint::new(kind, data_type(buffers), counts)
         }
+        .typed(types)
         .laid_out(buffers.layouts());
         if let Some(quantisation) = call.quantisation.filter(|_| !reduces) {
             return invalid(format!("{kind} moves elements as they are: {quantisation} is for reductions"));
@@ -180,7 +177,7 @@ impl Communicator {
         fingerprint.check().map_err(|error| Error::InvalidArgument(error.to_string()))?;
         fingerprint.legal().map_err(|error| Error::InvalidArgument(error.to_string()))?;
         let (reads, writes) = fingerprint.shape(world, is_root);
-        let given = (sum(buffers.input_counts()), sum(buffers.output_counts()));
+        let given = (sum(buffers.inputs()), sum(buffers.outputs()));
         if members.is_none_or(|members| !members.is_empty()) && given != (reads, writes) {
             return invalid(format!(
                 "{kind} among {world} members reads {reads} and writes {writes} elements here, not {} and {}",
@@ -250,25 +247,58 @@ struct Way {
     goes_around: bool,
 }
 
-fn sum(counts: impl Iterator<Item = usize>) -> u64 {
-    counts.map(|count| count as u64).sum()
+fn sum(tensors: impl Iterator<Item = (DataType, usize)>) -> u64 {
+    tensors.map(|(_, count)| count as u64).sum()
+}
+
+/// The type of the first tensor; nothing at all is as good as anything.
+fn data_type(buffers: &CallBuffers<'_>) -> DataType {
+    buffers.inputs().chain(buffers.outputs()).next().map_or(DataType::F32, |(data_type, _)| data_type)
+}
+
+/// The type of each tensor that a list of them reduces; nothing for the others, whose tensors are of one type.
+fn types(kind: OpKind, buffers: &CallBuffers<'_>) -> Result<Vec<DataType>, Error> {
+    if kind == OpKind::AllReduceMany {
+        for (at, ((from, _), (to, _))) in buffers.inputs().zip(buffers.outputs()).enumerate() {
+            if from != to {
+                let (x, out) = (kind.tensor_name("x", at), kind.tensor_name("out", at));
+                let text = format!("{x} is {from} and {out} is {to}: give {out} the type of {x}");
+                return Err(Error::InvalidArgument(text));
+            }
+        }
+        return Ok(buffers.inputs().map(|(data_type, _)| data_type).collect());
+    }
+    let first = data_type(buffers);
+    match buffers.inputs().chain(buffers.outputs()).find(|(other, _)| *other != first) {
+        None => Ok(Vec::new()),
+        Some((other, _)) => {
+            let text = format!("{kind} takes tensors of one type, not {first} and {other}");
+            Err(Error::InvalidArgument(text))
+        }
+    }
 }
 
 /// The numbers of elements that the fingerprint carries: those of the tensors, or of one member's part.
 fn counts(kind: OpKind, is_root: bool, buffers: &CallBuffers<'_>, world: usize) -> Result<Vec<u64>, Error> {
-    let inputs: Vec<_> = buffers.input_counts().map(|count| count as u64).collect();
-    let outputs: Vec<_> = buffers.output_counts().map(|count| count as u64).collect();
+    let inputs: Vec<_> = buffers.inputs().map(|(_, count)| count as u64).collect();
+    let outputs: Vec<_> = buffers.outputs().map(|(_, count)| count as u64).collect();
     let invalid = |text: String| Err(Error::InvalidArgument(text));
     match kind {
         OpKind::Barrier => Ok(Vec::new()),
         OpKind::AllReduce | OpKind::AllReduceMany => {
-            if inputs != outputs {
-                return invalid(format!(
-                    "{kind} of inputs of {inputs:?} elements into outputs of {outputs:?}"
-                ));
-            }
             if kind == OpKind::AllReduce && inputs.len() != 1 {
                 return invalid(format!("{kind} reduces one tensor, not {}", inputs.len()));
+            }
+            if inputs.len() != outputs.len() {
+                return invalid(format!("{kind} of {} inputs into {} outputs", inputs.len(), outputs.len()));
+            }
+            let differs = inputs.iter().zip(&outputs).position(|(input, output)| input != output);
+            if let Some(at) = differs {
+                let (x, out) = (kind.tensor_name("x", at), kind.tensor_name("out", at));
+                let (from, to) = (inputs[at], outputs[at]);
+                return invalid(format!(
+                    "{x} has {from} elements and {out} has {to}: give {out} as many as {x}"
+                ));
             }
             Ok(inputs)
         }

@@ -4,7 +4,7 @@
 //! time, its two ends are told why, and nobody else: an end that is lost is named. It is not retried: whether the
 //! other end got its part done is known to the other end alone.
 
-use super::{Call, CallBuffers, Communicator, Element, Error};
+use super::{Call, CallBuffers, Communicator, Element, Error, Tensor, TensorMut};
 use crate::executor::{Abort, Stopped, TransferSpec};
 use crate::watch;
 use outlast_proto::collective::{Fingerprint, OpKind, Seq, Tag};
@@ -64,12 +64,12 @@ impl Communicator {
     /// Sends `data` to a member that receives as many elements. Returns when they are there. Of `call` only the
     /// tag, the time limit and the interrupt count.
     pub fn send<T: Element>(&self, data: &[T], to: PeerId, call: &Call) -> Result<(), Error> {
-        self.send_buffers(CallBuffers::out_of_place([data], []), to, call)
+        self.send_buffers(CallBuffers::out_of_place([data], [] as [TensorMut<'_>; 0]), to, call)
     }
 
     /// Fills `data` with what a member sends.
     pub fn recv<T: Element>(&self, data: &mut [T], from: PeerId, call: &Call) -> Result<(), Error> {
-        self.recv_buffers(CallBuffers::out_of_place([], [data]), from, call)
+        self.recv_buffers(CallBuffers::out_of_place([] as [Tensor<'_>; 0], [data]), from, call)
     }
 
     /// As [`Self::send`], from memory of any type: one input.
@@ -92,11 +92,11 @@ impl Communicator {
         call: &Call,
     ) -> Result<(), Error> {
         self.creator.check()?;
-        let counts: Vec<_> = buffers.input_counts().chain(buffers.output_counts()).collect();
-        let [elements] = counts[..] else {
+        let tensors: Vec<_> = buffers.inputs().chain(buffers.outputs()).collect();
+        let [(data_type, elements)] = tensors[..] else {
             return Err(Error::InvalidArgument(format!(
                 "a transfer of {} tensors instead of one",
-                counts.len()
+                tensors.len()
             )));
         };
         let me = self.control.me();
@@ -117,7 +117,7 @@ impl Communicator {
             peer,
             tag: call.tag,
             receives: receives.then_some(number),
-            fingerprint: Fingerprint::new(OpKind::SendReceive, buffers.data_type(), [elements as u64])
+            fingerprint: Fingerprint::new(OpKind::SendReceive, data_type, [elements as u64])
                 .laid_out(buffers.layouts()),
             deadline: std::time::Instant::now() + timeout,
         };

@@ -3,8 +3,8 @@
 //! Each is one line over [`Communicator::collective`]. Outputs come first, as in a copy; parts of a whole lie in
 //! the order of ranks.
 
-use super::{Call, CallBuffers, Communicator, Element, Error, Receipt};
-use outlast_proto::collective::{DataType, OpKind, ReduceOp};
+use super::{Call, CallBuffers, Communicator, Element, Error, Receipt, Tensor, TensorMut};
+use outlast_proto::collective::{OpKind, ReduceOp};
 use outlast_proto::id::PeerId;
 
 impl Communicator {
@@ -23,27 +23,38 @@ impl Communicator {
         self.collective(OpKind::AllReduce, None, CallBuffers::out_of_place([data], [out]), call)
     }
 
-    /// Reduces several tensors in one transaction: one verdict, the same contributors for each (rule 9).
-    pub fn all_reduce_many<T: Element>(&self, data: &mut [&mut [T]], call: &Call) -> Result<Receipt, Error> {
-        let buffers = CallBuffers::in_place(data.iter_mut().map(|tensor| &mut **tensor));
-        self.collective(OpKind::AllReduceMany, None, buffers, call)
-    }
-
-    /// As [`Self::all_reduce_many`], into outputs of the same numbers of elements.
-    pub fn all_reduce_many_into<T: Element>(
+    /// Reduces several tensors in place in one transaction: one verdict, the same contributors for each (rule 9). They
+    /// may be of several types; all members pass the same types in the same order (rule 7).
+    ///
+    /// ```no_run
+    /// # fn example(comm: &outlast::Communicator) -> Result<(), outlast::communicator::Error> {
+    /// use outlast::communicator::{Call, TensorMut};
+    ///
+    /// let (mut weights, mut count) = (vec![1.0_f32; 1000], [1.0_f64]);
+    /// comm.all_reduce_many([TensorMut::from(&mut weights[..]), TensorMut::from(&mut count[..])], &Call::avg())?;
+    /// # Ok(()) }
+    /// ```
+    pub fn all_reduce_many<'a>(
         &self,
-        out: &mut [&mut [T]],
-        data: &[&[T]],
+        data: impl IntoIterator<Item: Into<TensorMut<'a>>>,
         call: &Call,
     ) -> Result<Receipt, Error> {
-        let outputs = out.iter_mut().map(|tensor| &mut **tensor);
-        let buffers = CallBuffers::out_of_place(data.iter().copied(), outputs);
-        self.collective(OpKind::AllReduceMany, None, buffers, call)
+        self.collective(OpKind::AllReduceMany, None, CallBuffers::in_place(data), call)
+    }
+
+    /// As [`Self::all_reduce_many`], into outputs of the same types and numbers of elements.
+    pub fn all_reduce_many_into<'a>(
+        &self,
+        out: impl IntoIterator<Item: Into<TensorMut<'a>>>,
+        data: impl IntoIterator<Item: Into<Tensor<'a>>>,
+        call: &Call,
+    ) -> Result<Receipt, Error> {
+        self.collective(OpKind::AllReduceMany, None, CallBuffers::out_of_place(data, out), call)
     }
 
     /// Waits until every member of the group has called it.
     pub fn barrier(&self, call: &Call) -> Result<Receipt, Error> {
-        self.collective(OpKind::Barrier, None, CallBuffers::none(DataType::F32), call)
+        self.collective(OpKind::Barrier, None, CallBuffers::none(), call)
     }
 
     /// Fills `out` with the `data` of every member.

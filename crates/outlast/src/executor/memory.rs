@@ -11,7 +11,7 @@
 //! makes that sound is ownership: a [`Region`] is part of an operation, the operation is handed to the engine
 //! and back, and the call returns only with the operation in its hands (rule 15).
 
-use super::arithmetic::Arithmetic;
+use super::arithmetic::Kernel;
 use outlast_kernels::copy_aside;
 use std::marker::PhantomData;
 use std::ops::Range;
@@ -79,6 +79,13 @@ pub(super) struct Region {
 // owner at a time: it is moved between threads, never shared.
 unsafe impl Send for Region {}
 
+impl<P: Copy> Tensor<P> {
+    /// Where it is, and its bytes.
+    fn parts(&self) -> (P, usize) {
+        (self.address, self.end - self.start)
+    }
+}
+
 fn place<P>(tensors: impl Iterator<Item = (P, usize)>) -> Vec<Tensor<P>> {
     let mut start = 0;
     let place = |(address, bytes)| {
@@ -111,6 +118,15 @@ impl Region {
         let bytes = self.input_bytes();
         assert!(copy.len() >= bytes, "a copy of {} bytes for inputs of {bytes}", copy.len());
         self.inputs = place([(copy.as_ptr(), bytes)].into_iter());
+    }
+
+    /// Lays the tensors one behind the other in this order. It is for calls whose inputs and outputs are lists of the same
+    /// tensors.
+    pub(super) fn arrange(&mut self, order: &[usize]) {
+        let lengths = (self.inputs.len(), self.outputs.len());
+        assert_eq!(lengths, (order.len(), order.len()), "one input and one output for each tensor");
+        self.inputs = place(order.iter().map(|at| self.inputs[*at].parts()));
+        self.outputs = place(order.iter().map(|at| self.outputs[*at].parts()));
     }
 
     /// Whether all inputs are the same memory as the outputs.
@@ -234,24 +250,18 @@ impl Region {
     }
 
     /// Joins the inputs of `range` into `partial`.
-    pub(super) fn combine_input(&self, arithmetic: Arithmetic, range: &Range<usize>, partial: &mut [u8]) {
-        self.read(range, |piece, place| arithmetic.combine_assign(&mut partial[place], piece));
+    pub(super) fn combine_input(&self, kernel: Kernel, range: &Range<usize>, partial: &mut [u8]) {
+        self.read(range, |piece, place| kernel.combine_assign(&mut partial[place], piece));
     }
 
     /// Writes the complete reduction, the join of `partial` with the inputs from `input` on, to the outputs.
-    pub(super) fn finish(
-        &mut self,
-        arithmetic: Arithmetic,
-        input: usize,
-        output: &Range<usize>,
-        partial: &[u8],
-    ) {
+    pub(super) fn finish(&mut self, kernel: Kernel, input: usize, output: &Range<usize>, partial: &[u8]) {
         self.read_and_write(input, output, |own, result, place| {
             match own {
-                Some(own) => arithmetic.combine(result, &partial[place], own),
-                None => arithmetic.combine_assign(result, &partial[place]),
+                Some(own) => kernel.combine(result, &partial[place], own),
+                None => kernel.combine_assign(result, &partial[place]),
             }
-            arithmetic.finish(result);
+            kernel.finish(result);
         });
     }
 
@@ -296,6 +306,18 @@ mod tests {
         region.store(&(1..5), &[20, 30, 40, 50]);
         region.gather_output(&(0..7), &mut all);
         assert_eq!((all, saved), ([1, 20, 30, 40, 50, 6, 7], [2, 3, 4, 5]));
+    }
+
+    #[test]
+    fn tensors_are_arranged_without_being_moved() {
+        let mut tensors = [vec![1_u8, 2], vec![], vec![3], vec![4, 5, 6]];
+        let mut region = Buffers::in_place(tensors.iter_mut().map(Vec::as_mut_slice)).into_region();
+        region.arrange(&[3, 1, 0, 2]);
+        let mut all = [0; 6];
+        region.gather_input(&(0..6), &mut all);
+        assert_eq!((all, region.is_in_place()), ([4, 5, 6, 1, 2, 3], true));
+        region.store(&(2..5), &[7, 8, 9]);
+        assert_eq!(tensors, [vec![8, 9], vec![], vec![3], vec![4, 5, 7]]);
     }
 
     #[test]

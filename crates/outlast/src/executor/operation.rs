@@ -78,7 +78,7 @@ pub(super) struct Operation {
 impl Operation {
     pub(super) fn new(parts: Parts, undo: UndoLog) -> Self {
         let plan = &parts.plan;
-        let wire_bytes = parts.arithmetic.wire_bytes(plan.block_bytes()).max(1);
+        let wire_bytes = parts.arithmetic.wire_bytes_bound(plan.block_bytes()).max(1);
         let window = u32::try_from(parts.window_bytes / wire_bytes).unwrap_or(u32::MAX).clamp(2, 4_096);
         let blocks = plan.blocks_per_lane();
         let mut operation = Self {
@@ -138,7 +138,7 @@ impl Operation {
     }
 
     fn wire_bytes(&self, block: &Block) -> usize {
-        self.parts.arithmetic.wire_bytes(block.bytes)
+        self.parts.arithmetic.wire_bytes(block)
     }
 
     fn sends(&self, message: &Message) -> Block {
@@ -325,8 +325,8 @@ impl Operation {
 
     /// Does a duty with a block in scratch; says where the bytes to pass on are.
     fn settle(&mut self, duty: Duty, block: &Block, mut slot: Slot, slots: &mut Slots) -> Source {
-        let arithmetic = self.parts.arithmetic;
-        let length = arithmetic.wire_bytes(block.bytes);
+        let arithmetic = &self.parts.arithmetic;
+        let length = arithmetic.wire_bytes(block);
         if duty == Duty::CombineAndPassOn {
             arithmetic.join(&self.undo.region, block, slot.bytes_mut(length), slots);
             return Source::Slot(slot);
@@ -342,7 +342,7 @@ impl Operation {
             return Source::Slot(slot);
         }
         if duty.combines() {
-            region.finish(arithmetic, block.input, &block.outputs(), slot.bytes(length));
+            arithmetic.finish(region, block, slot.bytes(length));
         } else {
             region.store(&block.outputs(), slot.bytes(length));
         }

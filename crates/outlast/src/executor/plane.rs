@@ -202,11 +202,13 @@ impl DataPlane {
         let arithmetic = Arithmetic::new(call, members.len());
         let plan = Plan::new(call, members, ring, shared.me, arithmetic.unit())
             .map_err(|error| Stopped::NoMemory(error.to_string()))?;
-        let region = buffers.into_region();
-        let size = call.data_type.size() as u64;
-        let (reads, writes) = call.shape(members.len(), call.root == Some(shared.me));
+        let mut region = buffers.into_region();
+        if let Some(order) = call.order() {
+            region.arrange(&order);
+        }
         let given = (region.input_bytes() as u64, region.output_bytes() as u64);
-        assert_eq!(given, (reads * size, writes * size), "buffers as the call says: {call}");
+        let shape = call.shape_bytes(members.len(), call.root == Some(shared.me));
+        assert_eq!(given, shape, "buffers as the call says: {call}");
         let undo = UndoLog::new(region, undo_unit(&plan), &shared.undo);
         let mut undo = undo.map_err(|error| Stopped::NoMemory(error.to_string()))?;
         if abort.is_triggered() {

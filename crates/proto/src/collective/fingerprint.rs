@@ -74,6 +74,11 @@ impl OpKind {
         matches!(self, Self::Barrier | Self::AllReduce | Self::AllReduceMany)
     }
 
+    /// What a message calls the tensor at that place of a list of arguments: by its number, if the call takes several.
+    pub fn tensor_name(self, list: &str, at: usize) -> String {
+        if self == Self::AllReduceMany { format!("{list}[{at}]") } else { list.to_owned() }
+    }
+
     /// Whether it combines elements rather than only moving them.
     pub const fn reduces(self) -> bool {
         matches!(self, Self::AllReduce | Self::AllReduceMany | Self::ReduceScatter | Self::Reduce)
@@ -100,6 +105,9 @@ impl fmt::Display for OpKind {
         f.pad(self.name())
     }
 }
+
+/// Tensors of a list that a message shows.
+const TENSORS_SHOWN: usize = 8;
 
 /// One call, as all members must make it.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Encode, Decode, CborLen)]
@@ -131,6 +139,19 @@ pub struct Fingerprint {
     /// How each tensor lies in memory; none if all are flat.
     #[n(8)]
     pub layouts: Option<Vec<Layout>>,
+    /// The type of each tensor, in the order of the list; none if all are of `data_type`.
+    #[n(9)]
+    pub data_types: Option<Vec<DataType>>,
+}
+
+/// Why a call has no meaning, and which of its tensors is to blame. Nothing has happened yet.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("{tensor}: {why}")]
+pub struct IllegalCall {
+    /// Its name.
+    pub tensor: String,
+    /// What is wrong.
+    pub why: types::IllegalReduction,
 }
 
 /// The order in which memory runs through the axes of a tensor, the longest stride first. Elements meet in the order of
@@ -180,7 +201,25 @@ impl Fingerprint {
             quantisation: None,
             root: None,
             layouts: None,
+            data_types: None,
         }
+    }
+
+    /// The same over tensors of these types, one for each.
+    #[must_use]
+    pub fn typed(self, data_types: Vec<DataType>) -> Self {
+        let data_type = data_types.first().copied().unwrap_or(self.data_type);
+        let mixed = data_types.iter().any(|other| *other != data_type);
+        Self { data_type, data_types: mixed.then_some(data_types), ..self }
+    }
+
+    /// The type of each tensor, in the order of the list.
+    pub fn tensor_types(&self) -> impl ExactSizeIterator<Item = DataType> {
+        let of = |at: usize| match &self.data_types {
+            Some(data_types) => data_types.get(at).copied().unwrap_or(self.data_type),
+            None => self.data_type,
+        };
+        (0..self.counts.len()).map(of)
     }
 
     /// The same over tensors that lie in memory like this.
@@ -190,9 +229,10 @@ impl Fingerprint {
         Self { layouts: (!flat).then_some(layouts), ..self }
     }
 
-    /// Holds the number of tensors and of their axes against their limits.
+    /// Holds the number of tensors, of their types and of their axes against their limits.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         within("tensors", self.counts.len(), TENSORS_MAX)?;
+        within("types", self.data_types.as_ref().map_or(0, Vec::len), self.counts.len())?;
         let layouts = self.layouts.as_deref().unwrap_or_default();
         within("layouts", layouts.len(), self.counts.len())?;
         layouts.iter().try_for_each(|layout| within("axes", layout.0.len(), AXES_MAX))
@@ -204,9 +244,15 @@ impl Fingerprint {
         self.counts.len() + self.layouts.iter().flatten().map(axes).sum::<usize>()
     }
 
-    /// Whether the reduction, if it is one, has a meaning.
-    pub fn legal(&self) -> Result<(), types::IllegalReduction> {
-        if self.kind.reduces() { types::legal(self.op, self.data_type, self.quantisation) } else { Ok(()) }
+    /// Whether the reduction, if it is one, has a meaning for each of its tensors.
+    pub fn legal(&self) -> Result<(), IllegalCall> {
+        if !self.kind.reduces() {
+            return Ok(());
+        }
+        self.tensor_types().enumerate().try_for_each(|(at, data_type)| {
+            let illegal = |why| IllegalCall { tensor: self.kind.tensor_name("x", at), why };
+            types::legal(self.op, data_type, self.quantisation).map_err(illegal)
+        })
     }
 
     /// Elements of all tensors together, as far as they can be counted.
@@ -216,7 +262,18 @@ impl Fingerprint {
 
     /// Elements that a member reads and elements that it writes, in a world of that size.
     pub fn shape(&self, world: usize, is_root: bool) -> (u64, u64) {
-        let part = self.elements();
+        self.shape_of(self.elements(), world, is_root)
+    }
+
+    /// The same in bytes, as far as they can be counted.
+    pub fn shape_bytes(&self, world: usize, is_root: bool) -> (u64, u64) {
+        let (grains, size) = self.grains();
+        let (reads, writes) = self.shape_of(grains, world, is_root);
+        (reads.saturating_mul(size as u64), writes.saturating_mul(size as u64))
+    }
+
+    /// The same for a part of so many grains.
+    pub(super) fn shape_of(&self, part: u64, world: usize, is_root: bool) -> (u64, u64) {
         let whole = part.saturating_mul(world as u64);
         let at_root = |elements: u64| if is_root { elements } else { 0 };
         match self.kind {
@@ -229,6 +286,20 @@ impl Fingerprint {
             OpKind::Gather => (part, at_root(whole)),
             OpKind::Scatter => (at_root(whole), part),
             OpKind::AllToAll => (whole, whole),
+        }
+    }
+
+    /// In words, for somebody who made that other call: where lists of tensors differ, it says which tensor does.
+    pub fn beside(&self, other: &Self) -> String {
+        let tensors = |call: &Self| call.tensor_types().zip(call.counts.clone()).collect::<Vec<_>>();
+        let (ours, theirs) = (tensors(self), tensors(other));
+        let differs = ours.iter().zip(&theirs).position(|(ours, theirs)| ours != theirs);
+        match differs {
+            Some(at) if self.kind == OpKind::AllReduceMany => {
+                let (data_type, count) = ours[at];
+                format!("{self} whose x[{at}] is {data_type}[{count}]")
+            }
+            _ => self.to_string(),
         }
     }
 
@@ -245,11 +316,19 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root, layouts } = self;
+        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root, layouts, data_types } =
+            self;
         // Thousands of tensors are possible; a person needs to see the first ones and how many there are.
-        let shown = &counts[..counts.len().min(8)];
+        let shown = &counts[..counts.len().min(TENSORS_SHOWN)];
         let more = counts.len() - shown.len();
-        write!(f, "{kind}({data_type}{shown:?}")?;
+        write!(f, "{kind}(")?;
+        if data_types.is_some() {
+            for (at, (data_type, count)) in self.tensor_types().zip(shown).enumerate() {
+                write!(f, "{}{data_type}[{count}]", if at > 0 { ", " } else { "" })?;
+            }
+        } else {
+            write!(f, "{data_type}{shown:?}")?;
+        }
         if more > 0 {
             write!(f, " and {more} more")?;
         }
@@ -287,6 +366,7 @@ mod tests {
             Fingerprint { quantisation: Some(Quantisation::Int8), ..call.clone() },
             Fingerprint { root: Some(PeerId::from_bytes([1; 16])), ..call.clone() },
             call.clone().laid_out(vec![Layout::new(&[1, 0]).unwrap()]),
+            Fingerprint { data_types: Some(vec![DataType::F64]), ..call.clone() },
         ];
         for other in others {
             assert_ne!(other.digest(), call.digest(), "{other}");
@@ -344,5 +424,46 @@ mod tests {
         let call =
             Fingerprint { op: ReduceOp::Avg, ..Fingerprint::new(OpKind::AllReduce, DataType::BF16, [7]) };
         assert_eq!(call.to_string(), "all_reduce(bf16[7], avg, retry=true, min_world=1)");
+    }
+    #[test]
+    fn the_types_of_a_list_count_in_their_order() {
+        let [f32, bf16] = [DataType::F32, DataType::BF16];
+        let call = |types: &[DataType]| {
+            Fingerprint::new(OpKind::AllReduceMany, types[0], [3, 3]).typed(types.to_vec())
+        };
+        assert_ne!(call(&[f32, bf16]).digest(), call(&[bf16, f32]).digest());
+        // A list of one type is what it was before lists could mix.
+        assert_eq!(call(&[f32, f32]), Fingerprint::new(OpKind::AllReduceMany, f32, [3, 3]));
+        let mixed = call(&[f32, bf16]);
+        assert_eq!(minicbor::decode::<Fingerprint>(&minicbor::to_vec(&mixed).unwrap()).unwrap(), mixed);
+        assert_eq!(mixed.to_string(), "all_reduce_many(f32[3], bf16[3], sum, retry=true, min_world=1)");
+        let surplus = Fingerprint { data_types: Some(vec![f32; 3]), ..mixed };
+        assert!(surplus.check().is_err(), "more types than tensors");
+    }
+
+    #[test]
+    fn what_is_wrong_with_one_tensor_names_it() {
+        let types = vec![DataType::F32, DataType::Bool, DataType::I64];
+        let call = Fingerprint::new(OpKind::AllReduceMany, DataType::F32, [1, 2, 3]).typed(types);
+        assert_eq!(call.legal(), Ok(()));
+        let average = Fingerprint { op: ReduceOp::Avg, ..call.clone() };
+        assert!(average.legal().unwrap_err().to_string().starts_with("x[1]: avg of bool"));
+        let packed = Fingerprint { quantisation: Some(Quantisation::Int8), ..call };
+        assert!(packed.legal().unwrap_err().to_string().starts_with("x[1]: int8 of sum of bool"));
+        let alone = Fingerprint::new(OpKind::AllReduce, DataType::Bool, [1]);
+        let alone = Fingerprint { op: ReduceOp::Avg, ..alone };
+        assert!(alone.legal().unwrap_err().to_string().starts_with("x: avg of bool"));
+    }
+
+    #[test]
+    fn the_tensor_that_differs_is_named_however_long_the_list() {
+        let mut types = vec![DataType::F32; 100];
+        types[3] = DataType::BF16;
+        let call = Fingerprint::new(OpKind::AllReduceMany, DataType::F32, [7; 100]).typed(types.clone());
+        types[57] = DataType::F64;
+        let other = call.clone().typed(types);
+        assert!(call.beside(&other).ends_with("whose x[57] is f32[7]"), "{}", call.beside(&other));
+        assert!(other.beside(&call).ends_with("whose x[57] is f64[7]"));
+        assert_eq!(call.beside(&call), call.to_string());
     }
 }

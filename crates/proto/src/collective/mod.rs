@@ -10,11 +10,13 @@ mod fingerprint;
 pub mod frame;
 pub mod plan;
 pub mod ring;
+mod sections;
 pub mod stream;
 pub mod striping;
 mod types;
 
-pub use fingerprint::{Fingerprint, Layout, OpKind};
+pub use fingerprint::{Fingerprint, IllegalCall, Layout, OpKind};
+pub use sections::Section;
 pub use types::{DataType, IllegalReduction, Quantisation, ReduceOp, UnknownName, legal};
 
 use crate::id::PeerId;

@@ -15,7 +15,7 @@
 
 use super::ring::RingPlan;
 use super::stream::StreamPlan;
-use super::{Fingerprint, OpKind};
+use super::{Fingerprint, OpKind, sections};
 use crate::id::PeerId;
 use crate::limits::{BLOCK_BYTES_MAX, FRAME_HEADER_BYTES, OPERATION_BYTES_MAX, SEGMENT_BYTES};
 use std::ops::Range;
@@ -137,8 +137,8 @@ impl Plan {
         let (rank, position) = (find(members, me) as usize, find(ring, me));
         let neighbour = |steps: usize| ring[(position as usize + steps) % world];
         let ranks = || ring.iter().map(|peer| find(members, *peer)).collect::<Vec<_>>();
-        let (elements, size) = (call.elements(), call.data_type.size());
-        let shape = call.shape(world, call.root == Some(me));
+        let (elements, size) = call.grains();
+        let shape = call.shape_of(elements, world, call.root == Some(me));
         operation_bytes(shape.0.max(shape.1), size)?;
         let part = elements as usize * size;
         // Where a rank's part of the whole begins.
@@ -177,6 +177,10 @@ impl Plan {
         };
         match call.kind {
             OpKind::AllReduce | OpKind::AllReduceMany => {
+                // Grains of several types are bytes.
+                let mixed = call.data_types.is_some();
+                let unit =
+                    if mixed { unit.max(BLOCK_ELEMENTS_UNIT) * sections::ELEMENT_BYTES_MAX } else { unit };
                 let plan = RingPlan::all_reduce(world as u32, position, elements, size, unit)?;
                 Ok(ring_of(plan, None))
             }

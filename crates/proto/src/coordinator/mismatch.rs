@@ -83,8 +83,8 @@ impl Run {
         let theirs = votes.map(|(_, call)| call).find(|call| *call != common);
         let reason = AbortReason::Mismatch {
             deviating: deviating.clone(),
-            theirs: theirs.map_or_else(String::new, |call| op.calls[call].to_string()),
-            common: op.calls[common].to_string(),
+            theirs: theirs.map_or_else(String::new, |call| op.calls[call].beside(&op.calls[common])),
+            common: op.calls[common].beside(&op.calls[theirs.unwrap_or(common)]),
         };
         self.abort(key, reason);
         self.put_newcomers_out(&incumbents, &deviating);

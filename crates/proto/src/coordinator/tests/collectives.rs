@@ -227,6 +227,34 @@ fn several_tensors_are_one_transaction_with_one_verdict() {
 }
 
 #[test]
+fn one_other_type_in_a_list_is_another_call_and_is_named() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    let types = |last| vec![DataType::F32, DataType::BF16, last];
+    let many = Fingerprint { kind: OpKind::AllReduceMany, counts: vec![1, 2, 3], ..call(0) };
+    let initiate = |last| ToCoordinator::Initiate {
+        key: key(1, 0, 0),
+        fingerprint: many.clone().typed(types(last)),
+        timeout_ms: 10_000,
+    };
+    bench.all_say(&[1, 3], &initiate(DataType::BF16));
+    bench.say(2, initiate(DataType::F16));
+    let told = bench.told(1);
+    let [
+        ToPeer::Verdict {
+            verdict: Verdict::Abort(AbortReason::Mismatch { deviating, theirs, common }), ..
+        },
+    ] = &told[..]
+    else {
+        panic!("{told:?}")
+    };
+    assert_eq!(*deviating, [id(2)]);
+    assert!(
+        theirs.ends_with("whose x[2] is f16[3]") && common.ends_with("whose x[2] is bf16[3]"),
+        "{told:?}"
+    );
+}
+
+#[test]
 fn a_frame_of_another_call_is_judged_by_the_votes() {
     let mut bench = Bench::of(&[1, 2]);
     bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
