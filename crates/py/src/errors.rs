@@ -111,7 +111,7 @@ fn of_call_error<'py>(py: Python<'py>, error: &CallError, purpose: Purpose) -> P
         // Coming back with the same setting would not help.
         CallError::Out(OutReason::Kicked(KickReason::Encryption, _)) => ("InvalidArgument", None),
         CallError::Out(OutReason::Kicked(..)) => ("Kicked", None),
-        CallError::Out(OutReason::CoordinatorLost) => ("CoordinatorLost", None),
+        CallError::Out(OutReason::CoordinatorLost | OutReason::Unreadable(_)) => ("CoordinatorLost", None),
         CallError::Out(OutReason::Left | OutReason::NotConnected) => ("InvalidArgument", None),
         CallError::Out(_) => ("RejoinError", None),
         // Given up by somebody, here or elsewhere: do it again.

@@ -436,21 +436,20 @@ impl Control {
 
     /// Hands the session what has come on the line.
     fn take_in(&self, line: &Arc<Line>) {
-        line.receive(|frame| match decode::<ToPeer>(frame) {
-            Ok(message) => {
-                let mut state = lock(&self.state);
-                // What a line says that was hung up is no news.
-                if state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line)) {
-                    state.heard = true;
-                    state.session.handle_message(clock::now(), message);
-                    self.carry_out(state);
+        line.receive(|frame| {
+            let message = decode::<ToPeer>(frame);
+            let is_message = message.is_ok();
+            let mut state = lock(&self.state);
+            // What a line says that was hung up is no news.
+            if state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line)) {
+                state.heard = true;
+                match message {
+                    Ok(message) => state.session.handle_message(clock::now(), message),
+                    Err(error) => state.session.handle_unreadable(&error),
                 }
-                true
+                self.carry_out(state);
             }
-            Err(error) => {
-                tracing::warn!(%error, "the coordinator sent what is no message");
-                false
-            }
+            is_message
         });
     }
 
@@ -534,7 +533,7 @@ impl Control {
     /// One connection to the coordinator, from dialling to its end.
     async fn converse(self: Arc<Self>, dial: u64) {
         let line = self.open().await.and_then(|dialled| {
-            let line = Line::new(dialled.frames, self.silent_after);
+            let line = Line::new(dialled.frames, dialled.version, self.silent_after);
             let line = line.map_err(|error| Unreached::from(error.to_string()))?;
             Ok((line, dialled.is_kept.then_some(dialled.coordinator)))
         });

@@ -22,8 +22,9 @@ use crate::executor::Beside;
 use crate::link::{TlsWire, Wire as _};
 use outlast_proto::limits::FRAME_BYTES_MAX;
 use outlast_proto::wire::control::ToCoordinator;
-use outlast_proto::wire::encode;
+use outlast_proto::wire::encode_for;
 use outlast_proto::wire::frame::{self, FrameBuffer};
+use outlast_proto::wire::hello::Version;
 use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
@@ -43,6 +44,8 @@ const READ_BYTES: usize = 8_192;
 
 /// See the module's essay.
 pub(super) struct Line {
+    /// What both sides agreed to speak.
+    version: Version,
     /// The same socket as the wire's, to be polled while somebody else reads or writes.
     socket: Arc<dyn AsFd + Send + Sync>,
     pipe: Mutex<Pipe>,
@@ -90,10 +93,11 @@ impl std::fmt::Debug for Line {
 
 impl Line {
     /// Takes over a connection on which both sides said hello.
-    pub(super) fn new(frames: ControlFrames, silent_after: Duration) -> io::Result<Self> {
+    pub(super) fn new(frames: ControlFrames, version: Version, silent_after: Duration) -> io::Result<Self> {
         let (wire, incoming) = super::links::control_wire(frames, silent_after)?;
         let pipe = Pipe { wire, outgoing: Vec::new(), sent: 0, waits_since: None };
         Ok(Self {
+            version,
             socket: pipe.wire.socket(),
             pipe: Mutex::new(pipe),
             incoming: Mutex::new(incoming),
@@ -114,7 +118,12 @@ impl Line {
         let mut pipe = self.pipe();
         pipe.waits_since.get_or_insert_with(Instant::now);
         self.waits.store(true, Ordering::Release);
-        frame::append(&encode(message), &mut pipe.outgoing);
+        if let Some(payload) = encode_for(message, self.version) {
+            frame::append(&payload, &mut pipe.outgoing);
+        } else {
+            // Whoever decided should have known: the coordinator would put us out for it.
+            tracing::error!(version = %self.version, ?message, "kept from the coordinator");
+        }
         pipe.outgoing.len() - pipe.sent <= OUTGOING_BYTES_MAX
     }
 
@@ -275,7 +284,7 @@ mod tests {
             runtime.block_on(coordinator::dial(&address, &identity, None, PATIENCE, PATIENCE)).unwrap();
         let line = {
             let _inside = runtime.enter();
-            Line::new(dialled.frames, PATIENCE).unwrap()
+            Line::new(dialled.frames, dialled.version, PATIENCE).unwrap()
         };
         (line, greeted.recv_timeout(PATIENCE).unwrap(), serving)
     }

@@ -9,6 +9,7 @@ use crate::runtime;
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
+use outlast_proto::wire::hello::Version;
 use outlast_proto::wire::{decode, encode};
 use socket2::{SockRef, TcpKeepalive};
 use std::io;
@@ -59,6 +60,8 @@ pub fn ask_status(
 /// An open control connection.
 pub(crate) struct Dialled {
     pub(crate) frames: ControlFrames,
+    /// What both sides agreed to speak.
+    pub(crate) version: Version,
     /// Who the coordinator is.
     pub(crate) coordinator: PeerId,
     /// Whether a later start of it will be the same, so that it can be known again (rule 39).
@@ -115,7 +118,7 @@ async fn dial_one(
     notice_silence(&stream, silent_after).map_err(|error| error.to_string())?;
     let greeted = port::greet(stream, identity.peer(), timeout).await.map_err(|error| error.to_string())?;
     let (coordinator, is_kept) = (greeted.peer, greeted.hello.key_is_kept);
-    Ok(Dialled { frames: greeted.frames, coordinator, is_kept })
+    Ok(Dialled { frames: greeted.frames, version: greeted.version, coordinator, is_kept })
 }
 
 /// A host that is cut off says nothing, and whoever waits for a verdict must find out. The kernel asks an idle

@@ -13,6 +13,7 @@ use outlast_proto::limits::{RUNS_MAX, RUNS_PER_PEER_MAX, STATUS_REFUSALS_MAX};
 use outlast_proto::membership::{ConnectOutcome, ConnectToken};
 use outlast_proto::text::printable;
 use outlast_proto::time::Instant;
+use outlast_proto::wire::InvalidMessage;
 use outlast_proto::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
@@ -48,7 +49,8 @@ pub(super) enum Inbox {
         run: RunId,
         id: ConnectionId,
         peer: PeerId,
-        message: Box<ToCoordinator>,
+        /// Or why it is none.
+        message: Result<Box<ToCoordinator>, InvalidMessage>,
         /// The line's share of the inbox, given back once this is handled.
         share: OwnedSemaphorePermit,
     },
@@ -229,7 +231,10 @@ impl Clerk {
                 self.seat(&run, id);
             }
             Inbox::Message { run, id, peer, message, share } => {
-                self.listen(now, &run, id, peer, *message);
+                match message {
+                    Ok(message) => self.listen(now, &run, id, peer, *message),
+                    Err(error) => self.part(now, &run, id, peer, &error),
+                }
                 drop(share);
             }
             Inbox::Closed { run, id } => {
@@ -276,6 +281,17 @@ impl Clerk {
         };
         desk.run.handle_message(now, id, peer, message);
         self.carry_out(run);
+    }
+
+    /// What a connection said cannot be read: whoever it is hears why and goes.
+    fn part(&mut self, now: Instant, run: &RunId, id: ConnectionId, peer: PeerId, error: &InvalidMessage) {
+        self.seat(run, id);
+        if let Some(desk) = self.desks.get_mut(run) {
+            desk.run.handle_unreadable(now, id, peer, error);
+            return self.carry_out(run);
+        }
+        let text = format!("the coordinator cannot read what this peer said: {error}");
+        self.turn_away(now, run, id, peer, (KickReason::Breach, text, 0));
     }
 
     /// Whether there is room for this peer in this run (rule 39).

@@ -6,7 +6,8 @@ use crate::runtime;
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
-use outlast_proto::wire::{decode, encode};
+use outlast_proto::wire::hello::Version;
+use outlast_proto::wire::{decode, encode_for};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
@@ -44,7 +45,8 @@ pub(super) async fn serve(
     if inbox.send(Inbox::Opened { run: run.clone(), id, peer, queue }).await.is_err() {
         return;
     }
-    let desk = Desk { run, id, peer, inbox, share: Arc::new(Semaphore::new(LETTERS_MAX)) };
+    let (version, share) = (greeted.version, Arc::new(Semaphore::new(LETTERS_MAX)));
+    let desk = Desk { run, id, peer, version, inbox, share };
     hold(&mut greeted.frames, desk, &mut outbound).await;
 }
 
@@ -74,7 +76,7 @@ async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
             () = &mut silence, if !spoke => break,
             message = outbound.recv() => {
                 let Some(first) = message else { break };
-                if write(frames, first, outbound).await {
+                if desk.write(frames, first, outbound).await {
                     continue;
                 }
                 // A peer that left has closed its end, and its goodbye may lie unread before that.
@@ -94,7 +96,7 @@ async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     }
     // What was said before is still worth saying.
     while let Ok(message) = outbound.try_recv() {
-        if !write(frames, message, outbound).await {
+        if !desk.write(frames, message, outbound).await {
             break;
         }
     }
@@ -106,6 +108,8 @@ struct Desk {
     run: RunId,
     id: ConnectionId,
     peer: PeerId,
+    /// What both sides agreed to speak.
+    version: Version,
     inbox: mpsc::Sender<Inbox>,
     share: Arc<Semaphore>,
 }
@@ -114,35 +118,36 @@ impl Desk {
     /// Hands what the peer sent to the clerk. False if nothing more is to be expected.
     async fn pass_on<E>(&self, frame: Result<Option<Vec<u8>>, E>) -> bool {
         let Ok(Some(bytes)) = frame else { return false };
-        let message = match decode::<ToCoordinator>(&bytes) {
-            Ok(message) => Box::new(message),
-            Err(error) => {
-                tracing::warn!(peer = %self.peer, %error, "a peer sent what is no message");
-                return false;
-            }
-        };
+        // What is no message is the clerk's business too: it tells the peer why, and hangs up.
+        let message = decode::<ToCoordinator>(&bytes).map(Box::new);
         // An error means that the semaphore is closed, and nobody closes it.
         let Ok(share) = Arc::clone(&self.share).acquire_owned().await else { return false };
         let (run, id, peer) = (self.run.clone(), self.id, self.peer);
         self.inbox.send(Inbox::Message { run, id, peer, message, share }).await.is_ok()
     }
-}
 
-/// Writes a message and everything that waits behind it. False if the connection is broken.
-async fn write<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
-    frames: &mut port::Frames<S>,
-    first: ToPeer,
-    outbound: &mut mpsc::Receiver<ToPeer>,
-) -> bool {
-    let mut payloads = vec![encode(&first)];
-    while let Ok(next) = outbound.try_recv() {
-        payloads.push(encode(&next));
-        if payloads.len() == 64 {
-            break;
+    /// Writes a message and everything that waits behind it. False if the connection is broken.
+    async fn write<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
+        &self,
+        frames: &mut port::Frames<S>,
+        first: ToPeer,
+        outbound: &mut mpsc::Receiver<ToPeer>,
+    ) -> bool {
+        let mut payloads = Vec::new();
+        let mut next = Some(first);
+        while let Some(message) = next {
+            match encode_for(&message, self.version) {
+                Some(payload) => payloads.push(payload),
+                // Whoever decided should have known: the peer would have to part with us.
+                None => {
+                    tracing::error!(peer = %self.peer, version = %self.version, ?message, "kept from a peer");
+                }
+            }
+            next = if payloads.len() < 64 { outbound.try_recv().ok() } else { None };
         }
+        let writing = frames.send_all(payloads.iter().map(Vec::as_slice));
+        matches!(tokio::time::timeout(WRITE_TIMEOUT, writing).await, Ok(Ok(())))
     }
-    let writing = frames.send_all(payloads.iter().map(Vec::as_slice));
-    matches!(tokio::time::timeout(WRITE_TIMEOUT, writing).await, Ok(Ok(())))
 }
 
 #[cfg(test)]
@@ -181,7 +186,8 @@ mod tests {
         let (run, id) = ("run".parse::<RunId>().unwrap(), ConnectionId(7));
         let mut frames = port::Frames::new(Panics, 1_024);
         let share = Arc::new(Semaphore::new(LETTERS_MAX));
-        let desk = Desk { run, id, peer: PeerId::from_bytes([7; 16]), inbox, share };
+        let (peer, version) = (PeerId::from_bytes([7; 16]), Version::CURRENT);
+        let desk = Desk { run, id, peer, version, inbox, share };
         let holding = hold(&mut frames, desk, &mut outbound);
         runtime::handle().unwrap().block_on(holding);
         assert!(matches!(letters.try_recv(), Ok(Inbox::Closed { id: ConnectionId(7), .. })));

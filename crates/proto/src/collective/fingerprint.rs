@@ -8,7 +8,7 @@
 use super::{DataType, Quantisation, ReduceOp, types};
 use crate::id::PeerId;
 use crate::limits::{AXES_MAX, TENSORS_MAX};
-use crate::wire::{InvalidMessage, within};
+use crate::wire::{InvalidMessage, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
 
@@ -131,7 +131,7 @@ pub struct Fingerprint {
     #[n(5)]
     pub min_world: u32,
     /// How the elements are made smaller on the wire.
-    #[n(6)]
+    #[cbor(n(6), decode_with = "unknown::whole")]
     pub quantisation: Option<Quantisation>,
     /// The member that plays a part of its own.
     #[n(7)]
@@ -140,7 +140,7 @@ pub struct Fingerprint {
     #[n(8)]
     pub layouts: Option<Vec<Layout>>,
     /// The type of each tensor, in the order of the list; none if all are of `data_type`.
-    #[n(9)]
+    #[cbor(n(9), decode_with = "unknown::whole")]
     pub data_types: Option<Vec<DataType>>,
 }
 

@@ -47,6 +47,9 @@ pub enum BadFrame {
     /// A kind that does not exist.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
+    /// A credit for a transfer with a word that does not exist.
+    #[error("a credit with the unknown word {0}")]
+    Word(u16),
     /// Flags that do not exist.
     #[error("a frame with unknown flags {0:#06x}")]
     Flags(u16),
@@ -95,7 +98,7 @@ pub enum Word {
 }
 
 impl Word {
-    /// The word in a credit's header.
+    /// The word in the header of a transfer's credit; [`Header::parse`] lets no other pass.
     pub fn of(header: &Header) -> Self {
         match header.step {
             1 => Self::Withdrawn,
@@ -252,6 +255,10 @@ impl Header {
         if length as usize > limit {
             return Err(BadFrame::Length { kind, length, limit });
         }
+        let (epoch, step) = (layout.epoch.get(), layout.step.get());
+        if kind == FrameKind::Credit && epoch == TRANSFER_EPOCH && step > Word::Received.step() {
+            return Err(BadFrame::Word(step));
+        }
         let flags = layout.flags.get();
         if flags & !CHECKSUMMED != 0 {
             return Err(BadFrame::Flags(flags));
@@ -261,14 +268,14 @@ impl Header {
             length,
             op: OpName {
                 group: layout.group.get(),
-                epoch: layout.epoch.get(),
+                epoch,
                 scope: layout.scope.get(),
                 tag: layout.tag.get(),
                 seq: layout.seq.get(),
             },
             fingerprint: layout.fingerprint.get(),
             round: layout.round.get(),
-            step: layout.step.get(),
+            step,
             checksum: (flags & CHECKSUMMED != 0).then(|| layout.checksum.get()),
         })
     }
@@ -308,6 +315,14 @@ mod tests {
         assert_eq!(with(2, 9), Err(BadFrame::Version(9)));
         assert_eq!(with(3, 3), Err(BadFrame::Kind(3)));
         assert_eq!(with(62, 2), Err(BadFrame::Flags(2)));
+        let credit = |op, step| Header { op, step, ..header(FrameKind::Credit, 0, None) };
+        let (peers, collective) =
+            ([1, 2].map(|n| PeerId::from_bytes([n; 16])), header(FrameKind::Ask, 0, None).op);
+        let transfer = OpName::transfer(1, (peers[0], peers[1]), 2, 3);
+        assert_eq!(Header::parse(&credit(transfer, 3).to_bytes()), Err(BadFrame::Word(3)));
+        for credit in [credit(transfer, Word::Received.step()), credit(collective, 3)] {
+            assert_eq!(Header::parse(&credit.to_bytes()), Ok(credit));
+        }
         assert!(matches!(with(7, 1), Err(BadFrame::Length { .. })));
         for kind in [FrameKind::Credit, FrameKind::Ask] {
             let word = header(kind, 1, None).to_bytes();

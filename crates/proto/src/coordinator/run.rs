@@ -8,6 +8,7 @@ use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::text::printable;
 use crate::time::{Duration, Instant};
+use crate::wire::InvalidMessage;
 use crate::wire::control::{Encryption, KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use crate::wire::membership::MemberInfo;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -212,6 +213,25 @@ impl Run {
             }
             ToCoordinator::Resume(resume) => self.resume(now, at, from, resume),
             message => self.handle_member_message(now, at, from, message),
+        }
+        self.finish(now);
+    }
+
+    /// What arrived on a connection of `from` is no message. Whatever it was may have mattered, and would come again
+    /// with every resume: the peer is out, and is told why (rule 20f).
+    pub fn handle_unreadable(
+        &mut self,
+        now: Instant,
+        at: ConnectionId,
+        from: PeerId,
+        error: &InvalidMessage,
+    ) {
+        let error = error.to_string();
+        let text = format!("the coordinator cannot read what this peer said: {}", printable(&error));
+        if self.peers.get(&from).is_some_and(|peer| peer.connection == Some(at)) {
+            self.kick(from, &text);
+        } else {
+            self.turn_away(at, KickReason::Breach, &text);
         }
         self.finish(now);
     }

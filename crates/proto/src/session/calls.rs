@@ -207,6 +207,9 @@ pub enum OutReason {
     /// The coordinator said so.
     #[error("{1}")]
     Kicked(KickReason, String),
+    /// The coordinator says what this version cannot read, and whatever it was may have mattered.
+    #[error("the coordinator cannot be understood: {0}")]
+    Unreadable(String),
     /// No coordinator could be reached.
     #[error("no coordinator for too long")]
     CoordinatorLost,

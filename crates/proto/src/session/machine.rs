@@ -8,11 +8,11 @@ use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use crate::time::{Duration, Instant};
-use crate::wire::clip;
 use crate::wire::control::{
     EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
     ToPeer,
 };
+use crate::wire::{InvalidMessage, clip};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -305,6 +305,11 @@ impl Session {
         }
         self.connection = Connection::Down { redial_at: now + self.redial };
         self.redial = (self.redial * 2).min(self.config.redial.1);
+    }
+
+    /// Something arrived that is no message. A resume would bring the same again, so the session ends, in words.
+    pub fn handle_unreadable(&mut self, error: &InvalidMessage) {
+        self.end(OutReason::Unreadable(error.to_string()));
     }
 
     /// A message arrived.

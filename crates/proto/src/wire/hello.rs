@@ -110,6 +110,8 @@ pub enum Incompatible {
 }
 
 impl Version {
+    /// The first one.
+    pub const FIRST: Self = Self { major: 1, minor: 0 };
     /// What this software speaks.
     pub const CURRENT: Self = Self { major: 1, minor: 0 };
 }

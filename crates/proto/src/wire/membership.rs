@@ -3,8 +3,11 @@
 //! A [`Packet`] is one datagram's content: at most one message between two members ([`Body`]) and any number
 //! of [`Record`]s about members, which ride along until everybody has heard them. The sender is not in the
 //! packet: the seal around it proves who sent it.
+//!
+//! Datagrams know no hello, so nobody has agreed on a version: what a newer member says besides is skipped, message by
+//! message and record by record, and counts as lost on the way.
 
-use super::{InvalidMessage, Message, printable, within};
+use super::{InvalidMessage, Message, printable, unknown, within};
 use crate::id::PeerId;
 use crate::limits::{ACCUSERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, PACKET_BYTES_MAX, PACKET_RECORDS_MAX};
 use minicbor::{CborLen, Decode, Encode};
@@ -16,10 +19,10 @@ use std::sync::Arc;
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub struct Packet {
     /// The message between these two members; none in pure gossip.
-    #[n(0)]
+    #[cbor(n(0), decode_with = "unknown::absent")]
     pub body: Option<Body>,
     /// News about members.
-    #[n(1)]
+    #[cbor(n(1), decode_with = "unknown::left_out")]
     pub records: Vec<Record>,
 }
 

@@ -1,8 +1,24 @@
 //! What travels: one file per family of messages, CBOR with numbered fields.
 //!
-//! Numbered fields let an older peer skip what it does not know and a newer one fill in what is missing.
 //! Nothing is believed because it decoded: each message has a `check` that holds every count and length
 //! against [`crate::limits`], and [`decode`] is the only way in.
+//!
+//! # How it changes
+//!
+//! A run is updated member by member, so for a while two versions talk. Three things keep that from going wrong:
+//!
+//! - *Fields* have numbers that never change their meaning. An older reader skips what it does not know; a newer one
+//!   fills in what is missing (`default`), so a new field is optional or has a default that means "as before".
+//! - *Versions.* The first words on a stream ([`hello`]) agree on one that both speak, or part with an error that names
+//!   both ranges. [`encode_for`] is the way out on such a stream: a message says since when it exists
+//!   ([`Message::since`]), and one that the other side cannot know is not sent to it. Whoever decides asks first.
+//! - *Variants* that a reader does not know say something it cannot guess. Each enum that travels has a policy
+//!   (`unknown.rs`): *skip* the item that holds it and take the rest, where a loss is harmless (the health plane); read
+//!   it as *vague*, where it only gives a reason; or *part*: refuse the message ([`InvalidMessage::Newer`]) and end the
+//!   session in words, where it says what to do. An enum without a policy does not pass the tests.
+//!
+//! The table of policies is `docs/protocol/wire.md`. The tests (`evolution/`) keep every message of every version, and
+//! try messages of the future.
 
 pub mod control;
 pub mod frame;
@@ -10,7 +26,12 @@ pub mod hello;
 pub mod lateness;
 pub mod membership;
 pub mod replay;
+pub(crate) mod unknown;
 
+#[cfg(test)]
+mod evolution;
+
+use hello::Version;
 use minicbor::{CborLen, Decode, Encode};
 
 /// Why bytes are not a message. The state of the receiver has not changed.
@@ -28,6 +49,10 @@ pub enum InvalidMessage {
     /// The bytes are not CBOR of the expected shape.
     #[error("undecodable message: {0}")]
     Malformed(String),
+    /// The bytes say something that only a later version knows. The two sides part: what is not understood may be what
+    /// matters.
+    #[error("it holds what version {ours} does not know ({0}); update the older side", ours = Version::CURRENT)]
+    Newer(String),
     /// Bytes follow the message.
     #[error("{0} bytes follow the message")]
     TrailingBytes(usize),
@@ -63,6 +88,10 @@ pub enum InvalidMessage {
 pub trait Message: Encode<()> + CborLen<()> + for<'b> Decode<'b, ()> {
     /// Longest encoding.
     const BYTES_MAX: usize;
+    /// The version that this very message came with.
+    fn since(&self) -> Version {
+        Version::FIRST
+    }
     /// Holds every count and length against its limit.
     fn check(&self) -> Result<(), InvalidMessage>;
 }
@@ -81,13 +110,25 @@ pub fn encode<M: Message>(message: &M) -> Vec<u8> {
     bytes
 }
 
+/// Encodes `message` for a reader that agreed on `version`; none if it came later, and then it must not be sent.
+pub fn encode_for<M: Message>(message: &M, version: Version) -> Option<Vec<u8>> {
+    (message.since() <= version).then(|| encode(message))
+}
+
 /// Decodes and checks one message that fills `bytes` exactly.
 pub fn decode<M: Message>(bytes: &[u8]) -> Result<M, InvalidMessage> {
     if bytes.len() > M::BYTES_MAX {
         return Err(InvalidMessage::TooLong { bytes: bytes.len(), limit: M::BYTES_MAX });
     }
     let mut decoder = minicbor::Decoder::new(bytes);
-    let message: M = decoder.decode().map_err(|error| InvalidMessage::Malformed(error.to_string()))?;
+    let message: M = decoder.decode().map_err(|error| {
+        let text = error.to_string();
+        if unknown::is_of_the_future(&error) {
+            InvalidMessage::Newer(text)
+        } else {
+            InvalidMessage::Malformed(text)
+        }
+    })?;
     let rest = bytes.len() - decoder.position();
     if rest > 0 {
         return Err(InvalidMessage::TrailingBytes(rest));

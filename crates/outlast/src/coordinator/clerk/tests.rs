@@ -48,7 +48,7 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
     };
     let message = Box::new(ToCoordinator::Register(registration, 1, 0));
     let share = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();
-    inbox.send(Inbox::Message { run: run.clone(), id, peer, message, share }).await.unwrap();
+    inbox.send(Inbox::Message { run: run.clone(), id, peer, message: Ok(message), share }).await.unwrap();
     // Letters that mean nothing, as fast as they are taken.
     let over = Arc::new(AtomicBool::new(false));
     let (flood, flooding, name) = (inbox.clone(), Arc::clone(&over), run.clone());
@@ -85,4 +85,34 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
     drop(inbox);
     working.await.unwrap();
     flooder.join().unwrap();
+}
+
+/// A peer of the future says something that this coordinator has never heard of, on a real connection.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn whoever_cannot_be_read_is_told_why_before_the_line_is_closed() {
+    let (clerk, _serving, inbox, letters) = clerk(None);
+    let (_stop, stopped) = oneshot::channel();
+    let working = tokio::spawn(clerk.run(letters, stopped));
+    let secret = RunSecret::generate();
+    let keys = RunKeys::derive(&secret, &"flooded".parse().unwrap());
+    let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
+    let (me, lines) = (identity.peer(), inbox.clone());
+    let routes = Routes::new().route(crate::port::CONTROL, move |stream| {
+        drop(tokio::spawn(super::super::line::serve(stream, me, false, lines.clone())));
+    });
+    let _serving = port.serve(&Handle::current(), identity, routes).unwrap();
+    let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
+    let patience = Duration::from_secs(20);
+    let address = port.address().to_string();
+    let dialled = crate::coordinator::dial(&address, &identity, None, patience, patience);
+    let mut frames = dialled.await.unwrap().frames;
+    frames.send(&[0x82, 0x18, 250, 0x80]).await.unwrap();
+    let answer = tokio::time::timeout(patience, frames.next()).await.unwrap().unwrap().expect("an answer");
+    let answer: ToPeer = outlast_proto::wire::decode(&answer).unwrap();
+    let ToPeer::Kicked { reason: KickReason::Breach, text, .. } = answer else { panic!("{answer:?}") };
+    assert!(text.contains("variant 250") && text.contains("update the older side"), "{text}");
+    let end = tokio::time::timeout(patience, frames.next()).await.unwrap();
+    assert!(matches!(end, Ok(None)), "{end:?}");
+    working.abort();
 }

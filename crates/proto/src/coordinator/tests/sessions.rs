@@ -1,6 +1,7 @@
 //! Sessions: rule 18.
 
 use super::bench::*;
+use crate::wire::InvalidMessage;
 
 #[test]
 fn a_second_process_with_the_same_id_is_refused() {
@@ -273,4 +274,27 @@ fn a_new_process_at_a_dead_peers_address_does_not_vouch_for_it() {
     bench.answer_knocks(ConnectOutcome::Accepted);
     bench.wait(ms(50));
     assert_eq!(bench.lost(), [(id(2), LossReason::Killed)], "who answers there is the newcomer (rule 45)");
+}
+
+#[test]
+fn whoever_cannot_be_read_hears_why_and_goes() {
+    let error = InvalidMessage::Newer("unknown enum variant 250".to_owned());
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    bench.clear();
+    bench.run.handle_unreadable(bench.now, bench.at[&2], id(2), &error);
+    bench.drain();
+    assert_eq!(bench.lost(), [(id(2), LossReason::Kicked)], "with every resume it would say the same again");
+    let (reason, text) = bench.kicked(2).expect("it is told");
+    assert_eq!(reason, KickReason::Breach);
+    assert!(text.contains("unknown enum variant 250") && text.contains("update the older side"), "{text}");
+    assert_eq!(members(&bench.epoch(1).expect("the others go on")), [id(1), id(3)]);
+    // A stranger, or a connection that its peer has given up, costs nobody its place.
+    let (at, now) = (bench.connection(), bench.now);
+    bench.clear();
+    bench.run.handle_unreadable(now, at, id(3), &error);
+    bench.drain();
+    assert_eq!((bench.lost(), bench.closed.clone()), (Vec::new(), vec![at]));
+    bench.at.insert(9, at);
+    assert_eq!(bench.kicked(9).map(|(reason, _)| reason), Some(KickReason::Breach));
 }

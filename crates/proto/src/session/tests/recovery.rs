@@ -1,6 +1,7 @@
 //! Lost members, a lost coordinator, kicks: how calls end, and how a session goes on.
 
 use super::*;
+use crate::wire::InvalidMessage;
 
 #[test]
 fn a_part_of_the_group_that_lost_a_member_says_so() {
@@ -550,4 +551,19 @@ fn verdicts_on_tags_that_it_never_used_do_not_pile_up() {
     let [Action::Send(ToCoordinator::Resume(resume))] = &actions[..] else { panic!("{actions:?}") };
     assert_eq!((resume.tags.len(), resume.remembers_from), (TAGS_MAX, 3));
     assert!(resume.tags.iter().all(|report| report.learned.iter().all(|(key, _)| key.epoch == 3)));
+}
+
+#[test]
+fn a_coordinator_that_cannot_be_read_ends_the_session_in_words() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Done);
+    bench.session.handle_unreadable(&InvalidMessage::Newer("unknown enum variant 250".to_owned()));
+    let out = bench.session.out().cloned().expect("it is out");
+    let text = out.to_string();
+    assert!(text.contains("unknown enum variant 250") && text.contains("update the older side"), "{text}");
+    let actions = bench.drain();
+    assert!(actions.contains(&Action::Send(ToCoordinator::Leave)), "nobody needs to find out: {actions:?}");
+    assert!(actions.contains(&tell(call, Command::Undo)), "its data is as it was: {actions:?}");
+    assert_eq!(actions.last(), Some(&fail(call, CallError::Out(out))));
 }

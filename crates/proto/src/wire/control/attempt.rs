@@ -3,6 +3,7 @@
 use super::epoch::LossReason;
 use crate::collective::{Fingerprint, OpKey};
 use crate::id::PeerId;
+use crate::wire::unknown::{self, Vague};
 use minicbor::{CborLen, Decode, Encode};
 
 /// Commit or abort.
@@ -26,7 +27,7 @@ pub enum Verdict {
 pub enum AbortReason {
     /// Members went, or lost their control connection. Next: a new epoch, or `Proceed`.
     #[n(0)]
-    PeersLost(#[n(0)] Vec<(PeerId, LossReason)>),
+    PeersLost(#[cbor(n(0), decode_with = "unknown::vague_pairs")] Vec<(PeerId, LossReason)>),
     /// A data link broke between two members. Next: `Proceed`, or a new epoch with another ring.
     #[n(1)]
     LinkBroken {
@@ -140,7 +141,7 @@ pub struct TagReport {
     #[n(0)]
     pub learned: Vec<(OpKey, Verdict)>,
     /// The attempt it is in.
-    #[n(1)]
+    #[cbor(n(1), decode_with = "unknown::whole")]
     pub open: Option<OpenVote>,
 }
 
@@ -159,4 +160,9 @@ pub struct OpenVote {
     /// Whether it said Complete.
     #[n(3)]
     pub complete: bool,
+}
+
+/// Whatever the reason, the attempt is given up.
+impl Vague for Refusal {
+    const UNKNOWN: Self = Self::Cancelled;
 }

@@ -5,6 +5,7 @@ use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::wire::membership::{DeathReason, MemberInfo};
+use crate::wire::unknown::{self, Vague};
 use crate::wire::{InvalidMessage, within};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
@@ -37,7 +38,7 @@ pub struct EpochRecord {
     #[n(7)]
     pub joined: Vec<PeerId>,
     /// Who went since the group's last epoch, and why.
-    #[n(8)]
+    #[cbor(n(8), decode_with = "unknown::vague_pairs")]
     pub left: Vec<(PeerId, LossReason)>,
     /// How far the group's votes for newcomers had come.
     #[n(9)]
@@ -173,6 +174,13 @@ pub enum LossReason {
     /// It is new, and its first call differs from that of those who were there before it (rules 20h, 42).
     #[n(7)]
     Deviated,
+    /// A reason that only a later version knows. It is gone all the same.
+    #[n(8)]
+    NotKnown,
+}
+
+impl Vague for LossReason {
+    const UNKNOWN: Self = Self::NotKnown;
 }
 
 impl fmt::Display for LossReason {
@@ -188,6 +196,7 @@ impl fmt::Display for LossReason {
             Self::Deviated => {
                 f.write_str("it is new, and its first call differs from that of those who were there before")
             }
+            Self::NotKnown => f.write_str("for a reason that this version does not know"),
         }
     }
 }

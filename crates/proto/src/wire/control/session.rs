@@ -7,6 +7,7 @@ use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
 use crate::limits::{LEARNED_MAX, OPEN_TENSORS_MAX, TAGS_MAX};
 use crate::wire::membership::MemberInfo;
+use crate::wire::unknown::Vague;
 use crate::wire::{InvalidMessage, within};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
@@ -177,4 +178,11 @@ pub enum KickReason {
     /// It wants its data links encrypted and the run does not, or the other way round (rule 34).
     #[n(5)]
     Encryption,
+    /// A reason that only a later version knows; the text says it.
+    #[n(6)]
+    NotKnown,
+}
+
+impl Vague for KickReason {
+    const UNKNOWN: Self = Self::NotKnown;
 }

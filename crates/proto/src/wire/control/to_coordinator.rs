@@ -5,7 +5,7 @@ use super::{Refusal, Term, text};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey};
 use crate::id::PeerId;
 use crate::limits::CONTROL_BYTES_MAX;
-use crate::wire::{InvalidMessage, Message};
+use crate::wire::{InvalidMessage, Message, unknown};
 use minicbor::{CborLen, Decode, Encode};
 
 /// From a peer to the coordinator.
@@ -89,7 +89,7 @@ pub enum ToCoordinator {
         #[n(0)]
         key: OpKey,
         /// Why.
-        #[n(1)]
+        #[cbor(n(1), decode_with = "unknown::vague")]
         reason: Refusal,
     },
     /// The verdict has arrived; nobody needs to keep it for this peer (rule 18).

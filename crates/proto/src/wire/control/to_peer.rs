@@ -4,7 +4,7 @@ use super::{EpochRecord, KickReason, Term, Verdict, Waiting};
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch};
 use crate::id::PeerId;
 use crate::limits::CONTROL_BYTES_MAX;
-use crate::wire::{InvalidMessage, Message};
+use crate::wire::{InvalidMessage, Message, unknown};
 use minicbor::{CborLen, Decode, Encode};
 use std::net::SocketAddr;
 
@@ -72,7 +72,7 @@ pub enum ToPeer {
     #[n(7)]
     Kicked {
         /// Why.
-        #[n(0)]
+        #[cbor(n(0), decode_with = "unknown::vague")]
         reason: KickReason,
         /// The same in words, with the thing, the value and the remedy.
         #[n(1)]
