@@ -23,6 +23,7 @@ mod combine;
 mod copy;
 mod element;
 mod half;
+mod hash;
 mod level;
 mod loops;
 mod quantise;
@@ -30,6 +31,7 @@ mod quantise;
 pub use combine::{combine, combine_assign, divide, finish, finish_assign};
 pub use copy::copy_aside;
 pub use element::{Element, Reduction};
+pub use hash::{hash128, read_through};
 pub use level::level;
 pub use quantise::{Quantisation, accumulate, dequantise, error_feedback, quantise, quantised_len};
 

@@ -17,6 +17,7 @@ pub mod limits;
 pub mod membership;
 pub mod rng;
 pub mod session;
+pub mod state;
 pub mod text;
 pub mod time;
 pub mod topology;

@@ -129,3 +129,14 @@ pub const EAGER_LINK_FRAMES_MAX: usize = 1_024;
 pub const EARLY_CREDITS_MAX: usize = 4_096;
 /// Bytes that one collective reduces. More than any machine holds; it keeps the arithmetic of plans in range.
 pub const OPERATION_BYTES_MAX: u64 = 1 << 44;
+
+/// Tensors of one shared state.
+pub const STATE_TENSORS_MAX: usize = 1 << 18;
+/// Longest key of a tensor in a shared state.
+pub const STATE_KEY_BYTES_MAX: usize = 512;
+/// Leaves of one shared state: 4 TiB of 1 MiB each, or that many tiny tensors.
+pub const STATE_LEAVES_MAX: usize = 1 << 22;
+/// Keys, types and shapes of one shared state, encoded.
+pub const STATE_OUTLINE_BYTES_MAX: usize = 64 << 20;
+/// Bytes that travel along with a shared state.
+pub const STATE_EXTRA_BYTES_MAX: usize = 16 << 20;

@@ -176,6 +176,11 @@ impl Layout {
         }
     }
 
+    /// The axes in the order of memory, as places among the axes of more than one element; none in plain order.
+    pub fn order(&self) -> &[u8] {
+        &self.0
+    }
+
     /// Whether it is in plain order.
     pub fn is_flat(&self) -> bool {
         self.0.is_empty()
