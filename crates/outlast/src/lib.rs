@@ -17,6 +17,7 @@ pub mod port;
 mod runtime;
 pub mod security;
 pub mod settings;
+pub mod state;
 pub mod watch;
 pub mod workers;
 
@@ -25,6 +26,7 @@ pub use coordinator::Coordinator;
 pub use membership::Membership;
 pub use outlast_proto::text;
 pub use outlast_proto::topology;
+pub use state::SharedState;
 
 /// The examples of the README are compiled with the documentation tests, so that they stay true.
 #[cfg(doctest)]
