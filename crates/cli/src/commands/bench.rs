@@ -10,6 +10,7 @@
 //! the bare ring makes room for what plain TCP streams carry around the same ring, which is what no all-reduce
 //! can beat.
 
+mod hash;
 mod member;
 mod place;
 mod report;
@@ -49,6 +50,7 @@ pub(crate) struct Args {
 #[derive(Debug, Subcommand)]
 enum What {
     AllReduce(AllReduce),
+    Hash(hash::Hash),
     Topology(topology::Topology),
     /// One of the processes of a measurement; started by the others.
     #[command(hide = true)]
@@ -112,6 +114,7 @@ enum OnOff {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::AllReduce(args) => all_reduce(args),
+        What::Hash(args) => hash::run(args),
         What::Topology(args) => topology::run(args),
         What::Member(args) => member::run(args),
     }
