@@ -137,7 +137,7 @@ impl Communicator {
         }
         let deadline = clock::now() + timeout;
         let (id, orders) =
-            self.control.begin(|session, now| session.handle_topology_call(now, min_world, deadline));
+            self.control.begin(|session, now| session.handle_admission_call(now, min_world, deadline));
         self.wait_topology(id, &orders, timeout, interrupt)
     }
 
@@ -155,7 +155,7 @@ impl Communicator {
             }
         });
         match self.attend(id, orders, timeout, |_| None)? {
-            Ok(Done::Topology { run_epoch, epoch, joined, left }) => {
+            Ok(Done::Ballot { run_epoch, epoch, joined, left, .. }) => {
                 Ok(TopologyChange { run_epoch, epoch, joined, left })
             }
             Ok(Done::Committed { .. }) => Err(Error::Bug("a vote ended as a collective")),

@@ -72,7 +72,8 @@ fn corpus_of(target: &str) -> Vec<(String, Vec<u8>)> {
 }
 
 /// Seeds are what earlier versions sent: those named `valid-` must stay readable, those named `invalid-` must
-/// stay refused, and others (found by libFuzzer) must only not panic.
+/// stay refused, and others (found by libFuzzer, or `retired-` with a version that is not spoken any more) must only not
+/// panic.
 #[test]
 fn the_corpus_is_read_as_its_names_say() {
     for (name, target) in targets::TARGETS {

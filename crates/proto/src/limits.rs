@@ -98,6 +98,14 @@ pub const LEARNED_MAX: usize = 8;
 pub const NAMED_MAX: usize = 32;
 /// Peers that a status describes one by one.
 pub const STATUS_PEERS_MAX: usize = 1_024;
+/// Kinds of ballots that a record or a resume tells of.
+pub const BALLOT_KINDS_MAX: usize = 16;
+/// Most that a voter may ask for in a ballot. The coordinator keeps it for every member, so it is small; what is larger
+/// travels between the members.
+pub const WISH_BYTES_MAX: usize = 64 << 10;
+/// Most that a ballot's outcome says to all of its voters: the order of a ring of [`MEMBERS_MAX`], and more. Everybody
+/// remembers the last one of each kind for a coordinator that has forgotten it.
+pub const OUTCOME_BYTES_MAX: usize = 128 << 10;
 /// Broken links that an epoch's record tells. A group with more of them has hardly a ring left.
 pub const BROKEN_LINKS_MAX: usize = 4_096;
 /// Histories of before that an epoch's record tells. A member that has missed more of them joins anew.

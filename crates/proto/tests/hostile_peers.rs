@@ -4,6 +4,7 @@
 //! Honest peers are real sessions with an executor that moves no bytes; liars say anything that decodes, on
 //! connections of their own, also under other peers' ids.
 
+use outlast_proto::ballot::admission;
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
 use outlast_proto::id::PeerId;
@@ -236,7 +237,7 @@ impl World {
             }
             honest.busy = true;
             if self.hospitable && std::mem::take(&mut honest.pending) > 0 {
-                honest.session.handle_topology_call(now, 1, deadline);
+                honest.session.handle_admission_call(now, 1, deadline);
             } else {
                 let op = Op { scope: Scope::Whole, tag, fingerprint: call(true), deadline, members: None };
                 honest.session.handle_op_call(now, op);
@@ -298,11 +299,11 @@ fn some_record() -> impl Strategy<Value = EpochRecord> {
             global_world_size: 1,
             joined: Vec::new(),
             left: Vec::new(),
-            rounds: Rounds { ended: epoch, done: epoch },
             founder: name(founder),
             broken: if odd { vec![(0, 1), (u32::MAX, 0)] } else { Vec::new() },
             incumbents: if odd { u32::MAX } else { 1 },
             ancestors: if odd { vec![before; ANCESTORS_MAX + 1] } else { vec![before] },
+            ballots: vec![(admission::KIND, Tally { ended: epoch, agreed: epoch })],
         }
     })
 }
@@ -333,6 +334,30 @@ fn some_report() -> impl Strategy<Value = TagReport> {
     })
 }
 
+/// Kinds that are known, and one that is not.
+fn some_ballot() -> impl Strategy<Value = BallotId> {
+    let kind =
+        prop_oneof![4 => Just(admission::KIND), 1 => Just(BallotKind(u32::MAX)), 1 => Just(BallotKind(7))];
+    let number = prop_oneof![8 => 0u64..5, 1 => Just(u64::MAX)];
+    (kind, number).prop_map(|(kind, number)| BallotId { kind, number })
+}
+
+fn some_wish() -> impl Strategy<Value = Vec<u8>> {
+    prop_oneof![3 => (0u32..4).prop_map(admission::wish), 1 => proptest::collection::vec(any::<u8>(), 0..20)]
+}
+
+fn some_ballot_report() -> impl Strategy<Value = BallotReport> {
+    let bytes = || proptest::option::of(proptest::collection::vec(any::<u8>(), 0..4));
+    (some_ballot(), 0u64..5, bytes(), proptest::option::of(some_wish())).prop_map(
+        |(id, ended, outcome, wish)| BallotReport {
+            kind: id.kind,
+            tally: Tally { ended, agreed: id.number },
+            outcome,
+            wish,
+        },
+    )
+}
+
 fn some_message() -> impl Strategy<Value = ToCoordinator> {
     let number = 1u8..7;
     let timeout = prop_oneof![Just(0), Just(1), Just(1_000), Just(u64::MAX)];
@@ -344,10 +369,9 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
             prop_oneof![Just(0u64), Just(1), Just(7), Just(u64::MAX)],
             some_record(),
             proptest::collection::vec(some_report(), 0..3),
-            proptest::option::of(0u32..3),
+            proptest::collection::vec(some_ballot_report(), 0..3),
         )
-            .prop_map(|(registration, generation, term, record, tags, topology_vote)| {
-                let rounds = record.rounds;
+            .prop_map(|(registration, generation, term, record, tags, ballots)| {
                 let remembers_from = u64::from(generation);
                 ToCoordinator::Resume(Resume {
                     registration,
@@ -355,12 +379,12 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
                     term,
                     record,
                     tags,
-                    topology_vote,
-                    rounds,
+                    ballots,
                     remembers_from,
                 })
             }),
-        2 => (0u32..4, 0u64..5).prop_map(|(min_world, round)| ToCoordinator::VoteTopology { min_world, round }),
+        3 => (some_ballot(), some_wish()).prop_map(|(ballot, wish)| ToCoordinator::Vote { ballot, wish }),
+        1 => some_ballot().prop_map(|ballot| ToCoordinator::TakeBack { ballot }),
         2 => (0u32..2, 0u64..6).prop_map(|(group, epoch)| ToCoordinator::Connected { group, epoch }),
         2 => (0u32..2, 0u64..6, number.clone(), number.clone(), any::<bool>()).prop_map(
             |(group, epoch, from, to, dialling)| {
@@ -390,7 +414,7 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
         2 => some_key().prop_map(|key| ToCoordinator::Acknowledge { key }),
         1 => Just(ToCoordinator::Leave),
         1 => Just(ToCoordinator::AskStatus),
-        1 => (0u64..5).prop_map(|round| ToCoordinator::TopologyExpired { round }),
+        1 => some_ballot().prop_map(|ballot| ToCoordinator::Expired { ballot }),
         2 => prop_oneof![Just(2u64), Just(8), Just(u64::MAX)].prop_map(|term| ToCoordinator::Promise { term }),
     ]
 }

@@ -1,5 +1,6 @@
 //! One bound (rule 40): whatever keeps the limits has an encoding that a frame carries and the other side takes.
 
+use outlast_proto::ballot::admission;
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::coordinator::{self, Action, ConnectionId, Run};
 use outlast_proto::id::PeerId;
@@ -52,6 +53,10 @@ fn carried<M: Message + PartialEq + std::fmt::Debug>(message: &M) -> usize {
     bytes.len()
 }
 
+fn farthest() -> Tally {
+    Tally { ended: COUNT_MAX, agreed: COUNT_MAX }
+}
+
 fn largest_record() -> EpochRecord {
     let members = ROSTER_BYTES_MAX / minicbor::len(verbose(0)) - 1;
     EpochRecord {
@@ -64,11 +69,11 @@ fn largest_record() -> EpochRecord {
         global_world_size: u32::MAX,
         joined: (0..MEMBERS_MAX).map(id).collect(),
         left: (0..MEMBERS_MAX).map(|number| (id(number), LossReason::Dead(DeathReason::Silent))).collect(),
-        rounds: Rounds { ended: COUNT_MAX, done: COUNT_MAX },
         founder: id(0),
         broken: vec![(members as u32 - 1, members as u32 - 2); BROKEN_LINKS_MAX],
         incumbents: members as u32,
         ancestors: vec![Ancestor { founder: id(0), epoch: COUNT_MAX }; ANCESTORS_MAX],
+        ballots: (0..BALLOT_KINDS_MAX).map(|at| (BallotKind(u32::MAX - at as u32), farthest())).collect(),
     }
 }
 
@@ -111,8 +116,14 @@ fn the_largest_resume_fits() {
         generation: u32::MAX,
         term: COUNT_MAX,
         tags: tags.collect(),
-        topology_vote: Some(u32::MAX),
-        rounds: record.rounds,
+        ballots: (0..BALLOT_KINDS_MAX)
+            .map(|at| BallotReport {
+                kind: BallotKind(u32::MAX - at as u32),
+                tally: farthest(),
+                outcome: Some(vec![0xff; OUTCOME_BYTES_MAX]),
+                wish: Some(vec![0xff; WISH_BYTES_MAX]),
+            })
+            .collect(),
         record,
         remembers_from: COUNT_MAX,
     };
@@ -136,13 +147,14 @@ fn a_peer_of_many_scopes_resumes() {
         roster: members.clone(),
         joined: Vec::new(),
         left: Vec::new(),
-        rounds: Rounds::default(),
+        ballots: Vec::new(),
         broken: Vec::new(),
         incumbents: 0,
         ..largest_record()
     };
     session.handle_message(NOW, ToPeer::Epoch(record));
-    session.handle_message(NOW, ToPeer::TopologyDone { run_epoch: 1, global_world_size: 64, round: 1 });
+    let (ballot, end) = (BallotId { kind: admission::KIND, number: 1 }, BallotEnd::Agreed(Vec::new()));
+    session.handle_message(NOW, ToPeer::BallotEnded { ballot, end, run_epoch: 1, global_world_size: 64 });
     // Twelve parts of the group, ten tags each, ten calls under each; the last ones are open.
     for without in 1..13 {
         let part = members.iter().map(|info| info.id).filter(|peer| *peer != id(without)).collect();

@@ -1,13 +1,14 @@
 //! Makes the corpus: real messages of each kind, and the ways to get them wrong that are known.
 
 use super::targets;
+use outlast_proto::ballot::admission;
 use outlast_proto::collective::frame::{FrameKind, Header, OpName};
 use outlast_proto::collective::{OpKey, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
 use outlast_proto::wire::control::{
-    AbortReason, Ancestor, Decider, Encryption, EpochRecord, KickReason, LossReason, Registration, Rounds,
-    SessionId, ToCoordinator, ToPeer, Verdict, Waiting,
+    AbortReason, Ancestor, BallotEnd, BallotId, Decider, Encryption, EpochRecord, KickReason, LossReason,
+    Registration, SessionId, Tally, ToCoordinator, ToPeer, Verdict, Waiting,
 };
 use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
@@ -188,15 +189,20 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
         error: "no route to host".to_owned(),
     };
     let complete = encode(&ToCoordinator::Complete { key: op_key() });
+    let vote = ToCoordinator::Vote { ballot: admission_ballot(), wish: admission::wish(4) };
     vec![
         ("valid-register", encode(&ToCoordinator::Register(registration, 1, 2))),
-        ("valid-vote", encode(&ToCoordinator::VoteTopology { min_world: 4, round: 9 })),
+        ("valid-ballot-vote", encode(&vote)),
         ("valid-link-broken", encode(&broken)),
         ("valid-complete", complete.clone()),
         ("valid-leave", encode(&ToCoordinator::Leave)),
         ("invalid-cut-off", complete[..complete.len() - 1].to_vec()),
         ("invalid-array-of-2-pow-64", vec![0x82, 0x01, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
     ]
+}
+
+fn admission_ballot() -> BallotId {
+    BallotId { kind: admission::KIND, number: 9 }
 }
 
 fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
@@ -210,11 +216,11 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
         global_world_size: 1,
         joined: vec![peer(7)],
         left: vec![(peer(8), LossReason::Dead(DeathReason::Silent))],
-        rounds: Rounds { ended: 2, done: 1 },
         founder: peer(7),
         broken: vec![(0, 0)],
         incumbents: 1,
         ancestors: vec![Ancestor { founder: peer(8), epoch: 2 }],
+        ballots: vec![(admission::KIND, Tally { ended: 2, agreed: 1 })],
     };
     let waiting = Waiting {
         peer: peer(1),
@@ -226,12 +232,15 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
     let verdict = |verdict| encode(&ToPeer::Verdict { key: op_key(), verdict });
     let broken_ring = EpochRecord { ring: vec![1], ..epoch.clone() };
     let broken_link = EpochRecord { broken: vec![(0, 7)], ..epoch.clone() };
+    let (ballot, end) = (admission_ballot(), BallotEnd::Agreed(b"so be it".to_vec()));
+    let ended = ToPeer::BallotEnded { ballot, end, run_epoch: 3, global_world_size: 1 };
     let kicked = ToPeer::Kicked { reason: KickReason::Encryption, text: "other".to_owned(), term: 7 };
     vec![
         ("valid-epoch", encode(&ToPeer::Epoch(epoch))),
         ("valid-commit", verdict(Verdict::Commit { pending: 2 })),
         ("valid-timeout", verdict(Verdict::Abort(AbortReason::Timeout(vec![waiting])))),
         ("valid-kicked", encode(&kicked)),
+        ("valid-ballot-ended", encode(&ended)),
         ("invalid-ring", encode(&ToPeer::Epoch(broken_ring))),
         ("invalid-link", encode(&ToPeer::Epoch(broken_link))),
     ]

@@ -209,7 +209,7 @@ impl Run {
         let Some(state) = self.groups.remove(&group) else { return };
         let text = "this coordinator was restarted and does not know that group: connect again to join";
         self.dismiss(&state.roster, KickReason::Superseded, text);
-        self.count_topology = true;
+        self.count_ballots = true;
     }
 
     /// Hears those again who had to wait: all of them, or those whom nothing contradicts any more.

@@ -11,11 +11,12 @@ use super::rebuild::Rebuild;
 use super::returning::Returning;
 use super::run::{Note, Run, Timer};
 use super::usage::Usage;
+use crate::ballot::Ballots;
 use crate::collective::{Group, GroupEpoch, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX};
 use crate::time::Instant;
-use crate::wire::control::{AbortReason, Ancestor, Decider, EpochRecord, LossReason, Rounds, ToPeer};
+use crate::wire::control::{AbortReason, Ancestor, Decider, EpochRecord, LossReason, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// The epochs of a history that goes on from another begin above the next multiple of this. So many would have to be
@@ -36,9 +37,8 @@ pub(super) struct GroupState {
     pub(super) ring: Vec<PeerId>,
     /// Members without a connection.
     pub(super) away: BTreeSet<PeerId>,
-    /// Members with a standing vote for newcomers.
-    pub(super) voters: BTreeSet<PeerId>,
-    pub(super) rounds: Rounds,
+    /// What its members vote on besides collectives.
+    pub(super) ballots: Ballots,
     /// Who has not reported its link of this epoch yet.
     pub(super) unconfirmed: BTreeSet<PeerId>,
     /// Which links count as broken, and what is done about it.
@@ -48,7 +48,7 @@ pub(super) struct GroupState {
     pub(super) usage: Usage,
     /// How many have an open attempt.
     pub(super) open_ops: usize,
-    /// Some reduce while others vote for newcomers: when it is judged who deviates.
+    /// Members make different kinds of calls: when it is judged who deviates.
     pub(super) mixed_at: Option<Instant>,
     /// The size of the whole run that its members were told last.
     pub(super) world_told: u32,
@@ -71,8 +71,7 @@ impl GroupState {
             incumbents: 0,
             ring: Vec::new(),
             away: BTreeSet::new(),
-            voters: BTreeSet::new(),
-            rounds: Rounds::default(),
+            ballots: Ballots::default(),
             unconfirmed: BTreeSet::new(),
             paths: Paths::default(),
             tags: BTreeMap::new(),
@@ -89,7 +88,7 @@ impl GroupState {
 
     pub(super) fn footprint(&self) -> usize {
         let tags: usize = self.tags.values().map(TagState::footprint).sum();
-        self.roster.len() + tags + self.paths.footprint() + self.usage.footprint()
+        self.roster.len() + tags + self.paths.footprint() + self.usage.footprint() + self.ballots.footprint()
     }
 
     /// All links of the ring carried a collective to its end.
@@ -140,7 +139,7 @@ impl Run {
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
         state.away.retain(|peer| !gone.contains(peer));
-        state.voters.retain(|peer| !gone.contains(peer));
+        state.ballots.forget(|peer| gone.contains(peer));
         state.unconfirmed.retain(|peer| !gone.contains(peer));
         state.returning.retain(|peer, _| !gone.contains(peer));
         state.paths.forget(&gone);
@@ -267,7 +266,6 @@ impl Run {
             global_world_size: self.global_world_size(),
             joined,
             left,
-            rounds: state.rounds,
             founder: state.founder,
             broken: state
                 .paths
@@ -278,6 +276,7 @@ impl Run {
                 .collect(),
             incumbents: state.incumbents as u32,
             ancestors: state.ancestors.clone(),
+            ballots: state.ballots.tallies(),
         }
     }
 
@@ -293,7 +292,7 @@ impl Run {
         // It answers the epoch, so it has everything that was said before the epoch.
         state.tags.values_mut().for_each(|tag| tag.learned_before(peer, epoch, 0));
         if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
-            self.count_topology = true;
+            self.count_ballots = true;
         }
     }
 

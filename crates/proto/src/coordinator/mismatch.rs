@@ -18,11 +18,13 @@
 //! Nobody is put out on the word of a part of the incumbents that the rest could outvote: as long as that may be, the
 //! judgement waits for their calls, and the attempt's deadline bounds the wait.
 
+use super::groups::GroupState;
 use super::run::{Run, Timer};
+use crate::ballot;
 use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
 use crate::time::Instant;
-use crate::wire::control::{AbortReason, LossReason, ToPeer};
+use crate::wire::control::{AbortReason, BallotEnd, BallotId, LossReason};
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 
@@ -90,47 +92,40 @@ impl Run {
         self.put_newcomers_out(&incumbents, &deviating);
     }
 
-    /// Two kinds of calls in one group are a mistake of the program, not a reason to wait (rule 7). Like
-    /// differing calls they are judged when all have called, or after a moment.
+    /// Two kinds of calls in one group, be they ballots or collectives of all, are a mistake of the program, not a reason
+    /// to wait (rule 7). Like differing calls they are judged when all have called, or after a moment.
     pub(super) fn judge_mixed_calls(&mut self, now: Instant, group: Group) {
         let settle = self.config.mismatch_settle;
         let Some(state) = self.groups.get_mut(&group) else { return };
-        if state.voters.is_empty() || state.open_ops == 0 {
+        let mut sides = sides(state);
+        if sides.len() < 2 {
             state.mixed_at = None;
             return;
         }
-        let whole = state.tags.iter().filter(|((scope, _), _)| *scope == Scope::Whole);
-        let ops: Vec<_> = whole.filter_map(|(_, tag)| tag.open.as_ref()).collect();
-        let callers: BTreeSet<_> = ops.iter().flat_map(|op| op.votes.keys().copied()).collect();
-        let voters: Vec<_> = state.voters.difference(&callers).copied().collect();
-        let Some(words) = ops.first().map(|op| op.calls[0].to_string()).filter(|_| !voters.is_empty()) else {
-            state.mixed_at = None;
-            return;
-        };
         let judged_at = *state.mixed_at.get_or_insert(now + settle);
-        if now < judged_at && callers.len() + voters.len() < state.roster.len() {
+        let heard: usize = sides.iter().map(|side| side.peers.len()).sum();
+        if now < judged_at && heard < state.roster.len() {
             return self.schedule(judged_at, Timer::Ops(group));
         }
         let incumbents = state.incumbents_in(&Scope::Whole);
-        let sides = [callers.into_iter().collect::<Vec<_>>(), voters];
-        let Judgement::Side(right) = self.judge(&incumbents, &sides) else { return };
+        let peers: Vec<_> = sides.iter().map(|side| side.peers.clone()).collect();
+        let Judgement::Side(right) = self.judge(&incumbents, &peers) else { return };
         if let Some(state) = self.groups.get_mut(&group) {
             state.mixed_at = None;
         }
-        let [callers, voters] = sides;
-        if right == 0 {
-            for voter in &voters {
-                self.set_vote(*voter, None);
+        let common = sides.remove(right).words;
+        for Side { ballot, peers, words } in sides {
+            if let Some(id) = ballot {
+                peers.iter().for_each(|voter| self.withdraw(*voter));
+                self.tell_end(&peers, id, BallotEnd::Mismatch { others: common.clone() });
+            } else {
+                for key in self.open_keys(group, |scope, _| *scope == Scope::Whole) {
+                    let (deviating, theirs, common) = (peers.clone(), words.clone(), common.clone());
+                    self.abort(&key, AbortReason::Mismatch { deviating, theirs, common });
+                }
             }
-            self.tell_all(&voters, ToPeer::TopologyMismatch { others: words });
-            return self.put_newcomers_out(&incumbents, &voters);
+            self.put_newcomers_out(&incumbents, &peers);
         }
-        for key in self.open_keys(group, |scope, _| *scope == Scope::Whole) {
-            let (deviating, theirs) = (callers.clone(), words.clone());
-            let common = "update_topology".to_owned();
-            self.abort(&key, AbortReason::Mismatch { deviating, theirs, common });
-        }
-        self.put_newcomers_out(&incumbents, &callers);
     }
 
     /// Newcomers that deviate from incumbents leave, and nobody's retry waits for them (rules 20h, 42).
@@ -142,4 +137,33 @@ impl Run {
             self.lose(*peer, LossReason::Deviated);
         }
     }
+}
+
+/// Those members of a group who make the same kind of call.
+struct Side {
+    /// The ballot in which they vote; none if they are in collectives.
+    ballot: Option<BallotId>,
+    peers: Vec<PeerId>,
+    /// What they call.
+    words: String,
+}
+
+/// What the members of a group are in: its collectives of all, and each ballot. Parts of a group may do what they like.
+fn sides(state: &GroupState) -> Vec<Side> {
+    let mut open = state.ballots.open().peekable();
+    if open.peek().is_none() {
+        return Vec::new(); // As a rule nobody votes, and there is nothing to look at.
+    }
+    let whole = state.tags.iter().filter(|((scope, _), _)| *scope == Scope::Whole);
+    let ops: Vec<_> = whole.filter_map(|(_, tag)| tag.open.as_ref()).collect();
+    let callers: BTreeSet<_> = ops.iter().flat_map(|op| op.votes.keys().copied()).collect();
+    let words = ops.first().map(|op| op.calls[0].to_string());
+    let collectives =
+        words.map(|words| Side { ballot: None, peers: callers.iter().copied().collect(), words });
+    let ballots = open.map(|(kind, votes)| Side {
+        ballot: Some(state.ballots.current(kind)),
+        peers: votes.keys().filter(|voter| !callers.contains(voter)).copied().collect(),
+        words: ballot::name(kind).to_owned(),
+    });
+    collectives.into_iter().chain(ballots).filter(|side| !side.peers.is_empty()).collect()
 }

@@ -24,6 +24,8 @@
 //! It opens no connections and sees no tensor. It does not find out who is alive: it is told. It is one run's
 //! machine; a service that holds several keeps one per run id.
 
+mod admission;
+mod ballots;
 mod claims;
 mod config;
 mod eviction;
@@ -39,7 +41,6 @@ mod status;
 mod testimony;
 #[cfg(test)]
 mod tests;
-mod topology;
 mod usage;
 
 pub use config::Config;

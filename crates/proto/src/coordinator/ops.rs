@@ -253,7 +253,7 @@ impl Run {
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.last_call = (words, now);
         }
-        self.set_vote(from, None); // Whoever reduces no longer waits for newcomers.
+        self.withdraw(from); // Whoever reduces waits in no ballot any more.
         if timeout_ms == 0 {
             return self.time_out(now, &key); // It waited in vain for the attempt to become possible.
         }
@@ -462,6 +462,6 @@ impl Run {
                 self.lose(peer, LossReason::NotResumed);
             }
         }
-        self.count_topology = true;
+        self.count_ballots = true;
     }
 }

@@ -52,9 +52,6 @@ pub(super) enum Phase {
     Accepted,
 }
 
-/// A standing vote for newcomers: how many members it wants its group to have.
-pub(super) type TopologyVote = u32;
-
 /// One peer.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Peer {
@@ -69,7 +66,8 @@ pub(super) struct Peer {
     /// When this session registered. What is known from before is about another session (rule 45).
     pub(super) registered: Instant,
     pub(super) connection: Option<ConnectionId>,
-    pub(super) vote: Option<TopologyVote>,
+    /// How many members its group was to have when it registered.
+    pub(super) wants: u32,
     /// Since when it has no connection.
     pub(super) lost_since: Option<Instant>,
     /// When its port refused, after its connection closed.
@@ -100,7 +98,7 @@ impl Peer {
             age,
             registered: now,
             connection: None,
-            vote: None,
+            wants: registration.min_world.max(1),
             lost_since: None,
             refused_at: None,
             knock_at: None,
@@ -146,70 +144,6 @@ impl Peer {
 pub(super) struct Evicted {
     times: u32,
     last: Instant,
-}
-
-/// Those who wait to be admitted, and how many of each group wait for how large a group.
-#[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Lobby {
-    newcomers: BTreeMap<PeerId, (Group, u32)>,
-    wanted: BTreeMap<Group, BTreeMap<u32, usize>>,
-}
-
-impl Lobby {
-    pub(super) fn insert(&mut self, peer: PeerId, group: Group, wants: u32) {
-        self.remove(peer);
-        self.newcomers.insert(peer, (group, wants));
-        *self.wanted.entry(group).or_default().entry(wants).or_default() += 1;
-    }
-
-    pub(super) fn remove(&mut self, peer: PeerId) {
-        let Some((group, wants)) = self.newcomers.remove(&peer) else { return };
-        let Some(wanted) = self.wanted.get_mut(&group) else { return };
-        if let Some(count) = wanted.get_mut(&wants) {
-            *count -= 1;
-            if *count == 0 {
-                wanted.remove(&wants);
-            }
-        }
-        if wanted.is_empty() {
-            self.wanted.remove(&group);
-        }
-    }
-
-    pub(super) fn ids(&self) -> impl Iterator<Item = &PeerId> {
-        self.newcomers.keys()
-    }
-
-    /// Those of one group, and how many members each asks for.
-    pub(super) fn of(&self, group: Group) -> impl Iterator<Item = (PeerId, u32)> {
-        let ours = move |(_, (theirs, _)): &(&PeerId, &(Group, u32))| *theirs == group;
-        self.newcomers.iter().filter(ours).map(|(peer, (_, wants))| (*peer, *wants))
-    }
-
-    /// The groups for which anybody waits.
-    pub(super) fn groups(&self) -> impl Iterator<Item = Group> {
-        self.wanted.keys().copied()
-    }
-
-    /// How large a group of now `size` can become if everybody comes in who does not ask for more than that;
-    /// and the most that those ask for.
-    pub(super) fn prospect(&self, group: Group, size: usize) -> (usize, u32) {
-        let Some(wanted) = self.wanted.get(&group) else { return (size, 0) };
-        let mut prospect = size + wanted.values().sum::<usize>();
-        for (wants, count) in wanted.iter().rev() {
-            if *wants as usize <= prospect {
-                return (prospect, *wants);
-            }
-            prospect -= count;
-        }
-        (size, 0)
-    }
-
-    /// Those of a group who ask for at most that many members.
-    pub(super) fn modest(&self, group: Group, most: u32) -> Vec<PeerId> {
-        let fits = |(_, (theirs, wants)): &(&PeerId, &(Group, u32))| *theirs == group && *wants <= most;
-        self.newcomers.iter().filter(fits).map(|(peer, _)| *peer).collect()
-    }
 }
 
 impl Run {
@@ -265,8 +199,6 @@ impl Run {
         self.next_age += 1;
         peer.generation = generation;
         peer.terms = Terms::new(self.term);
-        let wants = registration.min_world.max(1);
-        peer.vote = Some(wants);
         // A port belongs to one process: whoever else said to be there is not (rule 45).
         self.addresses.insert(registration.info.address, from);
         self.peers.insert(from, peer);
@@ -280,7 +212,7 @@ impl Run {
             None => self.make_admissible(from),
         }
         self.try_kernel(from);
-        self.count_topology = true;
+        self.count_ballots = true;
     }
 
     /// Whether the record of an epoch would hold all peers and that one, were they all of one group (rule 40).
@@ -312,8 +244,8 @@ impl Run {
         let Some(record) = self.peers.get(&peer).filter(|record| record.phase == Phase::Registered) else {
             return;
         };
-        self.newcomers.insert(peer, record.group, record.vote.unwrap_or(1));
-        self.count_topology = true;
+        self.newcomers.insert(peer, record.group, record.wants, record.age);
+        self.count_ballots = true;
     }
 
     /// Until when a peer that was evicted is not admissible again (rule 45).
@@ -377,7 +309,7 @@ impl Run {
         record.connection = None;
         if record.phase == Phase::Registered {
             // It was in nothing yet; it registers again when it comes back.
-            self.count_topology = true;
+            self.count_ballots = true;
             return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
         }
         record.lost_since = Some(now);
@@ -431,22 +363,6 @@ impl Run {
         }
         for (group, gone) in shrinking {
             self.shrink_group(now, group, gone);
-        }
-    }
-
-    /// Sets or clears a peer's vote for newcomers.
-    pub(super) fn set_vote(&mut self, peer: PeerId, vote: Option<TopologyVote>) {
-        let Some(record) = self.peers.get_mut(&peer) else { return };
-        record.vote = vote;
-        if record.phase == Phase::Accepted
-            && let Some(group) = self.groups.get_mut(&record.group)
-        {
-            if vote.is_some() {
-                group.voters.insert(peer)
-            } else {
-                group.voters.remove(&peer)
-            };
-            self.count_topology = true;
         }
     }
 }

@@ -11,13 +11,14 @@ use super::groups::GroupState;
 use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run, Timer};
 use super::testimony::{Testimony, decide};
+use crate::ballot::{self, Ballots, known};
 use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, HELD_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
-    Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Rounds, Term,
-    ToCoordinator, ToPeer, Verdict,
+    Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Term, ToCoordinator,
+    ToPeer, Verdict,
 };
 use std::cmp::Ordering;
 use std::collections::{BTreeMap, BTreeSet};
@@ -247,9 +248,9 @@ impl Run {
                 tag.learned(from, key.epoch, key.seq);
             }
         }
-        self.welcome(from, group, resume.record.epoch, resume.rounds);
+        self.welcome(from, group, resume.record.epoch, known(&resume.ballots));
         self.catch_up(group);
-        self.vote_again(now, from, group, resume.topology_vote, resume.rounds);
+        self.vote_again(now, from, group, &resume.ballots);
         for open in resume.tags.iter().filter_map(|report| report.open.clone()) {
             let OpenVote { key, fingerprint, timeout_ms, complete } = open;
             self.initiate(now, from, key.clone(), fingerprint, timeout_ms.max(1));
@@ -266,13 +267,6 @@ impl Run {
         if told && resume.record.global_world_size != global_world_size {
             self.tell(from, ToPeer::World { run_epoch, global_world_size });
         }
-    }
-
-    /// The vote for newcomers that a member stood in when it lost us, if that is not over.
-    fn vote_again(&mut self, now: Instant, from: PeerId, group: Group, vote: Option<u32>, known: Rounds) {
-        let over = self.groups.get(&group).is_none_or(|state| state.rounds.ended > known.ended);
-        self.set_vote(from, vote.filter(|_| !over));
-        self.judge_mixed_calls(now, group);
     }
 
     /// What this coordinator does not know of a run, or knows less of than whoever resumes, it begins to rebuild.
@@ -366,7 +360,8 @@ impl Run {
         let broken = record.broken_links();
         state.paths.recall(broken.filter(|(a, b)| members.contains(a) && members.contains(b)).collect());
         state.unconfirmed = members;
-        state.rounds = resumed.values().map(|told| told.rounds).fold(record.rounds, Rounds::max);
+        let told: Vec<_> = resumed.values().map(|told| &told.ballots[..]).collect();
+        state.ballots = Ballots::rebuilt(&record, &told);
 
         (state.world_told, state.rebuilt) = (record.global_world_size, true);
 
@@ -390,7 +385,7 @@ impl Run {
             tag.keep(key, verdict, &unknowing);
         }
         for (peer, told) in &resumed {
-            self.welcome(*peer, group, told.epoch, told.rounds);
+            self.welcome(*peer, group, told.epoch, known(&told.ballots));
         }
         self.note(Note::Rebuilt(group, record.epoch));
         for liar in decided.liars {
@@ -408,7 +403,7 @@ impl Run {
         }
         self.catch_up(group);
         for (peer, told) in &resumed {
-            self.vote_again(now, *peer, group, told.topology_vote, told.rounds);
+            self.vote_again(now, *peer, group, &told.ballots);
         }
         for peer in resumed.into_keys() {
             let held = self.peers.get_mut(&peer).map(|peer| std::mem::take(&mut peer.held));
@@ -420,7 +415,7 @@ impl Run {
         }
         self.settle(now, group);
         self.watch_paths(now, group);
-        self.count_topology = true;
+        self.count_ballots = true;
         self.world_changed = true;
     }
 
@@ -446,7 +441,7 @@ impl Run {
 
 /// Whether a resume could be true at all.
 fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
-    let Resume { registration, record, tags, .. } = resume;
+    let Resume { registration, record, tags, ballots, .. } = resume;
     if registration.info.id != from {
         return Err(format!("resumed as {} over a connection of {from}", registration.info.id));
     }
@@ -460,15 +455,23 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
     if ids.len() != record.roster.len() {
         return Err("resumed with a record that lists a member twice".to_owned());
     }
-    let counts = [record.epoch, record.run_epoch, record.rounds.ended, resume.rounds.ended, resume.term];
     if record.ancestors.iter().any(|before| before.epoch >= record.epoch) {
         return Err("resumed with a record that is older than a history that it goes on from".to_owned());
     }
+    let tallies =
+        || record.ballots.iter().map(|(_, tally)| tally).chain(ballots.iter().map(|report| &report.tally));
+    let counts =
+        [record.epoch, record.run_epoch, resume.term].into_iter().chain(tallies().map(|tally| tally.ended));
     if let Some(count) = counts.into_iter().find(|count| *count > COUNT_MAX) {
         return Err(format!("resumed with a count of {count}: nobody counts that far"));
     }
-    if resume.rounds.done > resume.rounds.ended || record.rounds.done > record.rounds.ended {
-        return Err("resumed with a vote that ended well before it ended".to_owned());
+    if tallies().any(|tally| tally.agreed > tally.ended) {
+        return Err("resumed with a ballot that was agreed on before it ended".to_owned());
+    }
+    let wishes =
+        ballots.iter().filter_map(|report| Some((ballot::rules(report.kind)?, report.wish.as_ref()?)));
+    for (rules, wish) in wishes {
+        rules.check(wish).map_err(|text| format!("its vote in {} {text}", rules.name()))?;
     }
     let learned = tags.iter().flat_map(|tag| tag.learned.iter().map(|(key, _)| key));
     let mut keys = learned.chain(tags.iter().filter_map(|tag| tag.open.as_ref().map(|open| &open.key)));

@@ -2,7 +2,7 @@
 //!
 //! It was away while attempts were decided and epochs opened. Its calls must end as the others' did, so it hears
 //! everything that it would have heard: verdicts in epochs that it knows, then the newest epoch, then the verdicts
-//! that fell since, then how the votes for newcomers ended. A connection may break after any of these, and at every
+//! that fell since, then how ballots ended. A connection may break after any of these, and at every
 //! such point what the member knows must be something that a member can know: never a verdict in an epoch of which
 //! it has not heard, never an epoch before the verdicts in those that it knew. Only then is it told to go on.
 //!
@@ -10,17 +10,18 @@
 //! Then there is nothing newer to tell: whoever came back waits until there is.
 
 use super::run::Run;
+use crate::ballot::Known;
 use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
-use crate::wire::control::{Rounds, ToPeer};
+use crate::wire::control::ToPeer;
 
 /// A member that came back and was not told to go on yet.
-#[derive(Clone, Copy, Debug, Hash)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Returning {
     /// The newest epoch that it knew when it came.
     knew: GroupEpoch,
-    /// The last vote for newcomers that it knew the end of.
-    rounds: Rounds,
+    /// The last ballots that it knew the end of.
+    ballots: Known,
     /// The newest epoch that it has been told since.
     heard: GroupEpoch,
     /// Whether it has been told everything else that it missed.
@@ -28,20 +29,20 @@ pub(super) struct Returning {
 }
 
 impl Returning {
-    pub(super) fn new(knew: GroupEpoch, rounds: Rounds) -> Self {
-        Self { knew, rounds, heard: knew, caught_up: false }
+    pub(super) fn new(knew: GroupEpoch, ballots: Known) -> Self {
+        Self { knew, ballots, heard: knew, caught_up: false }
     }
 }
 
 impl Run {
     /// A member is back: it hears how attempts ended in epochs that it knows.
-    pub(super) fn welcome(&mut self, peer: PeerId, group: Group, knew: GroupEpoch, rounds: Rounds) {
+    pub(super) fn welcome(&mut self, peer: PeerId, group: Group, knew: GroupEpoch, ballots: Known) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        state.returning.insert(peer, Returning::new(knew, rounds));
+        state.returning.insert(peer, Returning::new(knew, ballots));
         self.tell_missed(peer, group, |epoch| epoch <= knew);
     }
 
-    /// Those who came back hear the rest: the newest epoch, what was decided since, and how votes ended.
+    /// Those who came back hear the rest: the newest epoch, what was decided since, and how ballots ended.
     pub(super) fn catch_up(&mut self, group: Group) {
         let Some(state) = self.groups.get(&group).filter(|state| state.is_tellable()) else { return };
         let epoch = state.epoch;
@@ -49,7 +50,7 @@ impl Run {
             .returning
             .iter()
             .filter(|(_, returning)| !returning.caught_up)
-            .map(|(peer, returning)| (*peer, *returning))
+            .map(|(peer, returning)| (*peer, returning.clone()))
             .collect();
         let behind: Vec<_> =
             late.iter().filter(|(_, returning)| returning.heard < epoch).map(|(peer, _)| *peer).collect();
@@ -58,9 +59,9 @@ impl Run {
             self.tell_all(&behind, ToPeer::Epoch(record));
             self.heard_epoch(group);
         }
-        for (peer, Returning { knew, rounds, .. }) in late {
+        for (peer, Returning { knew, ballots, .. }) in late {
             self.tell_missed(peer, group, |epoch| epoch > knew);
-            self.tell_rounds(peer, group, rounds);
+            self.tell_missed_ends(peer, group, &ballots);
             let returning = self.groups.get_mut(&group).and_then(|state| state.returning.get_mut(&peer));
             if let Some(returning) = returning {
                 returning.caught_up = true;

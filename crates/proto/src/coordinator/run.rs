@@ -2,7 +2,8 @@
 
 use super::Config;
 use super::groups::GroupState;
-use super::peers::{Evicted, Lobby, Peer, Phase, Sign};
+use super::peers::{Evicted, Peer, Phase, Sign};
+use crate::ballot::Lobby;
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
@@ -135,8 +136,8 @@ pub struct Run {
     /// Who is to be lost before the call at hand returns. Losing is never done in the middle of something else:
     /// it aborts, opens epochs and counts votes, and those must find everything in order.
     doomed: VecDeque<(PeerId, LossReason)>,
-    /// Whether the votes for newcomers are to be counted before the call at hand returns.
-    pub(super) count_topology: bool,
+    /// Whether votes are to be counted before the call at hand returns.
+    pub(super) count_ballots: bool,
     /// Whether some groups may have to be told how large the run is.
     pub(super) world_changed: bool,
     timers: BTreeSet<(Instant, Timer)>,
@@ -184,7 +185,7 @@ impl Run {
             encryption: None,
             counters: Counters::default(),
             doomed: VecDeque::new(),
-            count_topology: false,
+            count_ballots: false,
             world_changed: false,
             timers: BTreeSet::new(),
             alarms: BTreeMap::new(),
@@ -256,10 +257,9 @@ impl Run {
 
     pub(super) fn handle_settled_message(&mut self, now: Instant, from: PeerId, message: ToCoordinator) {
         match message {
-            ToCoordinator::VoteTopology { min_world, round } => {
-                self.vote_topology(now, from, min_world, round);
-            }
-            ToCoordinator::TopologyExpired { round } => self.topology_expired(now, from, round),
+            ToCoordinator::Vote { ballot, wish } => self.vote(now, from, ballot, wish),
+            ToCoordinator::TakeBack { ballot } => self.take_back_vote(from, ballot),
+            ToCoordinator::Expired { ballot } => self.ballot_expired(now, from, ballot),
             ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
                 self.link_broken(now, from, group, epoch, (a, b), dialling, &printable(&error));
@@ -326,22 +326,22 @@ impl Run {
                 Timer::Claims(group) => self.weigh_claims(now, group),
                 Timer::Fresh => {
                     self.fresh_after = None;
-                    self.try_topology(now);
+                    self.count_ballots = true;
                 }
             }
         }
         self.finish(now);
     }
 
-    /// Does what the call at hand has led to: losses first, then the votes for newcomers.
+    /// Does what the call at hand has led to: losses first, then the votes.
     fn finish(&mut self, now: Instant) {
         loop {
             if !self.doomed.is_empty() {
                 let doomed: Vec<_> = std::mem::take(&mut self.doomed).into();
                 self.remove_peers(now, &doomed);
-                self.count_topology = true;
-            } else if std::mem::take(&mut self.count_topology) {
-                self.try_topology(now);
+                self.count_ballots = true;
+            } else if std::mem::take(&mut self.count_ballots) {
+                self.count_votes(now);
             } else if std::mem::take(&mut self.world_changed) {
                 self.tell_world(now);
             } else {

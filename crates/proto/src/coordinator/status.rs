@@ -2,6 +2,7 @@
 
 use super::peers::Phase;
 use super::run::Run;
+use crate::ballot;
 use crate::collective::{Group, Scope};
 use crate::limits::{NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
@@ -294,8 +295,10 @@ impl Run {
             "CollectivesRunning"
         } else if state.unconfirmed.contains(&id) {
             "ConnectingToPeers"
-        } else if peer.vote.is_some() {
+        } else if peer.phase == Phase::Registered {
             "VoteAcceptNewPeers"
+        } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
+            ballot::rules(kind).map_or("Idle", |rules| rules.state(wish))
         } else {
             "Idle"
         }

@@ -14,15 +14,14 @@
 use crate::collective::{GroupEpoch, OpKey, Scope, Seq, Tag};
 use crate::id::PeerId;
 use crate::limits::LEARNED_MAX;
-use crate::wire::control::{AbortReason, EpochRecord, Resume, Rounds, TagReport, Term, Verdict};
+use crate::wire::control::{AbortReason, BallotReport, EpochRecord, Resume, TagReport, Term, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What one member told.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Testimony {
     pub(super) epoch: GroupEpoch,
-    pub(super) rounds: Rounds,
-    pub(super) topology_vote: Option<u32>,
+    pub(super) ballots: Vec<BallotReport>,
     /// The highest term that it had obeyed, and the highest that it has promised to obey.
     pub(super) term: Term,
     pub(super) promised: Term,
@@ -38,9 +37,9 @@ impl Testimony {
             Some((key.scope.clone(), key.tag))
         };
         let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
-        let (epoch, rounds, topology_vote) = (resume.record.epoch, resume.rounds, resume.topology_vote);
+        let (epoch, ballots) = (resume.record.epoch, resume.ballots);
         let (term, remembers_from) = (resume.term, resume.remembers_from);
-        Self { epoch, rounds, topology_vote, term, promised: term, remembers_from, tags }
+        Self { epoch, ballots, term, promised: term, remembers_from, tags }
     }
 
     fn report(&self, key: &OpKey) -> Option<&TagReport> {

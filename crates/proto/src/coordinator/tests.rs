@@ -1,5 +1,7 @@
 //! The coordinator alone: each test hands in what peers say and looks at every action that comes back.
 
+mod admission;
+mod ballots;
 mod bench;
 mod claims;
 mod collectives;
@@ -8,4 +10,3 @@ mod incumbents;
 mod links;
 mod rebuilding;
 mod sessions;
-mod topology;

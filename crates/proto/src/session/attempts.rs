@@ -285,9 +285,9 @@ impl Session {
 
     /// A verdict on an attempt that no call of ours is in.
     fn unexpected_verdict(&mut self, now: Instant, key: &OpKey, verdict: &Verdict) {
-        // While we vote for newcomers others began a collective, and were told off: that is not our call.
+        // While we vote in a ballot others began a collective, and were told off: that is not our call.
         let told_off =
-            self.votes_topology() && matches!(verdict, Verdict::Abort(AbortReason::Mismatch { .. }));
+            self.votes_in_ballot() && matches!(verdict, Verdict::Abort(AbortReason::Mismatch { .. }));
         let memory = self.memory((key.scope.clone(), key.tag));
         let learned = match told_off {
             false => memory.keep(key, verdict),

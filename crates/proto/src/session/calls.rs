@@ -4,7 +4,7 @@ use crate::collective::{Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::Instant;
-use crate::wire::control::{KickReason, LossReason, Waiting};
+use crate::wire::control::{BallotKind, KickReason, LossReason, Waiting};
 
 /// One call of the program, numbered by the session.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -103,8 +103,12 @@ pub enum Done {
         /// Newcomers that a vote would let in (rule 10).
         pending: u32,
     },
-    /// The group is as wanted.
-    Topology {
+    /// A ballot was agreed on.
+    Ballot {
+        /// What it was about.
+        kind: BallotKind,
+        /// What was agreed, in the kind's own words: the same for all members.
+        outcome: Vec<u8>,
         /// The run's epoch.
         run_epoch: RunEpoch,
         /// The group's epoch.

@@ -2,15 +2,16 @@
 
 use super::Config;
 use super::attempts::{Call, Stage};
-use super::calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome};
+use super::ballots::Ballots;
+use super::calls::{CallError, CallId, Command, Op, OutReason, Outcome};
 use super::tags::TagMemory;
 use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
-    EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, Rounds, TagReport, Term, ToCoordinator,
-    ToPeer,
+    BallotEnd, EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
+    ToCoordinator, ToPeer,
 };
 use crate::wire::{InvalidMessage, clip};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -34,21 +35,6 @@ pub enum Action {
     Redial(PeerId, SocketAddr),
     /// Tell the thread of a call.
     Call(CallId, Command),
-}
-
-#[derive(Clone, Debug, Hash)]
-struct TopologyCall {
-    id: CallId,
-    min_world: u32,
-    deadline: Instant,
-    joined: Vec<PeerId>,
-    left: Vec<(PeerId, LossReason)>,
-    /// Whether it is the call that connects: if it fails, so does the session.
-    connects: bool,
-    /// Which of the group's votes it waits in; of a newcomer's the first epoch tells.
-    round: Option<u64>,
-    /// Whether we said that its deadline has passed.
-    expired: bool,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -90,9 +76,8 @@ pub struct Session {
     /// After a resume: until `Proceed` we hear what we missed, and neither vote nor begin anything (rule 43).
     pub(super) resuming: bool,
     pub(super) calls: BTreeMap<CallId, Call>,
-    topology: Option<TopologyCall>,
-    /// The last of the group's votes for newcomers that we know the end of.
-    rounds: Rounds,
+    /// What the group votes on besides collectives.
+    pub(super) ballots: Ballots,
     pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
     /// What was learned in epochs before this one may be forgotten.
     remembers_from: u64,
@@ -123,8 +108,7 @@ impl Session {
             hold: false,
             resuming: false,
             calls: BTreeMap::new(),
-            topology: None,
-            rounds: Rounds::default(),
+            ballots: Ballots::default(),
             tags: BTreeMap::new(),
             remembers_from: 0,
             departed: VecDeque::new(),
@@ -140,7 +124,7 @@ impl Session {
     /// just votes for newcomers.
     pub fn handle_connect_call(&mut self, now: Instant, min_world: u32, deadline: Instant) -> CallId {
         if self.out.is_none() {
-            return self.handle_topology_call(now, min_world, deadline);
+            return self.handle_admission_call(now, min_world, deadline);
         }
         let id = self.next_call();
         self.out = None;
@@ -153,22 +137,9 @@ impl Session {
             self.generation = 0;
         }
         self.registration.min_world = min_world.max(1);
-        self.topology = Some(TopologyCall::new(id, min_world, deadline, true, None));
+        self.wait_for_admission(id, min_world, deadline);
         self.redial = self.config.redial.0;
         self.dial();
-        id
-    }
-
-    /// The program is ready for newcomers. Two such calls at a time are refused by the driver.
-    pub fn handle_topology_call(&mut self, _now: Instant, min_world: u32, deadline: Instant) -> CallId {
-        let id = self.next_call();
-        if let Some(reason) = self.out.clone() {
-            self.finish(id, Err(CallError::Out(reason)));
-            return id;
-        }
-        let round = self.rounds.ended + 1;
-        self.topology = Some(TopologyCall::new(id, min_world, deadline, false, Some(round)));
-        self.vote_topology();
         id
     }
 
@@ -248,8 +219,8 @@ impl Session {
 
     /// The program gives a call up (Ctrl-C, a dropped handle).
     pub fn handle_cancel(&mut self, now: Instant, id: CallId) {
-        if self.topology.as_ref().is_some_and(|call| call.id == id) {
-            return self.fail_topology(CallError::Cancelled);
+        if self.ballots.call().is_some_and(|call| call.id == id) {
+            return self.abandon_ballot(CallError::Cancelled);
         }
         let Some(call) = self.calls.get_mut(&id) else { return };
         call.cancelled.get_or_insert(now);
@@ -286,8 +257,7 @@ impl Session {
                 term: self.term,
                 record: EpochRecord::clone(record),
                 tags: self.reports(now),
-                topology_vote: self.topology.as_ref().map(|call| call.min_world.max(1)),
-                rounds: self.rounds,
+                ballots: self.ballots.reports(),
                 remembers_from: self.remembers_from,
             }),
         };
@@ -322,37 +292,16 @@ impl Session {
             // Whoever has not said its term yet, or one that we refuse, has nothing to say.
             _ if !self.is_up() => {}
             ToPeer::Epoch(record) => self.open_epoch(now, record),
-            ToPeer::TopologyDone { run_epoch, global_world_size, round } => {
-                self.global_world_size = global_world_size;
-                self.rounds = self.rounds.max(Rounds { ended: round, done: round });
-                if let Some(call) = self.take_topology(round) {
-                    let TopologyCall { joined, left, .. } = call;
-                    let epoch = self.record.as_ref().map_or(0, |record| record.epoch);
-                    self.finish(call.id, Ok(Done::Topology { run_epoch, epoch, joined, left }));
+            ToPeer::BallotEnded { ballot, end, run_epoch, global_world_size } => {
+                if matches!(end, BallotEnd::Agreed(_)) {
+                    self.global_world_size = global_world_size;
                 }
-            }
-            ToPeer::TopologyTimeout { round, waiting } => {
-                self.rounds = self.rounds.max(Rounds { ended: round, done: 0 });
-                if let Some(call) = self.take_topology(round) {
-                    self.finish(call.id, Err(CallError::Timeout(waiting)));
-                    if call.connects {
-                        self.end(OutReason::NotConnected);
-                    }
-                }
+                self.ballot_ended(ballot, end, run_epoch);
             }
             ToPeer::Verdict { key, verdict } => self.verdict(now, key, verdict),
             ToPeer::Proceed { group, epoch } => {
                 if self.record.as_ref().is_some_and(|record| (record.group, record.epoch) == (group, epoch)) {
                     self.proceed(now);
-                }
-            }
-            ToPeer::TopologyMismatch { others } => {
-                let ours = "update_topology".to_owned();
-                if let Some(call) = self.topology.take() {
-                    self.finish(call.id, Err(CallError::Mismatch { ours, others }));
-                    if call.connects {
-                        self.end(OutReason::NotConnected);
-                    }
                 }
             }
             ToPeer::Denied { key, peer, tags, listed } => {
@@ -433,7 +382,7 @@ impl Session {
         if self.lost_at().is_some_and(|at| now >= at) {
             return self.end(OutReason::CoordinatorLost);
         }
-        self.expire_topology(now);
+        self.expire_ballot(now);
         let is_due = |call: &Call| now >= call.op.deadline.min(self.given_up_at(call));
         let due: Vec<_> = self.calls.iter().filter(|(_, call)| is_due(call)).map(|(id, _)| *id).collect();
         for id in due {
@@ -461,7 +410,7 @@ impl Session {
         let grace = self.config.verdict_grace;
         let given_up_at = |call: &Call| self.given_up_at(call);
         let can_expire = self.may_vote() && self.record.is_some();
-        let topology = self.topology.as_ref().map(|call| {
+        let ballot = self.ballots.call().map(|call| {
             let now_or_never = call.connects || (can_expire && !call.expired);
             if now_or_never { call.deadline } else { call.deadline + grace }
         });
@@ -473,7 +422,7 @@ impl Session {
             Stage::Settling { .. } => Some(call.op.deadline),
             Stage::Waiting | Stage::Complete { .. } | Stage::Refused { .. } => Some(given_up_at(call)),
         });
-        redial.into_iter().chain(self.lost_at()).chain(topology).chain(calls).min()
+        redial.into_iter().chain(self.lost_at()).chain(ballot).chain(calls).min()
     }
 
     /// The group's epoch that this peer is in, once admitted.
@@ -560,8 +509,8 @@ impl Session {
             for message in self.votes_again() {
                 self.send(message);
             }
-            self.vote_topology();
-            self.expire_topology(now);
+            self.vote();
+            self.expire_ballot(now);
         }
         self.attempt_all(now);
     }
@@ -574,21 +523,13 @@ impl Session {
         if self.record.as_ref().is_some_and(|known| known.epoch >= record.epoch) {
             return;
         }
-        self.rounds = self.rounds.max(record.rounds);
         let before: Vec<_> = self.record.iter().flat_map(|known| &known.roster).map(|info| info.id).collect();
         let told: BTreeMap<_, _> = record.left.iter().copied().collect();
         let here: BTreeSet<_> = record.roster.iter().map(|info| info.id).collect();
         let reason = |peer: &PeerId| told.get(peer).copied().unwrap_or(LossReason::NotResumed);
         let lost = before.iter().filter(|peer| !here.contains(peer)).map(|peer| (*peer, reason(peer)));
         let lost: Vec<_> = lost.collect();
-        if let Some(call) = &mut self.topology {
-            call.left.extend(&lost);
-            let came =
-                record.roster.iter().map(|info| info.id).filter(|peer| !before.contains(peer) && *peer != me);
-            call.joined.extend(came);
-            call.joined.retain(|peer| here.contains(peer));
-            call.round.get_or_insert(record.rounds.ended + 1);
-        }
+        self.note_epoch(&record, &before, &lost);
         self.departed.extend(&lost);
         self.departed.drain(..self.departed.len().saturating_sub(NAMED_MAX));
         self.global_world_size = record.global_world_size;
@@ -599,48 +540,6 @@ impl Session {
         self.settled(&lost);
         self.void_attempts(now);
         self.attempt_all(now);
-    }
-
-    // Votes for newcomers.
-
-    fn vote_topology(&mut self) {
-        if let Some(call) = self.topology.as_ref().filter(|call| !call.expired)
-            && let Some(round) = call.round
-            && self.may_vote()
-        {
-            let min_world = call.min_world.max(1);
-            self.send(ToCoordinator::VoteTopology { min_world, round });
-        }
-    }
-
-    /// Ends the vote that the call at hand waits in, if that vote is over.
-    fn take_topology(&mut self, ended: u64) -> Option<TopologyCall> {
-        self.topology.take_if(|call| call.round.is_some_and(|round| round <= ended))
-    }
-
-    /// A vote whose deadline passed is over for the whole group, not for us alone (rule 6).
-    fn expire_topology(&mut self, now: Instant) {
-        let (may_vote, grace) = (self.may_vote(), self.config.verdict_grace);
-        let Some(call) = self.topology.as_mut().filter(|call| now >= call.deadline) else { return };
-        if call.connects || now.since(call.deadline) >= grace {
-            return self.fail_topology(CallError::Timeout(Vec::new()));
-        }
-        if let Some(round) = call.round.filter(|_| may_vote && !call.expired) {
-            call.expired = true;
-            self.send(ToCoordinator::TopologyExpired { round });
-        }
-    }
-
-    /// Gives the call up for us alone. One that was to connect us leaves nothing behind.
-    fn fail_topology(&mut self, error: CallError) {
-        let Some(call) = self.topology.take() else { return };
-        if self.is_up() && !call.connects {
-            self.send(ToCoordinator::VoteTopology { min_world: 0, round: self.rounds.ended + 1 });
-        }
-        self.finish(call.id, Err(error));
-        if call.connects {
-            self.end(OutReason::NotConnected);
-        }
     }
 
     // The end.
@@ -687,16 +586,13 @@ impl Session {
             let error = self.own_mismatch(&call).unwrap_or_else(|| CallError::Out(reason.clone()));
             self.finish(id, Err(error));
         }
-        if let Some(call) = self.topology.take() {
-            self.finish(call.id, Err(CallError::Out(reason)));
-        }
+        self.end_ballots(&reason);
         self.record = None;
         self.linked = None;
         self.tags.clear();
         self.remembers_from = 0;
         self.departed.clear();
         self.unreported.clear();
-        self.rounds = Rounds::default();
         self.hold = false;
         self.resuming = false;
     }
@@ -710,8 +606,9 @@ impl Session {
 
     // Small things.
 
-    pub(super) fn votes_topology(&self) -> bool {
-        self.topology.is_some()
+    /// Whether the program waits for the end of a ballot.
+    pub(super) fn votes_in_ballot(&self) -> bool {
+        self.ballots.call().is_some()
     }
 
     pub(super) fn is_up(&self) -> bool {
@@ -728,7 +625,7 @@ impl Session {
         self.act(Action::Dial);
     }
 
-    fn next_call(&mut self) -> CallId {
+    pub(super) fn next_call(&mut self) -> CallId {
         self.serial += 1;
         CallId(self.serial)
     }
@@ -747,13 +644,6 @@ impl Session {
 
     fn act(&mut self, action: Action) {
         self.actions.push_back(action);
-    }
-}
-
-impl TopologyCall {
-    fn new(id: CallId, min_world: u32, deadline: Instant, connects: bool, round: Option<u64>) -> Self {
-        let (joined, left) = (Vec::new(), Vec::new());
-        Self { id, min_world, deadline, joined, left, connects, round, expired: false }
     }
 }
 

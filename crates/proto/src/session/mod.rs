@@ -23,6 +23,7 @@
 //! It moves no tensor and opens no connection. It asks: dial, send, perform, abort, undo.
 
 mod attempts;
+mod ballots;
 mod calls;
 mod config;
 mod machine;

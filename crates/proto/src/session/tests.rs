@@ -3,6 +3,7 @@
 mod recovery;
 
 use super::*;
+use crate::ballot::admission::{self, KIND as ADMISSION};
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use crate::id::PeerId;
 use crate::limits::TAGS_MAX;
@@ -50,11 +51,11 @@ fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         global_world_size: numbers.len() as u32,
         joined: Vec::new(),
         left: Vec::new(),
-        rounds: Rounds::default(),
         founder: id(1),
         broken: Vec::new(),
         incumbents: 0,
         ancestors: Vec::new(),
+        ballots: Vec::new(),
     }
 }
 
@@ -68,6 +69,26 @@ fn key(epoch: u64, seq: u64) -> OpKey {
 
 fn lost(number: u8) -> AbortReason {
     AbortReason::PeersLost(vec![(id(number), LossReason::Disconnected)])
+}
+
+fn ballot(number: u64) -> BallotId {
+    BallotId { kind: ADMISSION, number }
+}
+
+fn vote(min_world: u32, number: u64) -> ToCoordinator {
+    ToCoordinator::Vote { ballot: ballot(number), wish: admission::wish(min_world) }
+}
+
+fn ended(ballot: BallotId, end: BallotEnd) -> ToPeer {
+    ToPeer::BallotEnded { ballot, end, run_epoch: 1, global_world_size: 2 }
+}
+
+fn agreed(number: u64) -> ToPeer {
+    ended(ballot(number), BallotEnd::Agreed(Vec::new()))
+}
+
+fn timed_out(number: u64) -> ToPeer {
+    ended(ballot(number), BallotEnd::TimedOut(Vec::new()))
 }
 
 const PROCEED: ToPeer = ToPeer::Proceed { group: 0, epoch: 1 };
@@ -88,7 +109,7 @@ impl Bench {
         bench.hear(ToPeer::Registered { term: 1 });
         bench.hear(ToPeer::Epoch(record(1, numbers)));
         bench.session.handle_links_up(1);
-        bench.hear(ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 1 });
+        bench.hear(agreed(1));
         bench.drain();
         bench
     }
@@ -187,8 +208,9 @@ fn connecting_registers_opens_the_epoch_and_ends_when_the_group_is_ready() {
     assert_eq!(bench.drain(), [Action::OpenEpoch(record(1, &[1, 2]))]);
     bench.session.handle_links_up(1);
     assert_eq!(bench.drain(), [send(ToCoordinator::Connected { group: 0, epoch: 1 })]);
-    bench.hear(ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 1 });
-    let done = Done::Topology { run_epoch: 1, epoch: 1, joined: vec![id(2)], left: Vec::new() };
+    bench.hear(agreed(1));
+    let (kind, outcome, joined, left) = (ADMISSION, Vec::new(), vec![id(2)], Vec::new());
+    let done = Done::Ballot { kind, outcome, run_epoch: 1, epoch: 1, joined, left };
     assert_eq!(bench.drain(), [tell(call, Command::Finish(Ok(done)))]);
 }
 
@@ -513,11 +535,11 @@ fn a_newcomer_that_is_put_out_for_its_call_hears_what_was_wrong_with_it() {
 #[test]
 fn a_collective_that_others_began_while_we_voted_is_not_ours() {
     let mut bench = Bench::of(&[1, 2]);
-    let call = bench.session.handle_topology_call(bench.now, 1, bench.now + ms(1_000));
+    let call = bench.session.handle_admission_call(bench.now, 1, bench.now + ms(1_000));
     bench.drain();
     let (theirs, common) = ("that".to_owned(), "update_topology".to_owned());
     bench.abort(key(1, 0), AbortReason::Mismatch { deviating: vec![id(2)], theirs, common });
-    bench.hear(ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 });
+    bench.hear(agreed(2));
     assert!(matches!(&bench.drain()[..], [Action::Call(done, Command::Finish(Ok(_)))] if *done == call));
     bench.call(false);
     assert_eq!(bench.drain()[0], initiate(key(1, 1), false, 10_000));

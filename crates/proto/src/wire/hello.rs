@@ -112,8 +112,9 @@ pub enum Incompatible {
 impl Version {
     /// The first one.
     pub const FIRST: Self = Self { major: 1, minor: 0 };
-    /// What this software speaks.
-    pub const CURRENT: Self = Self { major: 1, minor: 0 };
+    /// What this software speaks. Since 2 all votes besides collectives are ballots; before, there were only those for
+    /// newcomers, in messages of their own.
+    pub const CURRENT: Self = Self { major: 2, minor: 0 };
 }
 
 impl Versions {
@@ -327,7 +328,8 @@ mod tests {
             b"health",
             &[0xf4],
         ];
-        assert_eq!(encode(&hello()), expected.concat());
+        let versions = Versions::of(Version { major: 1, minor: 0 });
+        assert_eq!(encode(&Hello { versions, ..hello() }), expected.concat());
     }
 
     #[test]

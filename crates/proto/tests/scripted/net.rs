@@ -160,7 +160,7 @@ impl Net {
     /// The program calls `update_topology`.
     pub(crate) fn vote(&mut self, number: u8, min_world: u32) -> CallId {
         let now = self.now;
-        let call = self.peer(number).session.handle_topology_call(now, min_world, now + LONG);
+        let call = self.peer(number).session.handle_admission_call(now, min_world, now + LONG);
         self.drain(number);
         call
     }

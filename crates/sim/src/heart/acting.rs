@@ -128,7 +128,7 @@ impl World {
 
     fn vote(&mut self, process: usize) {
         let (now, deadline) = (self.now, self.now + PATIENCE);
-        let id = self.processes[process].session.handle_topology_call(now, 1, deadline);
+        let id = self.processes[process].session.handle_admission_call(now, 1, deadline);
         self.begin_call(process, id, None, deadline, Buffer::default());
         self.drain_peer(process);
     }
@@ -176,7 +176,7 @@ impl World {
                     None => self.vote(process), // The same again.
                 }
             }
-            (Ok(Done::Topology { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),
+            (Ok(Done::Ballot { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),
             (Ok(Done::Committed { contributors, pending, attempts, key, .. }), planned) => {
                 let peer = &mut self.processes[process];
                 peer.extra_attempts += u64::from(attempts - 1);
@@ -271,7 +271,7 @@ fn words(outcome: &Outcome) -> String {
             let size = contributors.len();
             format!("Ok: {key}, {size} contributors, {attempts} attempts, {pending} pending")
         }
-        Ok(Done::Topology { epoch, joined, left, .. }) => {
+        Ok(Done::Ballot { epoch, joined, left, .. }) => {
             format!("Ok: epoch {epoch}, {} joined, {} left", joined.len(), left.len())
         }
         Err(error) => format!("Err: {error:?}"),

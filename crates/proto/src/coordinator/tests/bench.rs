@@ -1,6 +1,7 @@
 //! A coordinator on the bench: scripted peers, a clock that the test turns, and every action sorted by whom it
 //! concerns.
 
+pub(super) use crate::ballot::admission::{self, KIND as ADMISSION};
 pub(super) use crate::collective::{DataType, Fingerprint, Group, OpKey, OpKind, Scope};
 pub(super) use crate::coordinator::{Action, Config, ConnectionId, Note, Run, Sign};
 pub(super) use crate::id::PeerId;
@@ -77,6 +78,43 @@ pub(super) fn commit(key: OpKey) -> ToPeer {
 
 pub(super) fn abort(key: OpKey, reason: AbortReason) -> ToPeer {
     ToPeer::Verdict { key, verdict: Verdict::Abort(reason) }
+}
+
+/// An admission ballot of the group.
+pub(super) fn ballot(number: u64) -> BallotId {
+    BallotId { kind: ADMISSION, number }
+}
+
+pub(super) fn vote(min_world: u32, number: u64) -> ToCoordinator {
+    ToCoordinator::Vote { ballot: ballot(number), wish: admission::wish(min_world) }
+}
+
+pub(super) fn expired(number: u64) -> ToCoordinator {
+    ToCoordinator::Expired { ballot: ballot(number) }
+}
+
+pub(super) fn agreed(run_epoch: u64, global_world_size: u32, number: u64) -> ToPeer {
+    let end = BallotEnd::Agreed(Vec::new());
+    ToPeer::BallotEnded { ballot: ballot(number), end, run_epoch, global_world_size }
+}
+
+pub(super) fn mismatched(global_world_size: u32, number: u64, others: &str) -> ToPeer {
+    let end = BallotEnd::Mismatch { others: others.to_owned() };
+    ToPeer::BallotEnded { ballot: ballot(number), end, run_epoch: 1, global_world_size }
+}
+
+/// What a peer that has heard so much of admissions tells.
+pub(super) fn heard(ended: u64, agreed: u64) -> Vec<BallotReport> {
+    let tally = Tally { ended, agreed };
+    vec![BallotReport { kind: ADMISSION, tally, outcome: Some(Vec::new()), wish: None }]
+}
+
+/// The same of one that knows the first and stands in the second.
+pub(super) fn standing(min_world: u32) -> Vec<BallotReport> {
+    heard(1, 1)
+        .into_iter()
+        .map(|report| BallotReport { wish: Some(admission::wish(min_world)), ..report })
+        .collect()
 }
 
 impl Bench {
@@ -297,11 +335,11 @@ pub(super) fn record(epoch: u64, numbers: &[u8]) -> EpochRecord {
         global_world_size: numbers.len() as u32,
         joined: Vec::new(),
         left: Vec::new(),
-        rounds: Rounds { ended: 1, done: 1 },
         founder: founder(numbers[0]),
         broken: Vec::new(),
         incumbents: 0,
         ancestors: Vec::new(),
+        ballots: vec![(ADMISSION, Tally { ended: 1, agreed: 1 })],
     }
 }
 
@@ -311,10 +349,9 @@ pub(super) fn resume(number: u8, record: EpochRecord) -> Resume {
         registration: registration(number, record.group, 1),
         generation: 2,
         term: 1,
-        rounds: record.rounds,
         record,
         tags: Vec::new(),
-        topology_vote: None,
+        ballots: heard(1, 1),
         remembers_from: 0,
     }
 }

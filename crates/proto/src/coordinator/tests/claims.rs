@@ -97,7 +97,7 @@ fn a_group_for_which_nobody_promises_holds_nobody_up() {
     bench.run.handle_message(now, at, id(8), ToCoordinator::Resume(alone(8, 7)));
     bench.drain();
     bench.register(9, 0, 1);
-    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    bench.all_say(&[1, 2], &vote(1, 2));
     assert_eq!(bench.epoch(1), None);
     bench.wait(ms(2_001));
     assert!(bench.closed.contains(&at));
@@ -190,11 +190,11 @@ fn nobody_new_is_admitted_before_members_of_before_had_their_time() {
     bench.resume(1, resume(1, record(4, &[1, 2])));
     bench.resume(2, resume(2, record(4, &[1, 2])));
     bench.confirm(&[1, 2], 4);
-    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
-    let done = ToPeer::TopologyDone { run_epoch: 4, global_world_size: 2, round: 2 };
+    bench.all_say(&[1, 2], &vote(1, 2));
+    let done = agreed(4, 2, 2);
     assert!(bench.told(1).contains(&done), "there is nobody whom that vote could let in (rule 10)");
     bench.wait(ms(1_000));
-    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 3 });
+    bench.all_say(&[1, 2], &vote(1, 3));
     assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(2), id(9)]);
     assert_eq!(bench.kicked(9), None);
     // Where there was none, it begins one after that time.

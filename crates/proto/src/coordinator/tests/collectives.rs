@@ -434,7 +434,7 @@ fn tags_are_bounded_in_an_epoch_and_free_again_in_the_next() {
     bench.say(2, initiate(key(1, 99_999, 0)));
     bench.assert_told(&[2], &[denied(99_999)]);
     bench.register(3, 0, 1);
-    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    bench.all_say(&[1, 2], &vote(1, 2));
     bench.confirm(&[1, 2, 3], 2);
     bench.clear();
     for tag in &all {

@@ -195,8 +195,8 @@ fn a_newcomer_that_goes_before_it_is_in_disturbs_nobody() {
     bench.register(2, 0, 1);
     bench.close(2);
     assert_eq!(bench.lost(), [(id(2), LossReason::Disconnected)]);
-    bench.say(1, ToCoordinator::VoteTopology { min_world: 1, round: 2 });
-    bench.assert_told(&[1], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 1, round: 2 }]);
+    bench.say(1, vote(1, 2));
+    bench.assert_told(&[1], &[agreed(1, 1, 2)]);
 }
 
 #[test]

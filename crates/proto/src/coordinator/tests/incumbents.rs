@@ -11,10 +11,6 @@ fn reduce(key: OpKey, count: u64) -> ToCoordinator {
     ToCoordinator::Initiate { key, fingerprint: call(count), timeout_ms: 10_000 }
 }
 
-fn vote(min_world: u32, round: u64) -> ToCoordinator {
-    ToCoordinator::VoteTopology { min_world, round }
-}
-
 fn mismatch(key: OpKey, deviating: &[u8], theirs: u64, common: u64) -> ToPeer {
     let reason = AbortReason::Mismatch {
         deviating: deviating.iter().map(|number| id(*number)).collect(),
@@ -126,7 +122,13 @@ fn a_newcomer_that_votes_while_incumbents_reduce_is_put_out_and_the_other_way_ro
     bench.say(1, reduce(key(2, 0, 0), 8));
     for newcomer in [2, 3] {
         let told = bench.told(newcomer);
-        assert!(matches!(told[..], [ToPeer::TopologyMismatch { .. }, ToPeer::Kicked { .. }]), "{told:?}");
+        assert!(
+            matches!(
+                told[..],
+                [ToPeer::BallotEnded { end: BallotEnd::Mismatch { .. }, .. }, ToPeer::Kicked { .. }]
+            ),
+            "{told:?}"
+        );
     }
     assert_eq!(bench.lost(), [(id(2), LossReason::Deviated), (id(3), LossReason::Deviated)]);
 
@@ -134,7 +136,12 @@ fn a_newcomer_that_votes_while_incumbents_reduce_is_put_out_and_the_other_way_ro
     bench.all_say(&[2, 3], &reduce(key(2, 0, 0), 8));
     bench.say(1, vote(1, 3));
     assert_eq!(bench.lost(), [(id(2), LossReason::Deviated), (id(3), LossReason::Deviated)]);
-    assert!(!bench.told(1).iter().any(|told| matches!(told, ToPeer::TopologyMismatch { .. })));
+    assert!(
+        !bench
+            .told(1)
+            .iter()
+            .any(|told| matches!(told, ToPeer::BallotEnded { end: BallotEnd::Mismatch { .. }, .. }))
+    );
 }
 
 #[test]

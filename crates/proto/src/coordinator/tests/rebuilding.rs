@@ -180,24 +180,29 @@ fn the_term_is_above_any_that_was_obeyed() {
 #[test]
 fn the_end_of_a_vote_that_some_know_is_told_to_the_others() {
     let mut bench = Bench::new();
-    let done = Rounds { ended: 2, done: 2 };
+    let done = heard(2, 2);
     bench.resume(
         1,
-        Resume { rounds: done, tags: vec![open(key(1, 0, 0), false)], ..resume(1, record(1, &[1, 2])) },
+        Resume { ballots: done, tags: vec![open(key(1, 0, 0), false)], ..resume(1, record(1, &[1, 2])) },
     );
-    bench.resume(2, Resume { topology_vote: Some(1), ..resume(2, record(1, &[1, 2])) });
+    bench.resume(2, Resume { ballots: standing(1), ..resume(2, record(1, &[1, 2])) });
     let told = bench.told(2);
-    let wanted = ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 };
+    let wanted = agreed(1, 2, 2);
     assert!(told.contains(&wanted), "{told:?}");
     bench.all_say(&[1, 2], &initiate(key(1, 0, 1)));
-    assert!(!bench.told(2).iter().any(|told| matches!(told, ToPeer::TopologyMismatch { .. })));
+    assert!(
+        !bench
+            .told(2)
+            .iter()
+            .any(|told| matches!(told, ToPeer::BallotEnded { end: BallotEnd::Mismatch { .. }, .. }))
+    );
 }
 
 #[test]
 fn a_member_that_does_not_know_it_was_admitted_begins_again() {
     // The old coordinator had told 1 of the epoch with 3 in it, and died before telling 3.
     let mut bench = Bench::new();
-    bench.resume(1, Resume { topology_vote: Some(1), ..resume(1, record(2, &[1, 3])) });
+    bench.resume(1, Resume { ballots: standing(1), ..resume(1, record(2, &[1, 3])) });
     bench.register(3, 0, 1);
     assert_eq!(bench.kicked(3), None);
     bench.wait(ms(2_000));
@@ -229,7 +234,7 @@ fn resumes_that_cannot_be_true_are_turned_away() {
         Resume { tags: vec![open(foreign_scope, true)], ..sound() },
         Resume { record: record(u64::MAX, &[1, 2]), ..sound() },
         Resume { term: u64::MAX, ..sound() },
-        Resume { rounds: Rounds { ended: 1, done: 2 }, ..sound() },
+        Resume { ballots: heard(1, 2), ..sound() },
         Resume { registration: registration(2, 0, 1), ..sound() },
         Resume {
             registration: Registration { session: SessionId([0; 16]), ..registration(1, 0, 1) },

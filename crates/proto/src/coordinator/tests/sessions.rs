@@ -73,24 +73,29 @@ fn votes_stand_after_a_resume() {
     bench.assert_told(&[1, 2], &[commit(key(1, 0, 0))]);
     // So do votes for newcomers.
     bench.close(2);
-    bench.resume(2, Resume { generation: 3, topology_vote: Some(1), ..resume(2, record(1, &[1, 2])) });
+    bench.resume(2, Resume { generation: 3, ballots: standing(1), ..resume(2, record(1, &[1, 2])) });
     bench.clear();
-    bench.say(1, ToCoordinator::VoteTopology { min_world: 1, round: 2 });
-    bench.assert_told(&[1, 2], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 }]);
+    bench.say(1, vote(1, 2));
+    bench.assert_told(&[1, 2], &[agreed(1, 2, 2)]);
 }
 
 #[test]
 fn the_end_of_a_vote_that_was_missed_is_told_again() {
     let mut bench = Bench::of(&[1, 2]);
-    bench.all_say(&[1, 2], &ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    bench.all_say(&[1, 2], &vote(1, 2));
     // The news went down with the connection; 1 is in a collective already.
     bench.say(1, initiate(key(1, 0, 0)));
     bench.close(2);
-    bench.resume(2, Resume { topology_vote: Some(1), ..resume(2, record(1, &[1, 2])) });
+    bench.resume(2, Resume { ballots: standing(1), ..resume(2, record(1, &[1, 2])) });
     let told = bench.told(2);
-    let done = ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 };
+    let done = agreed(1, 2, 2);
     assert!(told.contains(&done), "{told:?}");
-    assert!(!told.iter().any(|message| matches!(message, ToPeer::TopologyMismatch { .. })), "{told:?}");
+    assert!(
+        !told
+            .iter()
+            .any(|message| matches!(message, ToPeer::BallotEnded { end: BallotEnd::Mismatch { .. }, .. })),
+        "{told:?}"
+    );
 }
 
 #[test]
@@ -114,7 +119,7 @@ fn a_session_that_starts_from_the_beginning_leaves_what_it_was_in() {
     bench.drain();
     assert_eq!(members(&bench.epoch(1).unwrap()), [id(1)]);
     bench.at.insert(2, at);
-    bench.say(1, ToCoordinator::VoteTopology { min_world: 1, round: 2 });
+    bench.say(1, vote(1, 2));
     assert_eq!(members(&bench.epoch(2).unwrap()), [id(1), id(2)]);
 }
 
@@ -234,9 +239,9 @@ fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
     for session in 1..=8 {
         bench.health(2, Sign::Dead(DeathReason::Exited));
         let state = &bench.run.groups[&0];
-        let (epoch, round) = (state.epoch, state.rounds.ended + 1);
+        let (epoch, round) = (state.epoch, state.ballots.current(ADMISSION).number);
         bench.confirm(&[1, 3], epoch);
-        bench.all_say(&[1, 3], &ToCoordinator::VoteTopology { min_world: 3, round });
+        bench.all_say(&[1, 3], &vote(3, round));
         bench.clear();
         let since = bench.now;
         register_again(&mut bench, 2, session);

@@ -1,9 +1,9 @@
 //! Epochs: one agreed membership of one group, and why somebody is no longer in it.
 
-use super::ballot::Rounds;
+use super::ballot::{BallotKind, Tally};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
-use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
+use crate::limits::{ANCESTORS_MAX, BALLOT_KINDS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::wire::membership::{DeathReason, MemberInfo};
 use crate::wire::unknown::{self, Vague};
 use crate::wire::{InvalidMessage, within};
@@ -40,9 +40,6 @@ pub struct EpochRecord {
     /// Who went since the group's last epoch, and why.
     #[cbor(n(8), decode_with = "unknown::vague_pairs")]
     pub left: Vec<(PeerId, LossReason)>,
-    /// How far the group's votes for newcomers had come.
-    #[n(9)]
-    pub rounds: Rounds,
     /// The group's history, named after the session of its first member ([`SessionId::founder`]): two groups of one
     /// number that began apart, or went apart since, are told apart by it, even if one peer founded both (rules 41, 45).
     #[n(10)]
@@ -61,6 +58,10 @@ pub struct EpochRecord {
     #[n(13)]
     #[cbor(default)]
     pub ancestors: Vec<Ancestor>,
+    /// How far the group's ballots had come, by kind.
+    #[n(14)]
+    #[cbor(default)]
+    pub ballots: Vec<(BallotKind, Tally)>,
 }
 
 /// A history that another one goes on from, because a coordinator was rebuilt without some who may know more of it.
@@ -90,6 +91,7 @@ impl EpochRecord {
         self.roster.iter().try_for_each(MemberInfo::check)?;
         within("bytes of the roster", self.roster.iter().map(minicbor::len).sum(), ROSTER_BYTES_MAX)?;
         within("broken links", self.broken.len(), BROKEN_LINKS_MAX)?;
+        within("kinds of ballots", self.ballots.len(), BALLOT_KINDS_MAX)?;
         within("incumbents", self.incumbents as usize, self.roster.len())?;
         within("ancestors", self.ancestors.len(), ANCESTORS_MAX)?;
         let members = self.roster.len();
@@ -129,6 +131,11 @@ impl EpochRecord {
         let descends = |newer: &Self, older: &Self| newer.ancestors.iter().any(|before| before.covers(older));
         self.group == other.group
             && (self.founder == other.founder || descends(self, other) || descends(other, self))
+    }
+
+    /// How far the group's ballots of that kind had come.
+    pub fn tally(&self, kind: BallotKind) -> Tally {
+        self.ballots.iter().find(|(known, _)| *known == kind).map_or_else(Tally::default, |(_, tally)| *tally)
     }
 
     /// The rank of a member.

@@ -12,7 +12,7 @@ mod to_coordinator;
 mod to_peer;
 
 pub use attempt::{AbortReason, OpenVote, Refusal, TagReport, Verdict, Waiting};
-pub use ballot::Rounds;
+pub use ballot::{BallotEnd, BallotId, BallotKind, BallotReport, Tally};
 pub use epoch::{Ancestor, Decider, EpochRecord, LossReason};
 pub use session::{Encryption, KickReason, Registration, Resume, SessionId, Term};
 pub use to_coordinator::ToCoordinator;

@@ -1,11 +1,11 @@
 //! Sessions: who a peer is, how it comes back, and why it is out.
 
 use super::attempt::TagReport;
-use super::ballot::Rounds;
+use super::ballot::BallotReport;
 use super::epoch::EpochRecord;
 use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
-use crate::limits::{LEARNED_MAX, OPEN_TENSORS_MAX, TAGS_MAX};
+use crate::limits::{BALLOT_KINDS_MAX, LEARNED_MAX, OPEN_TENSORS_MAX, TAGS_MAX};
 use crate::wire::membership::MemberInfo;
 use crate::wire::unknown::Vague;
 use crate::wire::{InvalidMessage, within};
@@ -125,12 +125,10 @@ pub struct Resume {
     /// What it voted and learned, per scope and tag.
     #[n(4)]
     pub tags: Vec<TagReport>,
-    /// Its standing vote for newcomers, if it waits in one.
-    #[n(5)]
-    pub topology_vote: Option<u32>,
-    /// The last of its group's votes for newcomers that it knows the end of.
-    #[n(6)]
-    pub rounds: Rounds,
+    /// What it knows of its group's ballots, and the vote of its own that stands: one entry for each kind.
+    #[n(8)]
+    #[cbor(default)]
+    pub ballots: Vec<BallotReport>,
     /// Of epochs before this one it may have forgotten how attempts ended.
     #[n(7)]
     pub remembers_from: GroupEpoch,
@@ -141,6 +139,8 @@ impl Resume {
     pub fn check(&self) -> Result<(), InvalidMessage> {
         self.registration.info.check()?;
         self.record.check()?;
+        within("kinds of ballots", self.ballots.len(), BALLOT_KINDS_MAX)?;
+        self.ballots.iter().try_for_each(BallotReport::check)?;
         within("tags", self.tags.len(), TAGS_MAX)?;
         let opens = || self.tags.iter().filter_map(|tag| tag.open.as_ref());
         let tensors = opens().map(|open| open.fingerprint.weight()).sum();

@@ -1,11 +1,11 @@
 //! What a peer says to the coordinator.
 
 use super::session::{Registration, Resume};
-use super::{Refusal, Term, text};
+use super::{BallotId, Refusal, Term, text};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey};
 use crate::id::PeerId;
-use crate::limits::CONTROL_BYTES_MAX;
-use crate::wire::{InvalidMessage, Message, unknown};
+use crate::limits::{CONTROL_BYTES_MAX, WISH_BYTES_MAX};
+use crate::wire::{InvalidMessage, Message, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
 
 /// From a peer to the coordinator.
@@ -19,16 +19,6 @@ pub enum ToCoordinator {
     /// A known peer is back, perhaps at a coordinator that knows nothing.
     #[n(1)]
     Resume(#[n(0)] Resume),
-    /// The peer is ready for newcomers, and waits until its group has this many members.
-    #[n(2)]
-    VoteTopology {
-        /// Fewest members wanted; zero takes the vote back.
-        #[n(0)]
-        min_world: u32,
-        /// Which of its group's votes this is: one more than the last that it knows the end of.
-        #[n(1)]
-        round: u64,
-    },
     /// The peer's link to its successor in the ring of that epoch is up.
     #[n(3)]
     Connected {
@@ -105,13 +95,6 @@ pub enum ToCoordinator {
     /// How does the run stand? Answered to anybody who holds the run secret, also without registering.
     #[n(10)]
     AskStatus,
-    /// The deadline of the peer's vote for newcomers passed: the vote is over for its whole group (rule 6).
-    #[n(11)]
-    TopologyExpired {
-        /// Which vote.
-        #[n(0)]
-        round: u64,
-    },
     /// The peer has heard of a higher term, and refuses lower ones from now on. What it told in its resume is
     /// heard only then: before, it might still obey another coordinator (rule 17).
     #[n(12)]
@@ -132,6 +115,31 @@ pub enum ToCoordinator {
         /// What the system said, if it did not go well.
         #[n(2)]
         error: Option<String>,
+    },
+    /// The peer votes in a ballot, and waits for its end.
+    #[n(14)]
+    Vote {
+        /// Which.
+        #[n(0)]
+        ballot: BallotId,
+        /// What it asks for, in the kind's own words.
+        #[n(1)]
+        #[cbor(with = "minicbor::bytes")]
+        wish: Vec<u8>,
+    },
+    /// The peer no longer waits in that ballot: its vote does not stand.
+    #[n(15)]
+    TakeBack {
+        /// Which.
+        #[n(0)]
+        ballot: BallotId,
+    },
+    /// The deadline of the peer's vote passed: the ballot is over for its whole group (rule 6).
+    #[n(16)]
+    Expired {
+        /// Which.
+        #[n(0)]
+        ballot: BallotId,
     },
 }
 
@@ -156,8 +164,9 @@ impl Message for ToCoordinator {
                     _ => Ok(()),
                 }
             }
-            Self::VoteTopology { .. }
-            | Self::TopologyExpired { .. }
+            Self::Vote { wish, .. } => within("wish", wish.len(), WISH_BYTES_MAX),
+            Self::TakeBack { .. }
+            | Self::Expired { .. }
             | Self::Promise { .. }
             | Self::Connected { .. }
             | Self::Redialled { error: None, .. }

@@ -1,6 +1,6 @@
 //! What the coordinator says to a peer.
 
-use super::{EpochRecord, KickReason, Term, Verdict, Waiting};
+use super::{BallotEnd, BallotId, EpochRecord, KickReason, Term, Verdict};
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch};
 use crate::id::PeerId;
 use crate::limits::CONTROL_BYTES_MAX;
@@ -28,19 +28,6 @@ pub enum ToPeer {
     /// A new agreed membership of the peer's group.
     #[n(2)]
     Epoch(#[n(0)] EpochRecord),
-    /// The vote for newcomers is through: all links are up and the group is large enough.
-    #[n(3)]
-    TopologyDone {
-        /// The run's epoch now.
-        #[n(0)]
-        run_epoch: RunEpoch,
-        /// Members of all groups together.
-        #[n(1)]
-        global_world_size: u32,
-        /// Which of the group's votes.
-        #[n(2)]
-        round: u64,
-    },
     /// The one answer to an attempt; written once, never changed (rule 4).
     #[n(4)]
     Verdict {
@@ -61,13 +48,6 @@ pub enum ToPeer {
         #[n(1)]
         epoch: GroupEpoch,
     },
-    /// A vote for newcomers was refused: others of the group are in a collective (rule 7).
-    #[n(6)]
-    TopologyMismatch {
-        /// What they do, in words.
-        #[n(0)]
-        others: String,
-    },
     /// The peer is out.
     #[n(7)]
     Kicked {
@@ -84,16 +64,6 @@ pub enum ToPeer {
     /// How the run stands, as JSON text for people and tools.
     #[n(8)]
     Status(#[n(0)] String),
-    /// The first deadline of a vote for newcomers passed; it is over for the whole group (rule 6).
-    #[n(9)]
-    TopologyTimeout {
-        /// Which of the group's votes.
-        #[n(0)]
-        round: u64,
-        /// Who had not voted.
-        #[n(1)]
-        waiting: Vec<Waiting>,
-    },
     /// A call cannot be had in this epoch, because a member has no room for another tag or scope. Nothing was begun for
     /// it: no verdict follows, and whoever else makes the call is told the same.
     #[n(11)]
@@ -135,6 +105,22 @@ pub enum ToPeer {
         #[n(2)]
         address: SocketAddr,
     },
+    /// How a ballot ended that the peer may have voted in.
+    #[n(13)]
+    BallotEnded {
+        /// Which.
+        #[n(0)]
+        ballot: BallotId,
+        /// How.
+        #[n(1)]
+        end: BallotEnd,
+        /// The run's epoch now.
+        #[n(2)]
+        run_epoch: RunEpoch,
+        /// Members of all groups together.
+        #[n(3)]
+        global_world_size: u32,
+    },
 }
 
 impl Message for ToPeer {
@@ -142,6 +128,7 @@ impl Message for ToPeer {
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
             Self::Epoch(record) => record.check(),
+            Self::BallotEnded { end, .. } => end.check(),
             Self::Verdict { key, .. } | Self::Denied { key, .. } => key.scope.check(),
             _ => Ok(()),
         }

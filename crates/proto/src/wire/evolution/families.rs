@@ -138,12 +138,39 @@ pub(super) fn epoch() -> EpochRecord {
         global_world_size: 5,
         joined: vec![peer(7)],
         left: vec![(peer(6), LossReason::Dead(DeathReason::Silent)), (peer(5), LossReason::Left)],
-        rounds: Rounds { ended: 3, done: 2 },
         founder: peer(4),
         broken: vec![(0, 1)],
         incumbents: 1,
         ancestors: vec![Ancestor { founder: peer(3), epoch: 1 }],
+        ballots: vec![(BallotKind(0), tally())],
     }
+}
+
+fn ballot() -> BallotId {
+    BallotId { kind: BallotKind(0), number: 9 }
+}
+
+fn tally() -> Tally {
+    Tally { ended: 3, agreed: 2 }
+}
+
+fn ballot_report() -> BallotReport {
+    let (outcome, wish) = (Some(b"outcome".to_vec()), Some(b"wish".to_vec()));
+    BallotReport { kind: BallotKind(0), tally: tally(), outcome, wish }
+}
+
+pub(super) fn ballot_ended(end: BallotEnd) -> ToPeer {
+    ToPeer::BallotEnded { ballot: ballot(), end, run_epoch: 9, global_world_size: 5 }
+}
+
+fn ballot_ends() -> Vec<BallotEnd> {
+    vec![
+        BallotEnd::Agreed(b"outcome".to_vec()),
+        BallotEnd::TimedOut(vec![waiting()]),
+        BallotEnd::Void,
+        BallotEnd::Mismatch { others: "all_reduce".to_owned() },
+        BallotEnd::Unknown,
+    ]
 }
 
 pub(super) fn open_vote() -> OpenVote {
@@ -160,8 +187,7 @@ pub(super) fn resume() -> Resume {
             learned: vec![(key(), Verdict::Commit { pending: 1 })],
             open: Some(open_vote()),
         }],
-        topology_vote: Some(2),
-        rounds: Rounds { ended: 3, done: 2 },
+        ballots: vec![ballot_report()],
         remembers_from: 1,
     }
 }
@@ -177,7 +203,6 @@ fn to_coordinator() -> Vec<ToCoordinator> {
     vec![
         ToCoordinator::Register(registration(), 3, 4),
         ToCoordinator::Resume(resume()),
-        ToCoordinator::VoteTopology { min_world: 4, round: 9 },
         ToCoordinator::Connected { group, epoch },
         ToCoordinator::LinkBroken { group, epoch, from, to, dialling: true, error: error.clone() },
         ToCoordinator::Initiate { key: key(), fingerprint: call(), timeout_ms: 60_000 },
@@ -186,10 +211,12 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Acknowledge { key: key() },
         ToCoordinator::Leave,
         ToCoordinator::AskStatus,
-        ToCoordinator::TopologyExpired { round: 9 },
         ToCoordinator::Promise { term: 5 },
         ToCoordinator::Redialled { group, to, error: Some(error) },
         ToCoordinator::Redialled { group, to, error: None },
+        ToCoordinator::Vote { ballot: ballot(), wish: b"wish".to_vec() },
+        ToCoordinator::TakeBack { ballot: ballot() },
+        ToCoordinator::Expired { ballot: ballot() },
     ]
 }
 
@@ -200,17 +227,15 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::Registered { term },
         ToPeer::Resumed { term },
         ToPeer::Epoch(epoch()),
-        ToPeer::TopologyDone { run_epoch, global_world_size, round: 9 },
         verdict(Verdict::Commit { pending: 2 }),
         verdict(Verdict::Abort(AbortReason::Timeout(vec![waiting()]))),
         ToPeer::Proceed { group, epoch: 2 },
-        ToPeer::TopologyMismatch { others: "all_reduce".to_owned() },
         ToPeer::Kicked { reason: KickReason::Breach, text: "why".to_owned(), term },
         ToPeer::Status("{}".to_owned()),
-        ToPeer::TopologyTimeout { round: 9, waiting: vec![waiting()] },
         ToPeer::Denied { key: key(), peer: peer(1), tags: 1_024, listed: 3 },
         ToPeer::World { run_epoch, global_world_size },
         ToPeer::Redial { group, to: peer(2), address: info().address },
+        ballot_ended(BallotEnd::Agreed(b"outcome".to_vec())),
     ]
 }
 
@@ -364,6 +389,8 @@ pub(super) fn families() -> Vec<Family> {
         family("OpenVote", None, vec![open_vote()]),
         family("EpochRecord", None, vec![epoch()]),
         family("Waiting", None, vec![waiting()]),
+        family("BallotReport", None, vec![ballot_report()]),
+        family("BallotEnd", Some(Part), ballot_ends()),
         family(
             "Verdict",
             Some(Part),

@@ -1,6 +1,8 @@
 //! What a version of the future might add, made by hand: no software writes it yet.
 
-use super::families::{Family, Policy, call, epoch, families, key, open_vote, peer, registration, resume};
+use super::families::{
+    Family, Policy, ballot_ended, call, epoch, families, key, open_vote, peer, registration, resume,
+};
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::wire::control::*;
 use crate::wire::membership::{Body, DeathReason, Packet, Record, SignOfLife, Silence};
@@ -161,6 +163,7 @@ fn control() -> Vec<Carrier> {
         carrier("Verdict", verdicts, |verdict| told(verdict.clone(), None), None),
         carrier("AbortReason", (&by, &void), |reason| judged(aborted(reason)), None),
         carrier("AbortReason", (&by, &void), |reason| told(aborted(reason), None), None),
+        carrier("BallotEnd", (&BallotEnd::Void, &BallotEnd::Unknown), |end| ballot_ended(end.clone()), None),
         carrier("Encryption", (&Encryption::Off, &Encryption::On), registered, None),
         carrier("KickReason", kicks, kicked, Some(&kicked(&KickReason::NotKnown))),
         carrier("Refusal", refusals, refuse, Some(&refuse(&Refusal::Cancelled))),

@@ -17,7 +17,7 @@ impl Ending {
     pub(super) fn of(outcome: &Outcome) -> Self {
         match outcome {
             Ok(Done::Committed { key, .. }) => Self::Committed(key.clone()),
-            Ok(Done::Topology { .. }) => Self::Failed("topology"),
+            Ok(Done::Ballot { .. }) => Self::Failed("ballot"),
             Err(error) => Self::Failed(match error {
                 CallError::PeersLost(_) => "peers lost",
                 CallError::LinkBroken { .. } => "link broken",

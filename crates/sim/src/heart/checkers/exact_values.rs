@@ -35,7 +35,7 @@ impl Checker for ExactValues {
                     "process {process} failed with {error:?}, and its data is changed: {after:?}"
                 ));
             }
-            Ok(Done::Topology { .. }) | Err(_) => return Ok(()),
+            Ok(Done::Ballot { .. }) | Err(_) => return Ok(()),
         };
         let place = (key.clone(), contributors.clone());
         // What is equal to a result that was looked at needs no second look.

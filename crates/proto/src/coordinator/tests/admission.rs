@@ -2,10 +2,6 @@
 
 use super::bench::*;
 
-fn vote(min_world: u32, round: u64) -> ToCoordinator {
-    ToCoordinator::VoteTopology { min_world, round }
-}
-
 #[test]
 fn the_first_peer_is_admitted_alone() {
     let mut bench = Bench::new();
@@ -13,7 +9,7 @@ fn the_first_peer_is_admitted_alone() {
     let record = bench.epoch(1).unwrap();
     assert_eq!((record.epoch, record.run_epoch, members(&record)), (1, 1, vec![id(1)]));
     bench.confirm(&[1], 1);
-    bench.assert_told(&[1], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 1, round: 1 }]);
+    bench.assert_told(&[1], &[agreed(1, 1, 1)]);
 }
 
 #[test]
@@ -28,7 +24,7 @@ fn who_asks_for_more_waits_and_all_come_in_with_one_epoch() {
     bench.confirm(&[3, 1], 1);
     assert_eq!(bench.told(3), []);
     bench.confirm(&[2], 1);
-    bench.assert_told(&[3], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 3, round: 1 }]);
+    bench.assert_told(&[3], &[agreed(1, 3, 1)]);
 }
 
 #[test]
@@ -42,17 +38,14 @@ fn newcomers_come_in_by_everybodys_vote_and_ranks_keep_their_order() {
     assert_eq!((record.epoch, members(&record)), (2, vec![id(5), id(3), id(1)]));
     assert_eq!(record.joined, [id(1)]);
     bench.confirm(&[5, 3, 1], 2);
-    bench.assert_told(
-        &[5],
-        &[ToPeer::Epoch(record), ToPeer::TopologyDone { run_epoch: 2, global_world_size: 3, round: 2 }],
-    );
+    bench.assert_told(&[5], &[ToPeer::Epoch(record), agreed(2, 3, 2)]);
 }
 
 #[test]
 fn a_vote_without_newcomers_ends_at_once() {
     let mut bench = Bench::of(&[1, 2]);
     bench.all_say(&[1, 2], &vote(1, 2));
-    bench.assert_told(&[1, 2], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 2, round: 2 }]);
+    bench.assert_told(&[1, 2], &[agreed(1, 2, 2)]);
 }
 
 #[test]
@@ -142,7 +135,7 @@ fn where_nobody_waits_to_be_admitted_a_groups_vote_is_its_own_affair() {
     bench.told(2);
     bench.close(3);
     bench.wait(ms(1));
-    assert!(matches!(bench.told(2)[..], [ToPeer::TopologyDone { .. }]));
+    assert!(matches!(bench.told(2)[..], [ToPeer::BallotEnded { end: BallotEnd::Agreed(_), .. }]));
 }
 
 #[test]
@@ -163,7 +156,7 @@ fn a_vote_and_a_collective_are_a_mismatch_of_the_fewer() {
     bench.say(2, initiate(key(1, 0, 0)));
     assert_eq!(bench.told(1), []);
     bench.say(3, initiate(key(1, 0, 0)));
-    bench.assert_told(&[1], &[ToPeer::TopologyMismatch { others: call(8).to_string() }]);
+    bench.assert_told(&[1], &[mismatched(3, 2, &call(8).to_string())]);
     assert_eq!(bench.told(2), []);
     // It stays accepted, and the others' call waits for it.
     bench.say(1, initiate(key(1, 0, 0)));
@@ -188,7 +181,7 @@ fn of_a_vote_and_a_collective_the_newer_deviates_if_equal_and_soon() {
     bench.say(2, vote(1, 2));
     assert_eq!(bench.told(2), []);
     bench.wait(ms(100));
-    assert!(matches!(bench.told(2)[..], [ToPeer::TopologyMismatch { .. }]));
+    assert!(matches!(bench.told(2)[..], [ToPeer::BallotEnded { end: BallotEnd::Mismatch { .. }, .. }]));
 }
 
 #[test]
@@ -196,10 +189,17 @@ fn the_first_deadline_of_a_vote_ends_it_for_the_group_and_names_who_was_waited_f
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.all_say(&[1, 2], &vote(1, 2));
     bench.wait(ms(1_000));
-    bench.say(1, ToCoordinator::TopologyExpired { round: 2 });
+    bench.say(1, expired(2));
     for number in [1, 2, 3] {
         let told = bench.told(number);
-        let [ToPeer::TopologyTimeout { round: 2, waiting }] = &told[..] else { panic!("{told:?}") };
+        let [
+            ToPeer::BallotEnded {
+                ballot: BallotId { number: 2, .. }, end: BallotEnd::TimedOut(waiting), ..
+            },
+        ] = &told[..]
+        else {
+            panic!("{told:?}")
+        };
         assert_eq!(waiting.iter().map(|waiting| waiting.peer).collect::<Vec<_>>(), [id(3)]);
     }
     // A vote that crossed the news is over, too; the next one counts.
@@ -207,14 +207,14 @@ fn the_first_deadline_of_a_vote_ends_it_for_the_group_and_names_who_was_waited_f
     bench.all_say(&[1, 2], &vote(1, 3));
     assert_eq!(bench.told(1), []);
     bench.say(3, vote(1, 3));
-    bench.assert_told(&[1, 2, 3], &[ToPeer::TopologyDone { run_epoch: 1, global_world_size: 3, round: 3 }]);
+    bench.assert_told(&[1, 2, 3], &[agreed(1, 3, 3)]);
 }
 
 #[test]
 fn a_vote_taken_back_no_longer_counts() {
     let mut bench = Bench::of(&[1, 2]);
     bench.say(1, vote(1, 2));
-    bench.say(1, vote(0, 2));
+    bench.say(1, ToCoordinator::TakeBack { ballot: ballot(2) });
     bench.say(2, vote(1, 2));
     bench.assert_told(&[1, 2], &[]);
 }
@@ -246,7 +246,10 @@ fn who_asks_for_what_cannot_be_had_is_not_pending_and_holds_up_no_vote() {
     // Group 0 votes on its own; group 1, which was not told that anybody waits, is not waited for.
     bench.clear();
     bench.all_say(&[1, 2], &vote(1, 3));
-    assert!(matches!(bench.told(1)[..], [ToPeer::TopologyDone { round: 3, .. }]));
+    assert!(matches!(
+        bench.told(1)[..],
+        [ToPeer::BallotEnded { ballot: BallotId { number: 3, .. }, end: BallotEnd::Agreed(_), .. }]
+    ));
     // A fourth makes it possible for both.
     bench.register(4, 0, 1);
     assert_eq!(committed_pending(&mut bench, &[1, 2], key(1, 0, 1)), 2);
@@ -272,7 +275,7 @@ fn a_death_in_one_group_tells_the_others_the_size_of_the_run_without_an_epoch_of
     assert_eq!(bench.epoch(11).map(|record| record.global_world_size), Some(3));
     // One that was away hears it when it comes back.
     let known = EpochRecord { global_world_size: 4, ..record(1, &[1, 2]) };
-    bench.resume(2, Resume { rounds: Rounds { ended: 2, done: 2 }, ..resume(2, known) });
+    bench.resume(2, Resume { ballots: heard(2, 2), ..resume(2, known) });
     assert_eq!(bench.told(2).last(), Some(&world(3, 3)));
     bench.say(11, ToCoordinator::Leave);
     bench.assert_told(&[2], &[world(4, 2)]);

@@ -1,0 +1,79 @@
+//! Letting newcomers in: what the coordinator does for the ballot of that name ([`crate::ballot::admission`]).
+
+use super::groups::GroupState;
+use super::peers::Phase;
+use super::run::{Note, Run};
+use super::status::some;
+use crate::ballot::admission::{self, KIND};
+use crate::collective::Group;
+use crate::id::PeerId;
+use crate::limits::NAMED_MAX;
+use crate::time::Instant;
+use std::collections::BTreeMap;
+
+impl Run {
+    /// How many newcomers a vote of all groups would let in, were it held now (rule 10).
+    pub(super) fn pending(&self) -> u32 {
+        if self.newcomers.is_empty() { 0 } else { admission::pending(&self.hall(KIND)) }
+    }
+
+    /// What newcomers wait for, one sentence each.
+    pub(super) fn newcomers_wait(&self, now: Instant, name: impl Fn(&PeerId) -> String) -> Vec<String> {
+        let mut sentences = Vec::new();
+        if let Some(until) = self.fresh_after.filter(|_| !self.newcomers.is_empty()) {
+            let time = until.since(now).as_secs_f64();
+            sentences.push(format!(
+                "nobody is admitted yet: members of before the coordinator's start have {time:.1} s to come back"
+            ));
+        }
+        let hall = self.hall(KIND);
+        let mut admissible = Vec::new();
+        for group in self.newcomers.groups().take(NAMED_MAX) {
+            let most = admission::prospect(&hall, group).map(|prospect| prospect.most);
+            let (modest, others): (Vec<_>, Vec<_>) =
+                self.newcomers.of(group).partition(|(_, wants)| most.is_some_and(|most| *wants <= most));
+            admissible.extend(modest.iter().map(|(id, _)| *id));
+            let there = self.groups.get(&group).map_or(0, |state| state.roster.len());
+            for (id, wants) in others.iter().take(NAMED_MAX) {
+                let (who, with) = (name(id), there + modest.len() + others.len());
+                sentences.push(format!(
+                    "{who} waits for group {group} to have {wants} members: there would be {with} with all that wait"
+                ));
+            }
+        }
+        let silent = |state: &GroupState| -> Vec<PeerId> {
+            let voted = |id: &PeerId| state.ballots.votes(KIND).is_some_and(|votes| votes.contains_key(id));
+            state.roster.iter().filter(|id| !voted(id)).copied().collect()
+        };
+        let silent: Vec<_> = self.groups.values().flat_map(silent).collect();
+        if !admissible.is_empty() && !silent.is_empty() {
+            let (who, whom) = (some(admissible.iter(), &name), some(silent.iter(), &name));
+            let (who, whom) = (who.join(", "), whom.join(", "));
+            sentences.push(format!("{who} waits to be admitted until {whom} calls update_topology"));
+        }
+        sentences
+    }
+
+    /// Lets these into their groups, with one epoch for all of a group. What they asked for when they registered is their
+    /// vote in the ballot that goes on.
+    pub(super) fn admit(&mut self, now: Instant, by_group: BTreeMap<Group, Vec<PeerId>>) {
+        self.run_epoch += 1;
+        for (group, joined) in by_group {
+            let mut wishes = Vec::new();
+            for id in &joined {
+                self.newcomers.remove(*id);
+                if let Some(peer) = self.peers.get_mut(id) {
+                    peer.phase = Phase::Accepted;
+                    wishes.push((*id, admission::wish(peer.wants)));
+                }
+                self.note(Note::Accepted(*id));
+            }
+            let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
+            roster.extend(&joined);
+            self.open_epoch(now, group, roster, joined, Vec::new());
+            if let Some(state) = self.groups.get_mut(&group) {
+                wishes.into_iter().for_each(|(id, wish)| state.ballots.vote(KIND, id, wish));
+            }
+        }
+    }
+}

@@ -1,0 +1,161 @@
+//! Ballots as the coordinator holds them: votes in, ends out. What they are is said in [`crate::ballot`].
+//!
+//! Nothing here knows a kind. Votes stand in their group until the ballot ends, the voter takes its vote back, begins
+//! something else or is lost. They are counted once for everything that a call to the machine has led to.
+
+use super::peers::Phase;
+use super::run::Run;
+use crate::ballot::{self, Hall, Known, Reach, Seats, Step};
+use crate::collective::Group;
+use crate::id::PeerId;
+use crate::time::Instant;
+use crate::wire::control::{BallotEnd, BallotId, BallotKind, BallotReport, ToPeer};
+
+impl Run {
+    /// A member votes.
+    pub(super) fn vote(&mut self, now: Instant, from: PeerId, id: BallotId, wish: Vec<u8>) {
+        let Some(rules) = ballot::rules(id.kind) else {
+            return self.tell_end([&from], id, BallotEnd::Unknown);
+        };
+        if let Err(text) = rules.check(&wish) {
+            return self.kick(from, &format!("its vote in {id} {text}"));
+        }
+        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.phase == Phase::Accepted) else {
+            return;
+        };
+        let group = peer.group;
+        let Some(state) = self.groups.get_mut(&group) else { return };
+        if id.number < state.ballots.current(id.kind).number {
+            self.counters.stale += 1;
+            return; // That ballot is over, and the news is on its way to it.
+        }
+        peer.last_call = (rules.call(&wish), now);
+        state.ballots.vote(id.kind, from, wish);
+        self.count_ballots = true;
+        self.judge_mixed_calls(now, group);
+    }
+
+    /// A member's call ended without us: its vote no longer stands.
+    pub(super) fn take_back_vote(&mut self, from: PeerId, id: BallotId) {
+        let group = self.peers.get(&from).map(|peer| peer.group);
+        let state = group.and_then(|group| self.groups.get(&group));
+        if state.and_then(|state| state.ballots.vote_of(from)).is_some_and(|(kind, _)| kind == id.kind) {
+            self.withdraw(from);
+        }
+    }
+
+    /// A member's vote no longer stands, in whichever ballot it is.
+    pub(super) fn withdraw(&mut self, peer: PeerId) {
+        let Some(group) = self.peers.get(&peer).map(|peer| peer.group) else { return };
+        if self.groups.get_mut(&group).is_some_and(|state| state.ballots.take_back(peer)) {
+            self.count_ballots = true;
+        }
+    }
+
+    /// A voter's deadline passed: the ballot is over for its whole group, and all learn who was waited for (rule 6).
+    pub(super) fn ballot_expired(&mut self, now: Instant, from: PeerId, id: BallotId) {
+        let (Some(group), Some(rules)) =
+            (self.peers.get(&from).map(|peer| peer.group), ballot::rules(id.kind))
+        else {
+            return;
+        };
+        let Some(state) = self.groups.get(&group) else { return };
+        if state.ballots.vote_of(from).is_none_or(|(kind, _)| kind != id.kind) {
+            return;
+        }
+        if id != state.ballots.current(id.kind) {
+            self.counters.stale += 1;
+            return;
+        }
+        let within_reach =
+            self.groups.iter().filter(|(other, _)| rules.reach() == Reach::Run || **other == group);
+        let missing = within_reach.flat_map(|(_, state)| {
+            let votes = state.ballots.votes(id.kind);
+            let voted = move |peer: &PeerId| votes.is_some_and(|votes| votes.contains_key(peer));
+            state.roster.iter().filter(move |peer| !voted(peer) || state.unconfirmed.contains(peer))
+        });
+        let waiting = self.waiting_list(now, missing);
+        self.end_ballot(group, id.kind, None, BallotEnd::TimedOut(waiting));
+        self.count_ballots = true;
+    }
+
+    /// Takes the next step of every kind for which everybody agrees.
+    pub(super) fn count_votes(&mut self, now: Instant) {
+        if self.newcomers.is_empty()
+            && self.groups.values().all(|state| state.ballots.open().next().is_none())
+        {
+            return;
+        }
+        for rules in ballot::KINDS {
+            match rules.count(&self.hall(rules.kind())) {
+                Step::Wait => {}
+                Step::Admit(newcomers) => self.admit(now, newcomers),
+                Step::Agree(outcomes) => {
+                    for (group, outcome) in outcomes {
+                        let end = BallotEnd::Agreed(outcome.clone());
+                        self.end_ballot(group, rules.kind(), Some(outcome), end);
+                    }
+                }
+            }
+        }
+    }
+
+    /// What the rules of a kind may see.
+    pub(super) fn hall(&self, kind: BallotKind) -> Hall<'_> {
+        let seats = self.groups.iter().map(|(group, state)| Seats {
+            group: *group,
+            members: &state.roster,
+            votes: state.ballots.votes(kind),
+            is_quiet: state.open_ops == 0 && state.rebuild.is_none(),
+            is_linked: state.unconfirmed.is_empty(),
+        });
+        // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
+        Hall::new(seats.collect(), Some(&self.newcomers).filter(|_| self.fresh_after.is_none()))
+    }
+
+    /// Ends a group's open ballot of that kind, for everybody who is in the group.
+    fn end_ballot(&mut self, group: Group, kind: BallotKind, outcome: Option<Vec<u8>>, end: BallotEnd) {
+        let (agreed, size) = (outcome.is_some(), self.global_world_size());
+        let Some(state) = self.groups.get_mut(&group) else { return };
+        let id = state.ballots.end(kind, outcome);
+        if agreed {
+            state.world_told = size; // It comes with the news.
+        }
+        let roster = state.roster.clone();
+        self.tell_end(&roster, id, end);
+    }
+
+    pub(super) fn tell_end<'a>(
+        &mut self,
+        peers: impl IntoIterator<Item = &'a PeerId>,
+        ballot: BallotId,
+        end: BallotEnd,
+    ) {
+        let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+        self.tell_all(peers, ToPeer::BallotEnded { ballot, end, run_epoch, global_world_size });
+    }
+
+    /// Tells a member that comes back how the ballots ended whose end it did not hear.
+    pub(super) fn tell_missed_ends(&mut self, peer: PeerId, group: Group, known: &Known) {
+        let missed = self.groups.get(&group).map(|state| state.ballots.missed(known));
+        for (id, end) in missed.unwrap_or_default() {
+            self.tell_end([&peer], id, end);
+        }
+    }
+
+    /// The vote that a member stood in when it lost us, if that ballot is not over.
+    pub(super) fn vote_again(&mut self, now: Instant, from: PeerId, group: Group, reports: &[BallotReport]) {
+        self.withdraw(from);
+        let Some(state) = self.groups.get_mut(&group) else { return };
+        let open = reports
+            .iter()
+            .filter(|report| ballot::rules(report.kind).is_some() && !state.ballots.is_over(report));
+        if let Some((kind, wish)) =
+            open.into_iter().find_map(|report| Some((report.kind, report.wish.clone()?)))
+        {
+            state.ballots.vote(kind, from, wish);
+        }
+        self.count_ballots = true;
+        self.judge_mixed_calls(now, group);
+    }
+}

@@ -1,0 +1,269 @@
+//! A voter's side of ballots. What they are is said in [`crate::ballot`]; nothing here knows a kind, except that the call
+//! which connects is a vote to be let in.
+//!
+//! A vote is sent when the call is made, and again when the session has resumed and heard what it missed (rule 43). The
+//! call ends with the end of its ballot. If that is void it votes again, in the next one, by itself.
+
+use super::calls::{CallError, CallId, Done, OutReason};
+use super::machine::Session;
+use crate::ballot::{self, admission};
+use crate::collective::RunEpoch;
+use crate::id::PeerId;
+use crate::limits::WISH_BYTES_MAX;
+use crate::time::Instant;
+use crate::wire::control::{
+    BallotEnd, BallotId, BallotKind, BallotReport, EpochRecord, LossReason, Tally, ToCoordinator,
+};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A call that waits for the end of a ballot.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct BallotCall {
+    pub(super) id: CallId,
+    kind: BallotKind,
+    wish: Vec<u8>,
+    pub(super) deadline: Instant,
+    /// Who came and who went since it was made.
+    joined: Vec<PeerId>,
+    left: Vec<(PeerId, LossReason)>,
+    /// Whether it is the call that connects: if it fails, so does the session.
+    pub(super) connects: bool,
+    /// Which of the group's ballots it waits in; a newcomer is told by its first epoch.
+    number: Option<u64>,
+    /// Whether we said that its deadline has passed.
+    pub(super) expired: bool,
+}
+
+/// How far ballots of one kind have come, for all that we have heard.
+#[derive(Clone, Debug, Default, Hash)]
+struct Heard {
+    tally: Tally,
+    outcome: Option<Vec<u8>>,
+}
+
+/// What a session knows of its group's ballots.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Ballots {
+    call: Option<BallotCall>,
+    heard: BTreeMap<BallotKind, Heard>,
+}
+
+impl Ballots {
+    pub(super) fn call(&self) -> Option<&BallotCall> {
+        self.call.as_ref()
+    }
+
+    /// What a coordinator may have forgotten.
+    pub(super) fn reports(&self) -> Vec<BallotReport> {
+        let wish = |kind| self.call.as_ref().filter(|call| call.kind == kind).map(|call| call.wish.clone());
+        let mut kinds: BTreeSet<_> = self.heard.keys().copied().collect();
+        kinds.extend(self.call.as_ref().map(|call| call.kind));
+        kinds
+            .into_iter()
+            .map(|kind| {
+                let Heard { tally, outcome } = self.heard.get(&kind).cloned().unwrap_or_default();
+                BallotReport { kind, tally, outcome, wish: wish(kind) }
+            })
+            .collect()
+    }
+
+    fn next(&self, kind: BallotKind) -> u64 {
+        self.heard.get(&kind).map_or(0, |heard| heard.tally.ended).saturating_add(1)
+    }
+
+    /// An epoch tells how far ballots had come when it began. Of the one that a call waits in we must hear the end itself:
+    /// until then we do not know it (rule 43).
+    fn learn_tallies(&mut self, record: &EpochRecord) {
+        for (kind, tally) in &record.ballots {
+            let waits_in = self.call.as_ref().filter(|call| call.kind == *kind).and_then(|call| call.number);
+            if waits_in.is_some_and(|number| number <= tally.ended) {
+                continue;
+            }
+            let heard = self.heard.entry(*kind).or_default();
+            if tally.agreed > heard.tally.agreed {
+                heard.outcome = None;
+            }
+            heard.tally = heard.tally.max(*tally);
+        }
+    }
+
+    fn learn_end(&mut self, ballot: BallotId, outcome: Option<Vec<u8>>) {
+        let heard = self.heard.entry(ballot.kind).or_default();
+        if outcome.is_some() && ballot.number >= heard.tally.agreed {
+            heard.outcome = outcome;
+            heard.tally.agreed = ballot.number;
+        }
+        heard.tally.ended = heard.tally.ended.max(ballot.number);
+    }
+
+    /// Takes the call that waits in that ballot or one before it.
+    fn take(&mut self, ballot: BallotId) -> Option<BallotCall> {
+        let over = |number: u64| number <= ballot.number;
+        self.call.take_if(|call| call.kind == ballot.kind && call.number.is_some_and(over))
+    }
+}
+
+impl Session {
+    /// The program wants its group to agree on something. Two such calls at a time are refused by the driver.
+    pub fn handle_ballot_call(
+        &mut self,
+        _now: Instant,
+        kind: BallotKind,
+        wish: Vec<u8>,
+        deadline: Instant,
+    ) -> CallId {
+        let id = self.next_call();
+        if let Some(reason) = self.out().cloned() {
+            self.finish(id, Err(CallError::Out(reason)));
+            return id;
+        }
+        if wish.len() > WISH_BYTES_MAX {
+            let text = format!(
+                "{} bytes of {} are too many, the limit is {WISH_BYTES_MAX}",
+                wish.len(),
+                ballot::name(kind)
+            );
+            self.finish(id, Err(CallError::Failed(text)));
+            return id;
+        }
+        let number = Some(self.ballots.next(kind));
+        self.ballots.call = Some(BallotCall::new(id, kind, wish, deadline, number));
+        self.vote();
+        id
+    }
+
+    /// The program is ready for newcomers.
+    pub fn handle_admission_call(&mut self, now: Instant, min_world: u32, deadline: Instant) -> CallId {
+        self.handle_ballot_call(now, admission::KIND, admission::wish(min_world), deadline)
+    }
+
+    /// The call that connects: a newcomer's registration is its vote.
+    pub(super) fn wait_for_admission(&mut self, id: CallId, min_world: u32, deadline: Instant) {
+        let mut call = BallotCall::new(id, admission::KIND, admission::wish(min_world), deadline, None);
+        call.connects = true;
+        self.ballots.call = Some(call);
+    }
+
+    /// Says what the call at hand asks for.
+    pub(super) fn vote(&mut self) {
+        if let Some(call) = self.ballots.call.as_ref().filter(|call| !call.expired)
+            && let Some(ballot) = call.ballot()
+            && self.may_vote()
+        {
+            let wish = call.wish.clone();
+            self.send(ToCoordinator::Vote { ballot, wish });
+        }
+    }
+
+    /// A ballot ended, for all or for us.
+    pub(super) fn ballot_ended(&mut self, ballot: BallotId, end: BallotEnd, run_epoch: RunEpoch) {
+        let error = match end {
+            BallotEnd::Agreed(outcome) => {
+                self.ballots.learn_end(ballot, Some(outcome.clone()));
+                let Some(BallotCall { id, kind, joined, left, .. }) = self.ballots.take(ballot) else {
+                    return;
+                };
+                let epoch = self.record().map_or(0, |record| record.epoch);
+                return self.finish(id, Ok(Done::Ballot { kind, outcome, run_epoch, epoch, joined, left }));
+            }
+            BallotEnd::TimedOut(waiting) => CallError::Timeout(waiting),
+            BallotEnd::Void => {
+                self.ballots.learn_end(ballot, None);
+                let next = self.ballots.next(ballot.kind);
+                if let Some(mut call) = self.ballots.take(ballot) {
+                    call.number = Some(next);
+                    self.ballots.call = Some(call);
+                    self.vote();
+                }
+                return;
+            }
+            BallotEnd::Mismatch { others } => {
+                let ours = ballot::name(ballot.kind).to_owned();
+                return self.refused(ballot.kind, CallError::Mismatch { ours, others });
+            }
+            BallotEnd::Unknown => {
+                let name = ballot::name(ballot.kind);
+                let text =
+                    format!("the coordinator is older than this peer and does not know {name}: update it");
+                return self.refused(ballot.kind, CallError::Failed(text));
+            }
+        };
+        self.ballots.learn_end(ballot, None);
+        if let Some(call) = self.ballots.take(ballot) {
+            self.fail_ballot(&call, error);
+        }
+    }
+
+    /// Our vote was not taken; the ballot goes on without us.
+    fn refused(&mut self, kind: BallotKind, error: CallError) {
+        if let Some(call) = self.ballots.call.take_if(|call| call.kind == kind) {
+            self.fail_ballot(&call, error);
+        }
+    }
+
+    /// Who came and went, and how far ballots had come when the epoch began.
+    pub(super) fn note_epoch(
+        &mut self,
+        record: &EpochRecord,
+        before: &[PeerId],
+        lost: &[(PeerId, LossReason)],
+    ) {
+        self.ballots.learn_tallies(record);
+        let Some(call) = &mut self.ballots.call else { return };
+        call.left.extend(lost);
+        let me = self.registration.info.id;
+        let here: BTreeSet<_> = record.roster.iter().map(|info| info.id).collect();
+        let came =
+            record.roster.iter().map(|info| info.id).filter(|peer| !before.contains(peer) && *peer != me);
+        call.joined.extend(came);
+        call.joined.retain(|peer| here.contains(peer));
+        call.number.get_or_insert(record.tally(call.kind).ended.saturating_add(1));
+    }
+
+    /// A ballot whose deadline passed is over for the whole group, not for us alone (rule 6).
+    pub(super) fn expire_ballot(&mut self, now: Instant) {
+        let (may_vote, grace) = (self.may_vote(), self.config.verdict_grace);
+        let Some(call) = self.ballots.call.as_mut().filter(|call| now >= call.deadline) else { return };
+        if call.connects || now.since(call.deadline) >= grace {
+            return self.abandon_ballot(CallError::Timeout(Vec::new()));
+        }
+        if let Some(ballot) = call.ballot().filter(|_| may_vote && !call.expired) {
+            call.expired = true;
+            self.send(ToCoordinator::Expired { ballot });
+        }
+    }
+
+    /// Gives the call up for us alone. One that was to connect us leaves nothing behind.
+    pub(super) fn abandon_ballot(&mut self, error: CallError) {
+        let Some(call) = self.ballots.call.take() else { return };
+        if let Some(ballot) = call.ballot().filter(|_| self.is_connected() && !call.connects) {
+            self.send(ToCoordinator::TakeBack { ballot });
+        }
+        self.fail_ballot(&call, error);
+    }
+
+    fn fail_ballot(&mut self, call: &BallotCall, error: CallError) {
+        self.finish(call.id, Err(error));
+        if call.connects {
+            self.end(OutReason::NotConnected);
+        }
+    }
+
+    /// The session is over, and the call with it.
+    pub(super) fn end_ballots(&mut self, reason: &OutReason) {
+        if let Some(call) = std::mem::take(&mut self.ballots).call {
+            self.finish(call.id, Err(CallError::Out(reason.clone())));
+        }
+    }
+}
+
+impl BallotCall {
+    fn new(id: CallId, kind: BallotKind, wish: Vec<u8>, deadline: Instant, number: Option<u64>) -> Self {
+        let (joined, left) = (Vec::new(), Vec::new());
+        Self { id, kind, wish, deadline, joined, left, connects: false, number, expired: false }
+    }
+
+    fn ballot(&self) -> Option<BallotId> {
+        Some(BallotId { kind: self.kind, number: self.number? })
+    }
+}
