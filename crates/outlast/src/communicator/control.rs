@@ -94,8 +94,6 @@ struct State {
     line: Option<Arc<Line>>,
     calls: BTreeMap<CallId, CallSlot>,
     dials: u64,
-    /// The epoch whose outgoing link was up once.
-    linked: u64,
     /// The call that connects, until a coordinator was reached.
     connecting: Option<CallId>,
     /// Why the last attempt to reach the coordinator failed.
@@ -155,7 +153,6 @@ impl Control {
             line: None,
             calls: BTreeMap::new(),
             dials: 0,
-            linked: 0,
             connecting: None,
             unreached: None,
             heard: false,
@@ -221,7 +218,7 @@ impl Control {
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
         }
-        (state.linked, state.heard) = (0, false);
+        state.heard = false;
         self.data.forget_group(self.group);
         state.unreached = None;
         let (id, orders) =
@@ -503,7 +500,6 @@ impl Control {
         let me = self.me;
         match event {
             LinkEvent::Up { epoch, direction: Direction::Towards, .. } => {
-                lock(&self.state).linked = epoch;
                 self.tell(|session, _| session.handle_links_up(epoch));
             }
             LinkEvent::Up { .. } => {}
@@ -512,11 +508,7 @@ impl Control {
                     Direction::Towards => (me, peer),
                     Direction::From => (peer, me),
                 };
-                // A link that was never up in its epoch could not be dialled, and one that is silent carries
-                // nothing: the next ring must do without (rule 44).
-                let undialled = direction == Direction::Towards && lock(&self.state).linked != epoch;
-                let dialling = silent || undialled;
-                self.tell(|session, _| session.handle_link_broken(epoch, from, to, dialling, error));
+                self.tell(|session, _| session.handle_link_broken(epoch, from, to, silent, error));
             }
         }
     }

@@ -18,6 +18,7 @@
 //! What this does not do: protect frames against whoever can change packets on the way. That is what was given
 //! up; the frames' checksums find accidents only.
 
+use crate::clock;
 use crate::coordinator::ControlFrames;
 use crate::executor::DataPlane;
 use crate::fork::Guarded;
@@ -26,6 +27,7 @@ use crate::membership::Preset;
 use crate::port::{self, AuthenticatedStream, ConnectError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
+use outlast_proto::retry::{self, AfterDial, DialFailure};
 use outlast_proto::wire::control::Encryption;
 use outlast_proto::wire::frame::FrameBuffer;
 use rustls::Connection;
@@ -37,8 +39,6 @@ use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
 use tokio_rustls::TlsStream;
 
-/// Between two attempts to dial a link.
-const REDIAL_PAUSE: Duration = Duration::from_millis(50);
 /// How long the acceptor tries to say [`GO`]. One record fits the buffer of a fresh connection.
 const GO_TIMEOUT: Duration = Duration::from_secs(5);
 /// The one thing that is said under TLS on a link that goes on in the clear.
@@ -132,27 +132,31 @@ impl Links {
         let stream = loop {
             let patience = deadline.saturating_duration_since(Instant::now()).min(self.silent_after);
             let dialled = self.runtime.block_on(port::connect(address, plane, &self.identity, patience));
-            match dialled {
+            let error = match dialled {
                 Ok(stream) => break stream,
-                Err(ConnectError::NoSuchPlane { .. }) => {
+                Err(error) => error,
+            };
+            let (failure, kind) = match &error {
+                ConnectError::NoSuchPlane { .. } => (DialFailure::Unfit, io::ErrorKind::Unsupported),
+                ConnectError::TimedOut { .. } => (DialFailure::Silent, io::ErrorKind::TimedOut),
+                _ => (DialFailure::Refused, io::ErrorKind::Other),
+            };
+            let now = clock::now();
+            let by = now + deadline.saturating_duration_since(Instant::now());
+            match retry::after_dial(now, failure, by) {
+                AfterDial::Again(at) => {
+                    tracing::debug!(%address, %error, "a data link is dialled again");
+                    std::thread::sleep(at.since(now));
+                }
+                AfterDial::GivenUp if failure == DialFailure::Unfit => {
                     let text = format!(
                         "{address} takes no data links with encryption {}: start every peer of a run with the \
                          same setting",
                         self.encryption
                     );
-                    return Err(io::Error::new(io::ErrorKind::Unsupported, text));
+                    return Err(io::Error::new(kind, text));
                 }
-                // Silence is an answer: this path carries nothing now, and others may (rule 44).
-                Err(error @ ConnectError::TimedOut { .. }) => {
-                    return Err(io::Error::new(io::ErrorKind::TimedOut, error));
-                }
-                // The other side may be a moment behind, or too busy to shake hands; a process that is gone
-                // is found out by others, and a new epoch does without it.
-                Err(error) if Instant::now() + REDIAL_PAUSE < deadline => {
-                    tracing::debug!(%address, %error, "a data link is dialled again");
-                    std::thread::sleep(REDIAL_PAUSE);
-                }
-                Err(error) => return Err(io::Error::other(error)),
+                AfterDial::GivenUp => return Err(io::Error::new(kind, error)),
             }
         };
         if stream.peer != peer {

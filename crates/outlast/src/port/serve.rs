@@ -215,7 +215,7 @@ impl Doorman {
                     }
                     self.drop_silent();
                     tokio::time::sleep(pause).await;
-                    pause = (pause * 2).min(ACCEPT_PAUSE_MAX);
+                    pause = outlast_proto::retry::longer(pause, ACCEPT_PAUSE_MAX);
                 }
             }
         }

@@ -6,6 +6,7 @@
 
 pub mod around;
 pub mod circuit;
+pub mod detour;
 mod fingerprint;
 pub mod frame;
 pub mod plan;

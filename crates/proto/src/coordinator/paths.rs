@@ -39,6 +39,7 @@ use crate::collective::circuit::Budget;
 use crate::collective::{Group, GroupEpoch, Scope};
 use crate::id::PeerId;
 use crate::limits::NAMED_MAX;
+use crate::retry;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -173,7 +174,7 @@ impl Paths {
     fn count_as_broken(&mut self, now: Instant, link: Link, first_pause: Duration, pause_max: Duration) {
         if self.broken.insert(link) {
             let pause = match self.grudges.remove(&link) {
-                Some(before) => (2 * before).min(PAUSE_MAX * pause_max),
+                Some(before) => retry::longer(before, PAUSE_MAX * pause_max),
                 None => first_pause,
             };
             self.redials.insert(link, Redial { due: now + pause, pause, asked: false });
@@ -381,7 +382,7 @@ impl Run {
             if redial.due <= now {
                 if std::mem::take(&mut redial.asked) {
                     // Nobody answered: that went wrong, too.
-                    redial.pause = (2 * redial.pause).min(redial.pause.max(dead_after));
+                    redial.pause = retry::longer(redial.pause, dead_after);
                     redial.due = now + redial.pause;
                 } else if self.peers.get(from).is_none_or(|peer| peer.connection.is_none()) {
                     redial.due = now + redial.pause;
@@ -445,7 +446,7 @@ impl Run {
         };
         if !well {
             redial.asked = false;
-            redial.pause = (2 * redial.pause).min(redial.pause.max(dead_after));
+            redial.pause = retry::longer(redial.pause, dead_after);
             redial.due = now + redial.pause;
         } else if paths.heal(link) {
             if let Some(stuck) = &mut paths.stuck {

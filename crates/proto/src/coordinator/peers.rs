@@ -5,6 +5,7 @@ use super::run::{Action, ConnectionId, Note, Run, Timer};
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::{FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
+use crate::retry;
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer,
@@ -251,8 +252,8 @@ impl Run {
     /// Until when a peer that was evicted is not admissible again (rule 45).
     fn backoff(&self, peer: PeerId) -> Option<Instant> {
         let evicted = self.evicted.get(&peer)?;
-        let pause = self.config.probe_interval * (1 << evicted.times.min(16));
-        Some(evicted.last + pause.min(self.config.dead_after))
+        let (first, longest) = (2 * self.config.probe_interval, self.config.dead_after);
+        Some(evicted.last + retry::nth(first, evicted.times, longest))
     }
 
     /// Counts an eviction, to know who comes back too eagerly.

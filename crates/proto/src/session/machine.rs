@@ -8,6 +8,7 @@ use super::tags::TagMemory;
 use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
+use crate::retry;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
     BallotEnd, EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
@@ -274,7 +275,7 @@ impl Session {
             self.down_since = Some(now);
         }
         self.connection = Connection::Down { redial_at: now + self.redial };
-        self.redial = (self.redial * 2).min(self.config.redial.1);
+        self.redial = retry::longer(self.redial, self.config.redial.1);
     }
 
     /// Something arrived that is no message. A resume would bring the same again, so the session ends, in words.
@@ -329,16 +330,11 @@ impl Session {
         }
     }
 
-    /// A link of that epoch broke outside of any attempt, or could not be dialled. One beside the ring matters only
-    /// to a call that has voted and may have sent over it: what it sent may be lost.
-    pub fn handle_link_broken(
-        &mut self,
-        epoch: u64,
-        from: PeerId,
-        to: PeerId,
-        dialling: bool,
-        error: String,
-    ) {
+    /// A link of that epoch broke outside of any attempt, or could not be dialled; `silent`, if the other host has
+    /// acknowledged nothing for long. One beside the ring matters only to a call that has voted and may have sent over
+    /// it: what it sent may be lost. One of the ring that was never up in its epoch could not be dialled, and one that is
+    /// silent carries nothing: the next ring must do without either (rule 44).
+    pub fn handle_link_broken(&mut self, epoch: u64, from: PeerId, to: PeerId, silent: bool, error: String) {
         if let Some(record) = self.record.as_ref().filter(|record| record.epoch == epoch) {
             let group = record.group;
             let in_ring = record.is_ring_link(from, to);
@@ -352,7 +348,8 @@ impl Session {
             if !in_ring && !self.calls.values().any(used) {
                 return;
             }
-            let dialling = dialling && in_ring;
+            let undialled = from == self.registration.info.id && self.linked != Some(epoch);
+            let dialling = in_ring && (silent || undialled);
             let error = clip(&error, TEXT_BYTES_MAX);
             let report = ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error };
             if self.is_up() {

@@ -4,9 +4,17 @@ use super::data::{Executing, Input};
 use super::fault::Sabotage;
 use super::process::CallState;
 use super::world::{Event, World};
+use outlast_proto::coordinator;
 use outlast_proto::id::PeerId;
+use outlast_proto::membership::Preset;
+use outlast_proto::retry::{self, AfterDial, DialFailure};
 use outlast_proto::session::{CallId, Command, PerformResult};
-use outlast_proto::time::Duration;
+use outlast_proto::time::{Duration, Instant};
+
+/// How long a link is dialled that is refused.
+pub(super) fn dial_timeout() -> Duration {
+    coordinator::Config::preset(Preset::Local).control_grace
+}
 
 impl World {
     /// A call's thread is told something. What comes while its executor is at work waits, but for the abort.
@@ -189,8 +197,8 @@ impl World {
         self.drain_peer(process);
     }
 
-    /// The links of an epoch are up, or cannot be made.
-    pub(super) fn links_built(&mut self, process: usize, epoch: u64) {
+    /// The links of an epoch are up, or cannot be made, or are dialled once more.
+    pub(super) fn links_built(&mut self, process: usize, epoch: u64, by: Instant) {
         let me = self.processes[process].id;
         let Some(record) = self.processes[process].session.record().filter(|record| record.epoch == epoch)
         else {
@@ -199,14 +207,23 @@ impl World {
         let ring: Vec<_> = record.ring.iter().map(|rank| record.roster[*rank as usize].id).collect();
         let at = ring.iter().position(|peer| *peer == me).unwrap_or(0);
         let next = ring[(at + 1) % ring.len()];
-        match self.link_trouble(me, next).filter(|_| ring.len() > 1) {
+        let failure = match self.link_trouble(me, next).filter(|_| ring.len() > 1) {
+            None => None,
+            Some(true) => Some(DialFailure::Refused),
+            Some(false) => Some(DialFailure::Silent),
+        };
+        match failure.map(|failure| (failure, retry::after_dial(self.now, failure, by))) {
             None => self.processes[process].session.handle_links_up(epoch),
-            // A dead neighbour refuses; that alone says nothing, and the coordinator will notice.
-            Some(true) => self.after(Duration::from_millis(50), Event::LinksBuilt(process, epoch)),
-            Some(false) => {
-                let error = "cannot dial in the simulation".to_owned();
-                self.processes[process].session.handle_link_broken(epoch, me, next, true, error);
-                self.after(Duration::from_millis(500), Event::LinksBuilt(process, epoch));
+            Some((_, AfterDial::Again(at))) => {
+                self.after(at.since(self.now), Event::LinksBuilt(process, epoch, by));
+            }
+            Some((failure, AfterDial::GivenUp)) => {
+                let (silent, error) =
+                    (failure == DialFailure::Silent, "cannot dial in the simulation".to_owned());
+                self.processes[process].session.handle_link_broken(epoch, me, next, silent, error);
+                // The next call wants it again.
+                let pause = Duration::from_millis(500);
+                self.after(pause, Event::LinksBuilt(process, epoch, self.now + pause + dial_timeout()));
             }
         }
         self.drain_peer(process);

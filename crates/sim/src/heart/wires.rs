@@ -1,6 +1,7 @@
 //! Control streams between processes and coordinators: dialled in their own time, made of bytes, and breaking so
 //! that each side learns of it when it does.
 
+use super::executor::dial_timeout;
 use super::facts::Fact;
 use super::fault::Sabotage;
 use super::stream::{Stream, framed};
@@ -284,7 +285,7 @@ impl World {
                         format!("process {process} opens epoch {epoch} of {size}")
                     });
                     let delay = self.some(Duration::from_millis(20));
-                    self.after(delay, Event::LinksBuilt(process, record.epoch));
+                    self.after(delay, Event::LinksBuilt(process, record.epoch, self.now + dial_timeout()));
                     let peer = self.processes[process].id;
                     self.fact(Fact::Opened { process, peer, record });
                 }

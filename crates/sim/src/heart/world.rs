@@ -119,7 +119,7 @@ pub(super) enum Event {
     Packet(Node, Source, Vec<u8>),
     MemberTimer(Node),
     Asked(Node, ConnectToken, ConnectOutcome),
-    LinksBuilt(usize, u64),
+    LinksBuilt(usize, u64, Instant),
     Redialled(usize, PeerId, bool),
     Moved(TransferId),
     Performed(usize, CallId, u64, PerformResult),
@@ -138,7 +138,7 @@ impl Event {
             Self::ToPeer(wire, ..) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
             Self::Dialled(process, ..)
             | Self::PeerTimer(process)
-            | Self::LinksBuilt(process, _)
+            | Self::LinksBuilt(process, ..)
             | Self::Redialled(process, ..)
             | Self::Performed(process, ..)
             | Self::Cancel(process, _)
@@ -329,7 +329,7 @@ impl World {
             Event::Packet(to, source, bytes) => self.packet_arrives(to, source, &bytes),
             Event::MemberTimer(node) => self.member_timer(node),
             Event::Asked(node, token, outcome) => self.asked(node, token, outcome),
-            Event::LinksBuilt(process, epoch) => self.links_built(process, epoch),
+            Event::LinksBuilt(process, epoch, by) => self.links_built(process, epoch, by),
             Event::Redialled(process, to, well) => self.redialled(process, to, well),
             Event::Moved(transfer) => self.moved(&transfer),
             Event::Performed(process, call, serial, result) => self.performed(process, call, serial, result),

@@ -142,6 +142,29 @@ fn a_link_beside_the_ring_is_reported_if_what_was_sent_over_it_may_be_lost() {
 }
 
 #[test]
+fn a_link_that_was_never_up_or_is_silent_is_one_that_the_next_ring_must_do_without() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    // The bench's ring is 4, 3, 2, 1; the links of epoch 1 are up, those of epoch 2 are not yet.
+    let breaks = |bench: &mut Bench, epoch, (from, to), silent| {
+        bench.session.handle_link_broken(epoch, id(from), id(to), silent, "broken".to_owned());
+        bench.drain().into_iter().find_map(|action| match action {
+            Action::Send(ToCoordinator::LinkBroken { dialling, .. }) => Some(dialling),
+            _ => None,
+        })
+    };
+    assert_eq!(breaks(&mut bench, 1, (1, 4), false), Some(false), "it was up, and may be dialled again");
+    assert_eq!(breaks(&mut bench, 1, (1, 4), true), Some(true));
+    bench.hear(ToPeer::Epoch(record(2, &[1, 2, 3, 4])));
+    bench.drain();
+    assert_eq!(breaks(&mut bench, 2, (1, 4), false), Some(true), "it could not be dialled");
+    assert_eq!(breaks(&mut bench, 2, (2, 1), false), Some(false), "that is for its other end to say");
+    bench.session.handle_links_up(2);
+    bench.drain();
+    assert_eq!(breaks(&mut bench, 2, (1, 4), false), Some(false));
+    assert_eq!(breaks(&mut bench, 1, (1, 4), true), None, "of an epoch that is over");
+}
+
+#[test]
 fn a_call_whose_meaning_depends_on_who_is_there_fails_rather_than_run_among_others() {
     let mut bench = Bench::of(&[1, 2, 3]);
     let gather = |members: &[u8], now: Instant| Op {
