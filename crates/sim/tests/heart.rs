@@ -1,5 +1,6 @@
 //! The heart under every kind of fault, a few hundred seeds of it. Thousands: `outlast-sim soak --scenario heart-`.
 
+use outlast_sim::heart::Fact;
 use outlast_sim::heart::runner;
 use outlast_sim::heart::scenarios;
 
@@ -90,6 +91,39 @@ fn a_group_that_must_lose_nobody_while_the_coordinator_dies() {
 #[test]
 fn programs_that_move_on_after_an_error() {
     play("heart-programs", 0..40);
+}
+
+/// A kind of ballot that says nothing about lost voters, resumes and restarts survives them all.
+#[test]
+fn ballots_about_nothing() {
+    play("heart-ballots", 0..40);
+    play("heart-ballot-crash-points", 0..400);
+}
+
+#[test]
+fn ballots_meet_what_they_must_survive() {
+    let (mut lost, mut again, mut restarted) = (0, 0, 0);
+    for (name, seeds) in [("heart-ballots", 0..30), ("heart-ballot-crash-points", 100..130)] {
+        let scenario = scenarios::find(name).expect("the scenario exists");
+        for seed in seeds {
+            let report = runner::run_with(name, seed, &(scenario.script)(seed), false, |_, facts| {
+                for (_, fact) in facts {
+                    let Fact::BallotAgreed { outcome, vote: Some(vote), term, resuming, .. } = fact else {
+                        continue;
+                    };
+                    lost += usize::from(outcome.len() / vote.wish.len() < vote.members);
+                    again += usize::from(*resuming);
+                    restarted += usize::from(*term > vote.term);
+                }
+            });
+            assert!(report.passed(), "{report}");
+        }
+    }
+    assert!(
+        lost >= 10 && again >= 5 && restarted >= 5,
+        "outcomes without a voter that was lost: {lost}; heard after a resume: {again}; told by a coordinator that was \
+         started after the vote: {restarted}"
+    );
 }
 
 #[test]

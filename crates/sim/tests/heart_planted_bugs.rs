@@ -95,6 +95,20 @@ fn bystanders_finds_a_peer_lost_in_a_group_that_nothing_befell() {
 }
 
 #[test]
+fn one_outcome_finds_two_outcomes_and_one_without_a_vote() {
+    assert_noticed("heart-ballots", "one_outcome", |_, fact| {
+        if let Fact::BallotAgreed { outcome, vote: Some(vote), .. } = fact {
+            outcome.retain(|byte| !vote.wish.contains(byte));
+        }
+    });
+    assert_noticed("heart-ballots", "one_outcome", |_, fact| {
+        if let Fact::BallotAgreed { peer, outcome, .. } = fact {
+            outcome.extend_from_slice(peer.as_bytes());
+        }
+    });
+}
+
+#[test]
 fn liveness_finds_those_who_are_never_told_to_go_on() {
     assert_found("heart-cuts", Sabotage::DropProceed, "liveness");
 }

@@ -2,9 +2,10 @@
 
 use super::data::Buffer;
 use super::facts::{Fact, Place};
-use super::process::{CallState, Phase};
+use super::process::{CallState, CastVote, Phase};
 use super::program::{self, Habits, Next, Planned, SYNC_TAG};
 use super::world::{Event, World};
+use outlast_proto::ballot::dummy;
 use outlast_proto::collective::{OpKind, Scope};
 use outlast_proto::session::{CallError, CallId, Done, Op, OutReason, Outcome};
 use outlast_proto::time::{Duration, Instant};
@@ -106,15 +107,24 @@ impl World {
                 if again {
                     return self.agree(process);
                 }
-                peer.phase = Phase::Stepping;
                 let step = peer.step.unwrap_or(0);
                 let seed = self.settings.seed;
+                if peer.balloted != Some(step) && program::has_ballot(&habits, seed, step) {
+                    peer.phase = Phase::Balloting;
+                    return self.cast_vote(process);
+                }
+                peer.phase = Phase::Stepping;
                 let mut calls = program::step(&habits, seed, step, peer.id, &peer.members);
                 peer.rng.shuffle(&mut calls);
                 peer.open = calls.len();
                 for planned in calls {
                     self.call(process, planned);
                 }
+            }
+            Phase::Balloting => {
+                let peer = &mut self.processes[process];
+                (peer.balloted, peer.phase) = (peer.step, Phase::Thinking);
+                self.go_on(process);
             }
             Phase::Stepping | Phase::Gone => {}
         }
@@ -129,6 +139,19 @@ impl World {
     fn vote(&mut self, process: usize) {
         let (now, deadline) = (self.now, self.now + PATIENCE);
         let id = self.processes[process].session.handle_admission_call(now, 1, deadline);
+        self.begin_call(process, id, None, deadline, Buffer::default());
+        self.drain_peer(process);
+    }
+
+    /// Votes in a ballot about nothing.
+    fn cast_vote(&mut self, process: usize) {
+        let (now, deadline) = (self.now, self.now + PATIENCE);
+        let peer = &mut self.processes[process];
+        peer.votes_cast += 1;
+        let wish = [(process as u32).to_be_bytes(), peer.votes_cast.to_be_bytes()].concat();
+        let members = peer.session.record().map_or(0, |record| record.roster.len());
+        peer.ballot = Some(CastVote { wish: wish.clone(), term: peer.obeyed, members });
+        let id = peer.session.handle_ballot_call(now, dummy::KIND, wish, deadline);
         self.begin_call(process, id, None, deadline, Buffer::default());
         self.drain_peer(process);
     }
@@ -169,14 +192,23 @@ impl World {
         match (outcome, state.planned) {
             (Err(CallError::Out(reason)), _) => self.out(process, reason),
             (Err(_), Some(planned)) => self.failed(process, planned, next.unwrap_or(Next::Again)),
+            // The others are further: whoever is told so goes on with them. What has timed out is over for all.
+            (Err(CallError::Mismatch { .. }), None) if self.processes[process].phase == Phase::Balloting => {
+                self.processes[process].ballot = None;
+                self.after(Duration::ZERO, Event::Program(process));
+            }
             (Err(_), None) => {
                 let out = self.processes[process].session.out().cloned();
                 match out {
                     Some(reason) => self.out(process, reason),
+                    None if self.processes[process].phase == Phase::Balloting => self.cast_vote(process),
                     None => self.vote(process), // The same again.
                 }
             }
-            (Ok(Done::Ballot { .. }), _) => self.after(Duration::ZERO, Event::Program(process)),
+            (Ok(Done::Ballot { .. }), _) => {
+                self.processes[process].ballot = None;
+                self.after(Duration::ZERO, Event::Program(process));
+            }
             (Ok(Done::Committed { contributors, pending, attempts, key, .. }), planned) => {
                 let peer = &mut self.processes[process];
                 peer.extra_attempts += u64::from(attempts - 1);
@@ -257,7 +289,7 @@ impl World {
         let state = &mut self.processes[process];
         state.phase = Phase::Starting;
         (state.step, state.pending, state.open, state.agree_again) = (None, 0, 0, false);
-        state.agreed = None;
+        (state.agreed, state.balloted, state.ballot) = (None, None, None);
         state.calls.retain(|_, call| call.executing.is_some());
         self.rename(process);
         let delay = Duration::from_millis(100) + self.some(Duration::from_millis(400));

@@ -1,11 +1,12 @@
 //! What happened, as far as a checker needs to know.
 
 use super::data::Buffer;
+use super::process::CastVote;
 use outlast_proto::collective::{OpKey, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{OutReason, Outcome};
 use outlast_proto::time::Instant;
-use outlast_proto::wire::control::{EpochRecord, LossReason, Verdict};
+use outlast_proto::wire::control::{BallotId, EpochRecord, LossReason, Verdict};
 
 /// Which call of the program this was: the same on all members that agreed on the step together.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -41,6 +42,23 @@ pub enum Fact {
         term: u64,
         /// When it was said.
         sent: Instant,
+    },
+    /// A peer's session heard what a ballot about nothing was agreed on.
+    BallotAgreed {
+        /// Under which id.
+        peer: PeerId,
+        /// The group's history.
+        founder: PeerId,
+        /// Which.
+        ballot: BallotId,
+        /// What all have said.
+        outcome: Vec<u8>,
+        /// What it said itself, if it waits in one.
+        vote: Option<CastVote>,
+        /// The term of whoever tells it.
+        term: u64,
+        /// Whether it has resumed, and hears what it missed.
+        resuming: bool,
     },
     /// A peer said, or would say if it were connected, that it holds the result.
     Completed {

@@ -45,6 +45,6 @@ mod world;
 pub use data::Buffer;
 pub use facts::{Fact, Place};
 pub use fault::{Fault, Sabotage};
-pub use process::Process;
+pub use process::{CastVote, Process};
 pub use program::Habits;
 pub use world::{Coordinator, Settings, World};

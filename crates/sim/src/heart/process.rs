@@ -13,7 +13,7 @@ use std::collections::{BTreeMap, VecDeque};
 /// A call as its thread sees it.
 #[derive(Debug)]
 pub(super) struct CallState {
-    /// None for votes for newcomers.
+    /// None for ballots.
     pub(super) planned: Option<Planned>,
     pub(super) deadline: Instant,
     /// How long the process had been stopped, all in all, when the call was made.
@@ -34,11 +34,24 @@ pub(super) enum Phase {
     Starting,
     Connecting,
     Voting,
+    /// Votes in a ballot about nothing.
+    Balloting,
     Agreeing,
     Stepping,
     /// Between two steps.
     Thinking,
     Gone,
+}
+
+/// A vote in a ballot about nothing, and how things stood when it was cast.
+#[derive(Clone, Debug)]
+pub struct CastVote {
+    /// What it says; no two votes say the same.
+    pub wish: Vec<u8>,
+    /// The highest term that the voter had obeyed.
+    pub term: u64,
+    /// How many members its group had.
+    pub members: usize,
 }
 
 /// One process.
@@ -66,6 +79,14 @@ pub struct Process {
     pub(super) agree_again: bool,
     /// The group's first member, and the call on which the step was agreed last.
     pub(super) agreed: Option<(PeerId, OpKey)>,
+    /// The step for which it has voted in a ballot about nothing.
+    pub(super) balloted: Option<u64>,
+    /// How often it voted in one.
+    pub(super) votes_cast: u32,
+    /// What it says in the one that it waits in.
+    pub(super) ballot: Option<CastVote>,
+    /// Whether it has resumed and was not told to go on yet.
+    pub(super) resuming: bool,
     /// When it last gave a call up.
     pub(super) cancelled: Instant,
     /// Collectives of the whole group that were committed.

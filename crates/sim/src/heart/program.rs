@@ -1,7 +1,7 @@
 //! The program that every peer runs: the same steps everywhere.
 //!
 //! It connects, agrees with the others on the step (newcomers do not know it), then makes the step's calls,
-//! several tags at a time. When a receipt says that newcomers wait, it votes for them and agrees on the step again.
+//! several tags at a time; before some steps it votes in a ballot about nothing. When a receipt says that newcomers wait, it votes for them and agrees on the step again.
 //!
 //! What a call's error leads to is drawn with the call, so it is the same on all members: some calls are made
 //! again, after others the program moves on. That is why all members must hear the same end of a call: if one
@@ -29,6 +29,8 @@ pub struct Habits {
     pub kinds: bool,
     /// Whether it moves on after some errors; otherwise it makes every call until it succeeds.
     pub moves_on: bool,
+    /// Whether it votes in a ballot about nothing before some steps.
+    pub ballots: bool,
     /// How often one peer gives a call up.
     pub cancels: f64,
     /// How often one peer makes another call than the rest, and corrects itself when it is told.
@@ -46,6 +48,7 @@ impl Default for Habits {
             single_attempts: true,
             kinds: false,
             moves_on: false,
+            ballots: false,
             cancels: 0.0,
             mismatches: 0.0,
             timeout,
@@ -125,6 +128,11 @@ pub(super) fn sync(habits: &Habits) -> Planned {
         deviates: false,
         turn: 0,
     }
+}
+
+/// Whether members vote in a ballot about nothing before that step.
+pub(super) fn has_ballot(habits: &Habits, seed: u64, step: u64) -> bool {
+    habits.ballots && Rng::from_seed(seed ^ step.wrapping_mul(0xd1b5_4a32_d192_ed03)).chance(0.5)
 }
 
 /// The calls of a step. `members` are those who agreed on the step last, the same on all of them. The first

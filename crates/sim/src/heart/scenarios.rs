@@ -97,6 +97,27 @@ fn programs(seed: u64) -> Script {
     script
 }
 
+/// A storm of everything over programs that vote in ballots about nothing.
+fn ballots(seed: u64) -> Script {
+    let mut script = mixed(seed);
+    script.settings.habits.ballots = true;
+    script
+}
+
+/// Three peers and a newcomer; the coordinator dies after its n-th message.
+fn crash_points(seed: u64) -> Script {
+    let mut settings = Settings::new(seed / 400, 3);
+    settings.crash_after_sends = Some(1 + seed % 400);
+    settings.latency_max = ms(3);
+    settings.habits.timeout.0 = Duration::from_secs(15);
+    let mut faults = vec![(ms(400), Fault::Newcomer { group: 0 })];
+    if seed / 400 % 2 == 0 {
+        faults.push((ms(500), Fault::Kill { group: None, respawn: Some(ms(300)) }));
+    }
+    let (safety, converge_within) = (Duration::from_secs(3), Duration::from_mins(1));
+    Script { settings, faults, safety, converge_within, untouched: None }
+}
+
 /// Whoever is out comes back under its own id.
 fn rejoin(seed: u64) -> Script {
     let kinds: &[(u32, Kind)] =
@@ -261,17 +282,20 @@ pub fn all() -> Vec<Scenario> {
         Scenario {
             name: "heart-crash-points",
             about: "three peers; the coordinator dies after its n-th message, n being the seed modulo 400",
+            script: crash_points,
+        },
+        Scenario {
+            name: "heart-ballots",
+            about: "a storm of everything over programs that vote in ballots about nothing",
+            script: ballots,
+        },
+        Scenario {
+            name: "heart-ballot-crash-points",
+            about: "the crash points, with programs that vote in ballots about nothing",
             script: |seed| {
-                let mut settings = Settings::new(seed / 400, 3);
-                settings.crash_after_sends = Some(1 + seed % 400);
-                settings.latency_max = ms(3);
-                settings.habits.timeout.0 = Duration::from_secs(15);
-                let mut faults = vec![(ms(400), Fault::Newcomer { group: 0 })];
-                if seed / 400 % 2 == 0 {
-                    faults.push((ms(500), Fault::Kill { group: None, respawn: Some(ms(300)) }));
-                }
-                let (safety, converge_within) = (Duration::from_secs(3), Duration::from_mins(1));
-                Script { settings, faults, safety, converge_within, untouched: None }
+                let mut script = crash_points(seed);
+                script.settings.habits.ballots = true;
+                script
             },
         },
     ]

@@ -4,13 +4,17 @@
 use super::executor::dial_timeout;
 use super::facts::Fact;
 use super::fault::Sabotage;
+use super::process::Process;
 use super::stream::{Stream, framed};
 use super::world::{Coordinator, Event, World};
+use outlast_proto::ballot::dummy;
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::session::Action;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::InvalidMessage;
-use outlast_proto::wire::control::{AbortReason, Registration, Resume, ToCoordinator, ToPeer, Verdict};
+use outlast_proto::wire::control::{
+    AbortReason, BallotEnd, Registration, Resume, ToCoordinator, ToPeer, Verdict,
+};
 
 /// The production driver gives a dial up after this long.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
@@ -219,6 +223,11 @@ impl World {
         let (now, term) = (self.now, held.term);
         self.trace.event(now, b'p', [wire, process as u64, term]);
         let heard = self.heard(process, term, sent, &message);
+        match &message {
+            ToPeer::Resumed { .. } => self.processes[process].resuming = true,
+            ToPeer::Proceed { .. } => self.processes[process].resuming = false,
+            _ => {}
+        }
         self.processes[process].session.handle_message(now, message);
         if let Some(fact) = heard {
             self.fact(fact);
@@ -262,6 +271,13 @@ impl World {
         match message.clone() {
             ToPeer::Verdict { key, verdict } => {
                 Some(Fact::Heard { process, peer, key, verdict, founder, term, sent })
+            }
+            ToPeer::BallotEnded { ballot, end: BallotEnd::Agreed(outcome), .. }
+                if ballot.kind == dummy::KIND =>
+            {
+                let Process { ballot: vote, resuming, .. } = &self.processes[process];
+                let (vote, resuming) = (vote.clone(), *resuming);
+                Some(Fact::BallotAgreed { peer, founder, ballot, outcome, vote, term, resuming })
             }
             _ => None,
         }

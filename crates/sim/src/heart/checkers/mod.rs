@@ -11,6 +11,7 @@ mod ghosts;
 mod group_isolation;
 mod no_false_eviction;
 mod no_two_terms;
+mod one_outcome;
 mod one_verdict;
 mod same_outcome;
 mod stale_epochs;
@@ -25,6 +26,7 @@ pub use ghosts::Ghosts;
 pub use group_isolation::GroupIsolation;
 pub use no_false_eviction::NoFalseEviction;
 pub use no_two_terms::NoTwoTerms;
+pub use one_outcome::OneOutcome;
 pub use one_verdict::OneVerdict;
 pub use same_outcome::SameOutcome;
 pub use stale_epochs::StaleEpochs;
@@ -66,6 +68,7 @@ impl Suite {
         Self {
             checkers: vec![
                 Box::new(OneVerdict::default()),
+                Box::new(OneOutcome::default()),
                 Box::new(CommitNeedsAll::default()),
                 Box::new(ExactValues::default()),
                 Box::new(Deadlines),
