@@ -27,12 +27,13 @@ mod control;
 mod detour;
 mod error;
 mod interrupt;
-mod line;
+pub(crate) mod line;
 mod links;
+mod orders;
+mod reader;
 mod receipt;
 mod transfer;
 mod typed;
-mod wheel;
 
 pub use background::Handle;
 pub use buffer::{CallBuffers, Element, Tensor, TensorMut};
@@ -48,12 +49,12 @@ use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
 use crate::watch;
-use control::{Control, Order};
+use control::Control;
+use orders::{Order, Orders};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{CallError, CallId, Done, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
-use wheel::Desk;
 
 /// Beyond its deadline and the verdict's grace a call gives up on its own session: that is a bug in Outlast.
 const LAST_RESORT: Duration = Duration::from_secs(10);
@@ -144,7 +145,7 @@ impl Communicator {
     fn wait_topology(
         &self,
         id: CallId,
-        orders: &Arc<Desk>,
+        orders: &Arc<Orders>,
         timeout: Duration,
         interrupt: &Interrupt,
     ) -> Result<TopologyChange, Error> {
@@ -167,7 +168,7 @@ impl Communicator {
     fn attend(
         &self,
         id: CallId,
-        orders: &Arc<Desk>,
+        orders: &Arc<Orders>,
         timeout: Duration,
         mut act: impl FnMut(Order) -> Option<PerformResult>,
     ) -> Result<Outcome, Error> {
@@ -178,7 +179,7 @@ impl Communicator {
         let _cancels = watch::cancels(move || control.cancel(id));
         loop {
             let left = give_up.saturating_duration_since(std::time::Instant::now());
-            match self.control.wait(orders, watch::patience(left)) {
+            match self.control.wait(orders, left) {
                 Some(Order::Finish(outcome)) => {
                     act(Order::Undo);
                     self.control.end(id);
@@ -189,7 +190,6 @@ impl Communicator {
                         self.control.performed(id, result);
                     }
                 }
-                None if !left.is_zero() => watch::look(),
                 // This process may have stood still (stopped, or starved), and its session with it: the session
                 // must have the chance to say how the call ended.
                 None if !nudged => {

@@ -15,9 +15,10 @@ pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial};
 use crate::fork::Creator;
 use crate::membership::Preset;
 use crate::port::{CachedIdentities, Port, PortError, Routes, Serving};
+use crate::runtime::{self, Plane};
 use crate::security::tls::TlsError;
 use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
-use crate::{clock, port, runtime};
+use crate::{clock, port};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
@@ -161,7 +162,7 @@ impl CoordinatorBuilder {
         let is_kept = key.is_kept() || credentials.has_certificate();
         let port = Port::bind(self.listen)?;
         let address = port.address();
-        let handle = runtime::handle()?;
+        let handle = runtime::of(Plane::Clerk)?;
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
         // Every run id is served; whoever holds the secret, or a certificate of our authority, belongs.
         let keeper = credentials.clone();

@@ -4,6 +4,14 @@
 //! [`security`] first.
 
 pub mod bare_ring;
+mod baton;
+#[cfg(test)]
+#[path = "baton/explored.rs"]
+mod baton_explored;
+#[cfg(test)]
+#[path = "baton/tests.rs"]
+mod baton_tests;
+mod bell;
 pub mod clock;
 pub mod communicator;
 pub mod coordinator;
@@ -18,6 +26,7 @@ mod runtime;
 pub mod security;
 pub mod settings;
 pub mod state;
+mod sync;
 pub mod watch;
 pub mod workers;
 

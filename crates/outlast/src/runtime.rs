@@ -1,9 +1,15 @@
-//! Two small async runtimes per process: one for everything that waits on streams, one for the door.
+//! A small async runtime for each plane of a process, so that planes share no fate.
 //!
-//! Two worker threads serve all members, listeners and links' set-up of a process: they move small messages;
-//! tensors and health never pass through here. Handshakes of whoever knocks have a thread of their own, *the
-//! door*, which runs at a lower priority: nobody has proved anything yet there, and however many knock, votes do
-//! not queue behind them and a training step loses little of a core to them.
+//! | plane | threads | what runs there |
+//! |---|---|---|
+//! | control | `outlast-control` | a peer's side: session timers, dialling the coordinator, the stand-in that reads the control socket while no call waits |
+//! | clerk | `outlast-clerk`, two | a coordinator's side: the clerk, and the connections of its peers |
+//! | links | `outlast-links` | data links until they are made: dialling, taking over, redialling; and whether they are silent |
+//! | health | `outlast-streams` | health over TCP where UDP is blocked; probes have the health thread itself |
+//! | door | `outlast-door` | handshakes of whoever knocks: nobody has proved anything yet there, so it also runs at a lower priority |
+//!
+//! They move small messages; tensors and datagrams never pass through here. However busy one of them is, however
+//! many knock or redial, the others get their turn from the kernel: votes do not queue behind handshakes.
 //!
 //! The runtimes are made on first use and never shut down: their threads end with the process, so nothing at exit
 //! waits for them.
@@ -25,28 +31,50 @@ const DOOR_NICER: i32 = 5;
 /// The nicest that a thread can be.
 const NICEST: i32 = 19;
 
+/// Whose threads; see the module's essay.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Plane {
+    Control,
+    Clerk,
+    Links,
+    Health,
+    Door,
+}
+
+impl Plane {
+    #[cfg(test)]
+    const ALL: [Self; 5] = [Self::Control, Self::Clerk, Self::Links, Self::Health, Self::Door];
+
+    /// What its threads are called, and how many there are.
+    fn threads(self) -> (&'static str, usize) {
+        match self {
+            Self::Control => ("outlast-control", 1),
+            Self::Clerk => ("outlast-clerk", 2),
+            Self::Links => ("outlast-links", 1),
+            Self::Health => ("outlast-streams", 1),
+            Self::Door => ("outlast-door", 1),
+        }
+    }
+
+    fn place(self) -> &'static AtomicPtr<Owned> {
+        static PLACES: [AtomicPtr<Owned>; 5] = [const { AtomicPtr::new(ptr::null_mut()) }; 5];
+        &PLACES[self as usize]
+    }
+
+    fn build(self) -> io::Result<Runtime> {
+        let (name, count) = self.threads();
+        let mut builder = Builder::new_multi_thread();
+        builder.worker_threads(count).thread_name(name).enable_all();
+        if self == Self::Door {
+            builder.on_thread_start(be_nice);
+        }
+        builder.build()
+    }
+}
+
 struct Owned {
     pid: u32,
     runtime: Runtime,
-}
-
-static STREAMS: AtomicPtr<Owned> = AtomicPtr::new(ptr::null_mut());
-static DOOR: AtomicPtr<Owned> = AtomicPtr::new(ptr::null_mut());
-
-/// The runtime of this process.
-pub(crate) fn handle() -> io::Result<Handle> {
-    shared(&STREAMS, || {
-        Builder::new_multi_thread().worker_threads(2).thread_name("outlast-io").enable_all().build()
-    })
-}
-
-/// The runtime in which strangers are listened to.
-pub(crate) fn door() -> io::Result<Handle> {
-    shared(&DOOR, || {
-        let mut door = Builder::new_multi_thread();
-        door.worker_threads(1).thread_name("outlast-door").on_thread_start(be_nice);
-        door.enable_all().build()
-    })
 }
 
 /// Lets others run first. Linux counts priorities by thread; who cannot have another one keeps its own.
@@ -57,14 +85,16 @@ fn be_nice() {
     }
 }
 
-fn shared(place: &AtomicPtr<Owned>, build: impl Fn() -> io::Result<Runtime>) -> io::Result<Handle> {
+/// The runtime of a plane in this process.
+pub(crate) fn of(plane: Plane) -> io::Result<Handle> {
+    let place = plane.place();
     loop {
         let current = place.load(Ordering::Acquire);
         // SAFETY: the pointer is null or came from `Box::into_raw` below and is never freed.
         if let Some(owned) = unsafe { current.as_ref() }.filter(|owned| owned.pid == process::id()) {
             return Ok(owned.runtime.handle().clone());
         }
-        let fresh = Box::into_raw(Box::new(Owned { pid: process::id(), runtime: build()? }));
+        let fresh = Box::into_raw(Box::new(Owned { pid: process::id(), runtime: plane.build()? }));
         if place.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
             // Another thread was faster; its runtime is found in the next round.
             // SAFETY: ours was not published, so nobody else has seen it.
@@ -97,10 +127,13 @@ pub(crate) fn guarded<T>(what: &str, thing: impl FnOnce() -> T) -> Option<T> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicBool, AtomicUsize};
+    use std::time::Duration;
 
     #[test]
     fn a_task_that_panics_ends_and_whoever_waits_for_it_hears_of_it() {
-        let runtime = handle().unwrap();
+        let runtime = of(Plane::Control).unwrap();
         let panics = async {
             tokio::task::yield_now().await;
             assert!(process::id() == 0, "on purpose");
@@ -114,15 +147,69 @@ mod tests {
     #[test]
     fn all_threads_get_the_same_runtime() {
         let ids: Vec<_> = (0..4)
-            .map(|_| std::thread::spawn(|| handle().unwrap().id()))
+            .map(|_| std::thread::spawn(|| of(Plane::Control).unwrap().id()))
             .map(|thread| thread.join().unwrap())
             .collect();
         assert!(ids.iter().all(|id| *id == ids[0]), "{ids:?}");
     }
+
+    /// Keeps every thread of a plane busy until it is dropped.
+    struct Flood(Arc<AtomicBool>);
+
+    impl Flood {
+        fn of(plane: Plane) -> Self {
+            let (ebbed, begun) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicUsize::new(0)));
+            // Each of them has a thread to itself, and more wait behind them.
+            for _ in 0..2 * plane.threads().1 {
+                let (ebbed, begun) = (Arc::clone(&ebbed), Arc::clone(&begun));
+                of(plane).unwrap().spawn(async move {
+                    begun.fetch_add(1, Ordering::SeqCst);
+                    while !ebbed.load(Ordering::SeqCst) {
+                        std::thread::yield_now();
+                    }
+                });
+            }
+            while begun.load(Ordering::SeqCst) < plane.threads().1 {
+                std::thread::yield_now();
+            }
+            Self(ebbed)
+        }
+    }
+
+    impl Drop for Flood {
+        fn drop(&mut self) {
+            self.0.store(true, Ordering::SeqCst);
+        }
+    }
+
+    #[test]
+    fn a_plane_that_is_flooded_holds_up_no_other() {
+        for flooded in Plane::ALL {
+            let flood = Flood::of(flooded);
+            let behind = of(flooded).unwrap().spawn(async {});
+            for other in Plane::ALL.into_iter().filter(|other| *other != flooded) {
+                // A message, a timer and a socket.
+                let served = of(other).unwrap().spawn(async {
+                    tokio::time::sleep(Duration::from_millis(1)).await;
+                    let listener = tokio::net::TcpListener::bind("127.0.0.1:0").await.unwrap();
+                    let dialled = tokio::net::TcpStream::connect(listener.local_addr().unwrap());
+                    let (dialled, accepted) = tokio::join!(dialled, listener.accept());
+                    assert!(dialled.is_ok() && accepted.is_ok());
+                });
+                let (done, ended) = std::sync::mpsc::channel();
+                of(other).unwrap().spawn(async move { done.send(served.await.is_ok()) });
+                let ended = ended.recv_timeout(Duration::from_secs(20));
+                assert_eq!(ended, Ok(true), "{other:?} behind {flooded:?}");
+            }
+            assert!(!behind.is_finished(), "{flooded:?} was flooded all the time");
+            drop(flood);
+        }
+    }
+
     #[test]
     fn the_door_is_nicer_than_the_rest() {
         let ours = getpriority_process(None).unwrap();
-        let theirs = door().unwrap().block_on(async {
+        let theirs = of(Plane::Door).unwrap().block_on(async {
             let nice = tokio::spawn(async { getpriority_process(Some(rustix::thread::gettid())).unwrap() });
             nice.await.unwrap()
         });

@@ -10,7 +10,7 @@
 //!
 //! The thread looks up from its work now and then. [`watched`] gives the calling thread a question to ask
 //! ("shall I stop?") and a beat. Every wait inside a call is cut to that beat, and when it is due the question
-//! is asked, on this thread, with no lock of ours held. If the answer is yes, the call is cancelled as from
+//! is asked, on this thread, with no lock of ours held and nothing in hand that others wait for ([`crate::baton`]). If the answer is yes, the call is cancelled as from
 //! outside: the others are told, and it returns only when its memory is nobody's but the caller's (rule 15).
 //!
 //! # The invariant
@@ -29,6 +29,7 @@ use std::any::Any;
 use std::cell::{Cell, RefCell};
 use std::panic::{AssertUnwindSafe, catch_unwind, resume_unwind};
 use std::rc::Rc;
+use std::thread::panicking;
 use std::time::{Duration, Instant};
 
 struct Watch {
@@ -50,7 +51,8 @@ thread_local! {
 /// moves bytes. Once the answer is yes, the call at hand is cancelled: it ends as soon as that is safe, usually
 /// with `CallError::Cancelled`.
 ///
-/// `stop` must not call Outlast's blocking calls on this thread: the call that asks drives the sockets.
+/// `stop` may take its time: calls on other threads go on meanwhile, only the one that asks does not. It must not make
+/// blocking calls of Outlast on this thread, which is in one.
 ///
 /// # Panics
 /// If `stop` panics. That is a yes first: the call at hand is cancelled, and the panic goes on when `work` has
@@ -97,10 +99,20 @@ pub(crate) fn patience(wait: Duration) -> Duration {
     })
 }
 
+/// Whether [`look`] would ask. Whoever holds what others need lets go of it first.
+pub(crate) fn is_due() -> bool {
+    WATCH.with_borrow(|watch| match watch {
+        Some(watch) if !watch.stopped.get() => {
+            Instant::now() >= watch.due.get() && watch.cancel.borrow().is_some() && !panicking()
+        }
+        _ => false,
+    })
+}
+
 /// Asks whether to stop, if that is due; if so, cancels the call at hand.
 pub(crate) fn look() {
     // Who unwinds has stopped already.
-    if WATCH.with_borrow(Option::is_none) || std::thread::panicking() {
+    if WATCH.with_borrow(Option::is_none) || panicking() {
         return;
     }
     let Some(watch) = present().filter(|watch| !watch.stopped.get()) else { return };

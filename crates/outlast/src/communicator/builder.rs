@@ -8,7 +8,7 @@ use crate::fork::Creator;
 use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
 use crate::port::{self, Routes};
-use crate::runtime;
+use crate::runtime::{self, Plane};
 use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
 use crate::settings;
 use outlast_proto::collective::striping::STREAMS_MAX;
@@ -166,7 +166,6 @@ impl CommunicatorBuilder {
             Some(listen) => listen,
             None => (Ipv4Addr::UNSPECIFIED, settings::port()?.unwrap_or(0)).into(),
         };
-        let handle = runtime::handle()?;
         // One key for as long as the object lives: who connects again is the same peer (rule 39).
         let key = ProcessKey::generate();
         let keys = credentials.keys(&run).ok_or(Error::MissingSecret)?;
@@ -179,7 +178,7 @@ impl CommunicatorBuilder {
         let encryption = self.encryption;
         let links = Arc::new(Links {
             identity: identity.clone(),
-            runtime: handle.clone(),
+            runtime: runtime::of(Plane::Links)?,
             tcp: TcpSettings::default(),
             encryption,
             silent_after: links::silent_after(self.preset),
@@ -244,9 +243,11 @@ impl CommunicatorBuilder {
         let config = session::Config::preset(self.preset);
         let silent_after = links::silent_after(self.preset);
         let known = Arc::clone(membership.known_sources());
+        let runtime = runtime::of(Plane::Control)?;
+        let redials = links.runtime.clone();
         let settings =
-            Settings { coordinator, identity, registration, config, runtime: handle, silent_after, known };
-        let control = Control::start(settings, Arc::clone(&data), link_events)?;
+            Settings { coordinator, identity, registration, config, runtime, redials, silent_after, known };
+        let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
         let transfers = super::transfer::Transfers::default();
         Ok(Communicator { control, data, membership, timeout: self.timeout, creator, transfers })

@@ -5,9 +5,8 @@
 //! its shape; what the program knew of the group when it called goes along where the meaning depends on it, so
 //! that a group that changed meanwhile is an error and not another result (rule 8).
 
-use super::control::Order;
 use super::detour::Detour;
-use super::wheel::Desk;
+use super::orders::{Order, Orders};
 use super::{Call, CallBuffers, Communicator, Error, LAST_RESORT, Receipt};
 use crate::clock;
 use crate::executor::{Abort, OpSpec, Performed, Stopped};
@@ -190,7 +189,7 @@ impl Communicator {
     fn attend_op<'a>(
         &self,
         id: CallId,
-        orders: &Arc<Desk>,
+        orders: &Arc<Orders>,
         timeout: Duration,
         mut perform: impl FnMut(Way, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
     ) -> Result<Outcome, Error> {

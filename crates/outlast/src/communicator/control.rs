@@ -2,60 +2,37 @@
 //!
 //! The session is a machine behind a short lock; whoever has news for it (a calling thread, the connection's
 //! task, a link, a timer) hands them in and carries out what comes back. Nothing is waited for under the lock:
-//! messages are put on the [`Line`], orders on the [`Desk`] of their call. Who looks at the line is the
-//! [`Wheel`]'s business: as a rule the thread of a call, so that a vote wakes nobody on its way out and its
-//! verdict only the thread that waits for it. While no call waits, the connection's task looks.
+//! messages are put on the [`Line`], orders into the [`Orders`] of their call. Who reads the line is told in `reader`.
 
 use super::error::Error;
 use super::line::Line;
 use super::links;
+use super::orders::{Order, Orders};
 use super::receipt::Peer;
-use super::wheel::{Desk, Wheel};
 use crate::clock;
 use crate::coordinator::{self, Dialled, Unreached};
-use crate::executor::{Abort, Beside, Companion, DataPlane, Direction, LinkEvent, Wakeup};
+use crate::executor::{Abort, DataPlane, Direction, LinkEvent, Seat};
 use crate::port::KnownSources;
 use crate::runtime;
 use crate::security::TlsIdentity;
-use outlast_proto::collective::{Group, OpKey, Tag};
+use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, sleep_while};
+use outlast_proto::collective::{Group, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{
-    Action, CallError, CallId, Command, Config, Op, OutReason, Outcome, PerformResult, Session,
+    Action, CallError, CallId, Command, Config, Op, OutReason, PerformResult, Session,
 };
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator, ToPeer};
-use outlast_proto::wire::decode;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator};
 use std::collections::BTreeMap;
-use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, Weak};
-use tokio::io::Interest;
+use std::sync::Weak;
 use tokio::runtime::Handle;
 use tokio::sync::{Notify, mpsc};
 
 /// How long dialling and the hello may take.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
-/// How long the last messages may take.
-const WRITE_TIMEOUT: Duration = Duration::from_secs(30);
-/// The connection's task looks at the line when no call has done so for this long: a program that makes one call
-/// after the other keeps the wheel between them.
-const TASK_PAUSE: Duration = Duration::from_millis(5);
-/// While calls hold the wheel the task asks ever less often, down to this: each time costs them a moment of a
-/// core, and all that waits for the task is news that no call waits for.
-const TASK_PAUSE_MAX: Duration = Duration::from_millis(40);
-
 /// How soon time is looked at again if looking at it panicked.
 const AFTER_A_PANIC: Duration = Duration::from_millis(100);
-
-/// What a call's thread is told.
-#[derive(Debug)]
-pub(super) enum Order {
-    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, goes_around: bool, abort: Abort },
-    Commit,
-    Undo,
-    Finish(Outcome),
-}
 
 /// What the program sees of the group; replaced only when one of its calls ends.
 #[derive(Clone, Debug, Default)]
@@ -77,6 +54,7 @@ pub(super) struct Settings {
     pub(super) registration: Registration,
     pub(super) config: Config,
     pub(super) runtime: Handle,
+    pub(super) redials: Handle,
     /// A coordinator that acknowledges nothing for this long is looked for anew.
     pub(super) silent_after: Duration,
     /// Whose knocking our port must not refuse.
@@ -85,21 +63,21 @@ pub(super) struct Settings {
 
 #[derive(Debug)]
 struct CallSlot {
-    desk: Arc<Desk>,
+    orders: Arc<Orders>,
     abort: Option<Abort>,
 }
 
-struct State {
-    session: Session,
-    line: Option<Arc<Line>>,
+pub(super) struct State {
+    pub(super) session: Session,
+    pub(super) line: Option<Arc<Line>>,
     calls: BTreeMap<CallId, CallSlot>,
-    dials: u64,
+    pub(super) dials: u64,
     /// The call that connects, until a coordinator was reached.
-    connecting: Option<CallId>,
+    pub(super) connecting: Option<CallId>,
     /// Why the last attempt to reach the coordinator failed.
-    unreached: Option<Unreached>,
+    pub(super) unreached: Option<Unreached>,
     /// Whether the coordinator has said anything since the last call that connects began.
-    heard: bool,
+    pub(super) heard: bool,
     /// The coordinator that we registered with, if it keeps its key: nobody else is taken for it (rule 39).
     pinned: Option<PeerId>,
     /// When the timekeeper looks next by itself.
@@ -114,10 +92,12 @@ pub(super) struct Control {
     coordinator: String,
     identity: TlsIdentity,
     runtime: Handle,
+    /// Where links are tried: the threads that make links do it, not those that keep time for votes.
+    redials: Handle,
     silent_after: Duration,
     known: Arc<KnownSources>,
-    data: Arc<DataPlane>,
-    state: Mutex<State>,
+    pub(super) data: Arc<DataPlane>,
+    pub(super) state: Mutex<State>,
     view: Mutex<Arc<View>>,
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
@@ -125,7 +105,6 @@ pub(super) struct Control {
     /// A group's epoch has begun, or the session is over.
     epoch_opened: Condvar,
     timers: Arc<Notify>,
-    wheel: Wheel,
     this: Weak<Control>,
 }
 
@@ -135,17 +114,14 @@ impl std::fmt::Debug for Control {
     }
 }
 
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Control {
     pub(super) fn start(
         settings: Settings,
         data: Arc<DataPlane>,
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
-    ) -> io::Result<Arc<Self>> {
-        let Settings { coordinator, identity, registration, config, runtime, silent_after, known } = settings;
+    ) -> Arc<Self> {
+        let Settings { coordinator, identity, registration, config, runtime, redials, silent_after, known } =
+            settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State {
@@ -159,7 +135,6 @@ impl Control {
             pinned: None,
             timer: clock::now(),
         };
-        let wheel = Wheel::new()?;
         let control = Arc::new_cyclic(|this| Self {
             me,
             group,
@@ -167,6 +142,7 @@ impl Control {
             coordinator,
             identity,
             runtime: runtime.clone(),
+            redials,
             silent_after,
             known,
             data,
@@ -176,7 +152,6 @@ impl Control {
             hung_up: Condvar::new(),
             epoch_opened: Condvar::new(),
             timers: Arc::default(),
-            wheel,
             this: this.clone(),
         });
         let this = Arc::downgrade(&control);
@@ -190,7 +165,7 @@ impl Control {
         runtime.spawn(keep_time(this));
         let companion: Weak<Self> = Arc::downgrade(&control);
         control.data.accompany(companion);
-        Ok(control)
+        control
     }
 
     pub(super) fn me(&self) -> PeerId {
@@ -213,7 +188,7 @@ impl Control {
         &self,
         min_world: u32,
         deadline: Instant,
-    ) -> Result<(CallId, Arc<Desk>), Error> {
+    ) -> Result<(CallId, Arc<Orders>), Error> {
         let mut state = lock(&self.state);
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
@@ -244,7 +219,7 @@ impl Control {
         state.unreached.take().or(silent)
     }
 
-    pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Arc<Desk>), Error> {
+    pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Arc<Orders>), Error> {
         let state = lock(&self.state);
         if state.session.is_open(&op.scope, op.tag) {
             return Err(Error::InvalidArgument(format!("a collective under tag {} is in flight", op.tag)));
@@ -252,7 +227,7 @@ impl Control {
         Ok(self.begin_locked(state, |session, now| session.handle_op_call(now, op)))
     }
 
-    pub(super) fn begin(&self, call: impl FnOnce(&mut Session, Instant) -> CallId) -> (CallId, Arc<Desk>) {
+    pub(super) fn begin(&self, call: impl FnOnce(&mut Session, Instant) -> CallId) -> (CallId, Arc<Orders>) {
         self.begin_locked(lock(&self.state), call)
     }
 
@@ -260,12 +235,12 @@ impl Control {
         &self,
         mut state: MutexGuard<'_, State>,
         call: impl FnOnce(&mut Session, Instant) -> CallId,
-    ) -> (CallId, Arc<Desk>) {
-        let desk = Arc::new(Desk::default());
+    ) -> (CallId, Arc<Orders>) {
+        let orders = Arc::new(Orders::new(Seat::new(self.data.baton())));
         let id = call(&mut state.session, clock::now());
-        state.calls.insert(id, CallSlot { desk: Arc::clone(&desk), abort: None });
+        state.calls.insert(id, CallSlot { orders: Arc::clone(&orders), abort: None });
         self.carry_out(state);
-        (id, desk)
+        (id, orders)
     }
 
     /// The executor is done with an attempt.
@@ -323,8 +298,7 @@ impl Control {
         let is_here =
             |state: &mut State| state.session.record().is_some_and(|record| record.rank_of(peer).is_some());
         let state = lock(&self.state);
-        let waited = self.epoch_opened.wait_timeout_while(state, left.min(self.silent_after), is_here);
-        let (mut state, _) = waited.unwrap_or_else(PoisonError::into_inner);
+        let mut state = sleep_while(&self.epoch_opened, state, left.min(self.silent_after), is_here);
         !is_here(&mut state)
     }
 
@@ -345,7 +319,7 @@ impl Control {
         self.tell(Session::handle_leave);
         if connected {
             let talks = lock(&self.talks);
-            let _ = self.hung_up.wait_timeout_while(talks, timeout, |talks| *talks > 0);
+            drop(sleep_while(&self.hung_up, talks, timeout, |talks| *talks > 0));
         }
     }
 
@@ -356,7 +330,7 @@ impl Control {
         self.carry_out(state);
     }
 
-    fn carry_out(&self, mut state: MutexGuard<'_, State>) {
+    pub(super) fn carry_out(&self, mut state: MutexGuard<'_, State>) {
         let mut urgent = None;
         while let Some(action) = state.session.poll_action() {
             match action {
@@ -423,63 +397,7 @@ impl Control {
             Command::Undo => Order::Undo,
             Command::Finish(outcome) => Order::Finish(outcome),
         };
-        self.wheel.order(&slot.desk, order);
-    }
-
-    /// The line, unless nothing comes from it any more.
-    fn line(&self) -> Option<Arc<Line>> {
-        lock(&self.state).line.clone().filter(|line| !line.is_over())
-    }
-
-    /// Hands the session what has come on the line.
-    fn take_in(&self, line: &Arc<Line>) {
-        line.receive(|frame| {
-            let message = decode::<ToPeer>(frame);
-            let is_message = message.is_ok();
-            let mut state = lock(&self.state);
-            // What a line says that was hung up is no news.
-            if state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line)) {
-                state.heard = true;
-                match message {
-                    Ok(message) => state.session.handle_message(clock::now(), message),
-                    Err(error) => state.session.handle_unreadable(&error),
-                }
-                self.carry_out(state);
-            }
-            is_message
-        });
-    }
-
-    /// Waits for the next order to a call; `None` if none came within `patience`.
-    pub(super) fn wait(&self, desk: &Arc<Desk>, patience: Duration) -> Option<Order> {
-        if let Some(order) = desk.take() {
-            return Some(order);
-        }
-        // What was put off goes out before anybody waits for its answer.
-        if let Some(line) = self.line() {
-            line.flush();
-        }
-        let until = std::time::Instant::now() + patience;
-        let poll = |bell: &Wakeup, until: std::time::Instant| {
-            let line = self.line();
-            let left = until.saturating_duration_since(std::time::Instant::now());
-            let left = left.min(line.as_ref().and_then(|line| line.due()).unwrap_or(left));
-            let timeout =
-                Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-            let watched = PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN);
-            let mut polled = [watched.clone(), watched];
-            let mut count = 1;
-            if let Some(line) = &line {
-                polled[1] = PollFd::from_borrowed_fd(line.socket(), PollFlags::IN);
-                count = 2;
-            }
-            // An interrupted or failed poll is a short one.
-            let _ = poll(&mut polled[..count], Some(&timeout));
-            if !polled[0].revents().is_empty() {
-                bell.heard();
-            }
-        };
-        self.wheel.wait(desk, until, poll, || self.turn())
+        slot.orders.put(order);
     }
 
     fn open_epoch(&self, state: &mut State, record: &EpochRecord) {
@@ -516,7 +434,7 @@ impl Control {
     /// The coordinator asks whether a link that counts as broken would carry again (rule 16).
     fn redial(&self, peer: PeerId, address: SocketAddr) {
         let Some(this) = self.this.upgrade() else { return };
-        self.runtime.spawn(async move {
+        self.redials.spawn(async move {
             let error = links::reach(&this.identity, peer, address, this.silent_after).await;
             this.tell(|session, _| session.handle_redialled(peer, error));
         });
@@ -571,71 +489,6 @@ impl Control {
         coordinator::dial(&self.coordinator, &self.identity, pinned, DIAL_TIMEOUT, self.silent_after).await
     }
 
-    /// Looks after a line until it is over: reads while nobody else looks, writes what the socket did not take.
-    async fn talk(&self, dial: u64, line: Arc<Line>) {
-        {
-            let mut state = lock(&self.state);
-            if state.dials != dial || state.session.out().is_some() {
-                return;
-            }
-            state.line = Some(Arc::clone(&line));
-            (state.connecting, state.unreached) = (None, None);
-            state.session.handle_connected(clock::now());
-            self.carry_out(state);
-        }
-        // Whoever waits without a line has one now.
-        self.wheel.ring();
-        self.data.ring();
-        let mut pause = TASK_PAUSE;
-        while !line.is_over() && !line.is_hung_up() {
-            if self.wheel.is_held(TASK_PAUSE) && !line.is_blocked() {
-                tokio::select! {
-                    () = line.wanted() => {}
-                    () = tokio::time::sleep(pause) => pause = (2 * pause).min(TASK_PAUSE_MAX),
-                }
-                // Whoever has the wheel may be held up: a signal handler takes its time.
-                line.flush_if_due();
-                self.take_in(&line);
-                continue;
-            }
-            pause = TASK_PAUSE;
-            if let Err(error) = self.watch_line(&line).await {
-                tracing::warn!(%error, "cannot wait for the coordinator");
-                break;
-            }
-        }
-        if line.is_hung_up() {
-            let _ = tokio::time::timeout(WRITE_TIMEOUT, finish(&line)).await;
-        }
-        line.close();
-    }
-
-    /// Waits for the socket, until somebody else looks at the line or it is over.
-    async fn watch_line(&self, line: &Arc<Line>) -> io::Result<()> {
-        let socket = line.watch(Interest::READABLE | Interest::WRITABLE)?;
-        // What came, or was put off, before the socket was watched.
-        line.flush();
-        self.take_in(line);
-        while !line.is_over() && !line.is_hung_up() {
-            tokio::select! {
-                () = line.wanted() => {}
-                ready = socket.readable() => {
-                    ready?.clear_ready();
-                    line.flush_if_due();
-                    self.take_in(line);
-                }
-                ready = socket.writable(), if line.is_blocked() => {
-                    ready?.clear_ready();
-                    line.flush();
-                }
-            }
-            if self.wheel.is_held(Duration::ZERO) && !line.is_blocked() {
-                break;
-            }
-        }
-        Ok(())
-    }
-
     /// Lets the session look at the clock if it asked for that, and says how soon to do so again: at least once a
     /// second, so that a dropped communicator is noticed.
     fn keep_time(&self) -> Duration {
@@ -662,18 +515,6 @@ impl Control {
     }
 }
 
-/// Sends the last messages of a line.
-async fn finish(line: &Arc<Line>) -> io::Result<()> {
-    let socket = line.watch(Interest::WRITABLE)?;
-    loop {
-        line.flush();
-        if !line.is_blocked() || line.is_over() {
-            return Ok(());
-        }
-        socket.writable().await?.clear_ready();
-    }
-}
-
 /// Wakes the session when it asked for it.
 async fn keep_time(this: Weak<Control>) {
     loop {
@@ -686,28 +527,6 @@ async fn keep_time(this: Weak<Control>) {
         tokio::select! {
             () = timers.notified() => {}
             () = tokio::time::sleep(wait) => {}
-        }
-    }
-}
-
-/// Whoever drives the data links looks after the line as well.
-impl Companion for Control {
-    fn join(&self) {
-        self.wheel.join();
-    }
-
-    fn leave(&self) {
-        self.wheel.leave();
-    }
-
-    fn beside(&self) -> Option<Arc<dyn Beside>> {
-        Some(self.line()?)
-    }
-
-    fn turn(&self) {
-        if let Some(line) = self.line() {
-            line.flush_if_due();
-            self.take_in(&line);
         }
     }
 }

@@ -8,7 +8,7 @@
 //! # The intuition
 //!
 //! The socket never blocks, so anybody may use it for a moment. The thread of a call writes its vote by itself,
-//! and reads what has come when the socket is ready; `wheel` says who looks at it. A first word that is only news
+//! and reads what has come when the socket is ready; `reader` says who does. A first word that is only news
 //! ("this call has begun") waits a moment for the vote that follows it, and then both are one packet.
 //!
 //! # The invariant
@@ -19,7 +19,8 @@
 
 use crate::coordinator::ControlFrames;
 use crate::executor::Beside;
-use crate::link::{TlsWire, Wire as _};
+use crate::link::Wire;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use outlast_proto::limits::FRAME_BYTES_MAX;
 use outlast_proto::wire::control::ToCoordinator;
 use outlast_proto::wire::encode_for;
@@ -29,7 +30,6 @@ use std::io::{self, ErrorKind, IoSlice, IoSliceMut};
 use std::net::Shutdown;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 use tokio::io::Interest;
 use tokio::io::unix::AsyncFd;
@@ -43,7 +43,7 @@ const OUTGOING_BYTES_MAX: usize = 2 * FRAME_BYTES_MAX;
 const READ_BYTES: usize = 8_192;
 
 /// See the module's essay.
-pub(super) struct Line {
+pub(crate) struct Line {
     /// What both sides agreed to speak.
     version: Version,
     /// The same socket as the wire's, to be polled while somebody else reads or writes.
@@ -63,7 +63,7 @@ pub(super) struct Line {
 }
 
 struct Pipe {
-    wire: TlsWire,
+    wire: Box<dyn Wire>,
     outgoing: Vec<u8>,
     sent: usize,
     /// Since when the oldest message waits.
@@ -93,12 +93,22 @@ impl std::fmt::Debug for Line {
 
 impl Line {
     /// Takes over a connection on which both sides said hello.
-    pub(super) fn new(frames: ControlFrames, version: Version, silent_after: Duration) -> io::Result<Self> {
+    pub(crate) fn new(frames: ControlFrames, version: Version, silent_after: Duration) -> io::Result<Self> {
         let (wire, incoming) = super::links::control_wire(frames, silent_after)?;
+        Ok(Self::over(wire.socket(), Box::new(wire), incoming, version))
+    }
+
+    /// A line over any wire, with what was read of it already.
+    pub(crate) fn over(
+        socket: Arc<dyn AsFd + Send + Sync>,
+        wire: Box<dyn Wire>,
+        incoming: FrameBuffer,
+        version: Version,
+    ) -> Self {
         let pipe = Pipe { wire, outgoing: Vec::new(), sent: 0, waits_since: None };
-        Ok(Self {
+        Self {
             version,
-            socket: pipe.wire.socket(),
+            socket,
             pipe: Mutex::new(pipe),
             incoming: Mutex::new(incoming),
             waits: AtomicBool::new(false),
@@ -106,29 +116,34 @@ impl Line {
             over: AtomicBool::new(false),
             hung_up: AtomicBool::new(false),
             task: Notify::new(),
-        })
+        }
     }
 
     fn pipe(&self) -> MutexGuard<'_, Pipe> {
-        self.pipe.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.pipe)
     }
 
     /// Puts a message behind those that wait; [`Self::flush`] sends it. `false` if too much waits already.
-    pub(super) fn put(&self, message: &ToCoordinator) -> bool {
+    pub(crate) fn put(&self, message: &ToCoordinator) -> bool {
+        let Some(payload) = encode_for(message, self.version) else {
+            // Whoever decided should have known: the coordinator would put us out for it.
+            tracing::error!(version = %self.version, ?message, "kept from the coordinator");
+            return true;
+        };
+        self.put_frame(&payload)
+    }
+
+    /// The same with the message as the bytes of its frame.
+    pub(crate) fn put_frame(&self, bytes: &[u8]) -> bool {
         let mut pipe = self.pipe();
         pipe.waits_since.get_or_insert_with(Instant::now);
         self.waits.store(true, Ordering::Release);
-        if let Some(payload) = encode_for(message, self.version) {
-            frame::append(&payload, &mut pipe.outgoing);
-        } else {
-            // Whoever decided should have known: the coordinator would put us out for it.
-            tracing::error!(version = %self.version, ?message, "kept from the coordinator");
-        }
+        frame::append(bytes, &mut pipe.outgoing);
         pipe.outgoing.len() - pipe.sent <= OUTGOING_BYTES_MAX
     }
 
     /// Sends what waits, as far as the socket takes it. The connection's task sends the rest.
-    pub(super) fn flush(&self) {
+    pub(crate) fn flush(&self) {
         // Whether something is left is said before the next may put more behind it.
         let mut pipe = self.pipe();
         match pipe.flush() {
@@ -146,7 +161,7 @@ impl Line {
     }
 
     /// Sends what has waited long enough.
-    pub(super) fn flush_if_due(&self) {
+    pub(crate) fn flush_if_due(&self) {
         if self.due().is_some_and(|left| left.is_zero()) {
             self.flush();
         }
@@ -154,8 +169,8 @@ impl Line {
 
     /// Hands every message over that is there, each as the bytes of its frame. `hand_over` says whether it was
     /// one; after one that was not, the line is over.
-    pub(super) fn receive(&self, mut hand_over: impl FnMut(&[u8]) -> bool) {
-        let mut incoming = self.incoming.lock().unwrap_or_else(PoisonError::into_inner);
+    pub(crate) fn receive(&self, mut hand_over: impl FnMut(&[u8]) -> bool) {
+        let mut incoming = lock(&self.incoming);
         let mut bytes = [0; READ_BYTES];
         loop {
             loop {
@@ -187,32 +202,32 @@ impl Line {
     }
 
     /// Whether nothing comes from it any more.
-    pub(super) fn is_over(&self) -> bool {
+    pub(crate) fn is_over(&self) -> bool {
         self.over.load(Ordering::Acquire)
     }
 
-    pub(super) fn is_blocked(&self) -> bool {
+    pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::Acquire)
     }
 
     /// We are done with it: its task sends what waits and closes it.
-    pub(super) fn hang_up(&self) {
+    pub(crate) fn hang_up(&self) {
         self.hung_up.store(true, Ordering::Release);
         self.task.notify_one();
     }
 
-    pub(super) fn is_hung_up(&self) -> bool {
+    pub(crate) fn is_hung_up(&self) -> bool {
         self.hung_up.load(Ordering::Acquire)
     }
 
     /// Until the connection's task is wanted.
-    pub(super) async fn wanted(&self) {
+    pub(crate) async fn wanted(&self) {
         self.task.notified().await;
     }
 
     /// Says goodbye and closes, after a last look: a socket that is closed with unread bytes in it takes back what
     /// it has just sent.
-    pub(super) fn close(&self) {
+    pub(crate) fn close(&self) {
         self.receive(|_| true);
         self.pipe().wire.say_goodbye();
         // It fails only if the other side closed first.
@@ -221,7 +236,7 @@ impl Line {
     }
 
     /// Lets the runtime poll it, for as long as the result lives.
-    pub(super) fn watch(self: &Arc<Self>, interest: Interest) -> io::Result<AsyncFd<Watched>> {
+    pub(crate) fn watch(self: &Arc<Self>, interest: Interest) -> io::Result<AsyncFd<Watched>> {
         // SAFETY: the socket is the same and open for as long as the line lives, which the result keeps alive.
         Ok(unsafe { AsyncFd::register_with_interest(Watched(Arc::clone(self)), interest) }?)
     }
@@ -242,7 +257,7 @@ impl Beside for Line {
 }
 
 /// A line that the runtime polls.
-pub(super) struct Watched(Arc<Line>);
+pub(crate) struct Watched(Arc<Line>);
 
 impl AsRawFd for Watched {
     fn as_raw_fd(&self) -> RawFd {
@@ -255,7 +270,7 @@ mod tests {
     use super::*;
     use crate::coordinator;
     use crate::port::{self, Port, Routes, Serving};
-    use crate::runtime;
+    use crate::runtime::{self, Plane};
     use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
     use outlast_proto::wire::decode;
     use std::sync::mpsc;
@@ -266,7 +281,7 @@ mod tests {
     fn line() -> (Line, ControlFrames, Serving) {
         let keys = RunKeys::derive(&RunSecret::generate(), &"run".parse().unwrap());
         let server = TlsIdentity::derived(&keys, &ProcessKey::generate());
-        let (runtime, peer) = (runtime::handle().unwrap(), server.peer());
+        let (runtime, peer) = (runtime::of(Plane::Control).unwrap(), server.peer());
         let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
         let (taken, greeted) = mpsc::channel();
         let spawner = runtime.clone();
@@ -291,7 +306,7 @@ mod tests {
 
     fn next(frames: &mut ControlFrames) -> Option<Vec<u8>> {
         let reading = async { tokio::time::timeout(PATIENCE, frames.next()).await };
-        runtime::handle().unwrap().block_on(reading).expect("something came").unwrap()
+        runtime::of(Plane::Control).unwrap().block_on(reading).expect("something came").unwrap()
     }
 
     /// Receives until there are so many frames or the line is over.
@@ -342,7 +357,7 @@ mod tests {
         let sent: Vec<Vec<u8>> =
             (0..40_u32).map(|number| vec![number as u8; number as usize * 997]).collect();
         let sending = frames.send_all(sent.iter().map(Vec::as_slice));
-        runtime::handle().unwrap().block_on(sending).unwrap();
+        runtime::of(Plane::Control).unwrap().block_on(sending).unwrap();
         assert_eq!(receive(&line, sent.len()), sent);
     }
 
@@ -377,7 +392,7 @@ mod tests {
         assert!(line.is_over());
 
         let (line, mut frames, _serving) = self::line();
-        runtime::handle().unwrap().block_on(frames.send(b"?")).unwrap();
+        runtime::of(Plane::Control).unwrap().block_on(frames.send(b"?")).unwrap();
         let deadline = Instant::now() + PATIENCE;
         while !line.is_over() {
             assert!(Instant::now() < deadline);

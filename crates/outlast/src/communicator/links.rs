@@ -278,7 +278,7 @@ fn await_go(
 mod tests {
     use super::*;
     use crate::port::{Port, Routes, Serving};
-    use crate::runtime;
+    use crate::runtime::{self, Plane};
     use crate::security::{ProcessKey, RunKeys, RunSecret};
     use std::io::{IoSlice, IoSliceMut, Write};
     use std::net::TcpListener;
@@ -296,7 +296,7 @@ mod tests {
     }
 
     fn acceptor(keys: &RunKeys, encryption: Encryption) -> Acceptor {
-        let handle = runtime::handle().unwrap();
+        let handle = runtime::of(Plane::Links).unwrap();
         let identity = TlsIdentity::derived(keys, &ProcessKey::generate());
         let (peer, port) = (identity.peer(), Port::bind("127.0.0.1:0".parse().unwrap()).unwrap());
         let (taken, wires) = mpsc::channel();
@@ -317,7 +317,7 @@ mod tests {
 
     fn links(keys: &RunKeys, encryption: Encryption) -> Links {
         let identity = TlsIdentity::derived(keys, &ProcessKey::generate());
-        let (runtime, tcp) = (runtime::handle().unwrap(), TcpSettings::default());
+        let (runtime, tcp) = (runtime::of(Plane::Links).unwrap(), TcpSettings::default());
         Links {
             identity,
             runtime,

@@ -5,7 +5,7 @@
 
 use super::CoordinatorError;
 use crate::port;
-use crate::runtime;
+use crate::runtime::{self, Plane};
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
@@ -52,7 +52,7 @@ pub fn ask_status(
         let dialled = dial(address, &identity, None, timeout, timeout).await;
         ask(&mut dialled.map_err(|error| error.to_string())?.frames).await
     };
-    let answer = runtime::handle()?.block_on(async { tokio::time::timeout(timeout, asking).await });
+    let answer = runtime::of(Plane::Control)?.block_on(async { tokio::time::timeout(timeout, asking).await });
     let unreachable = |cause| CoordinatorError::Unreachable { address: address.to_owned(), cause };
     answer.map_err(|_| unreachable(format!("no answer within {timeout:?}")))?.map_err(unreachable)
 }

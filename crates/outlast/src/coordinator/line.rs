@@ -189,7 +189,7 @@ mod tests {
         let (peer, version) = (PeerId::from_bytes([7; 16]), Version::CURRENT);
         let desk = Desk { run, id, peer, version, inbox, share };
         let holding = hold(&mut frames, desk, &mut outbound);
-        runtime::handle().unwrap().block_on(holding);
+        runtime::of(runtime::Plane::Clerk).unwrap().block_on(holding);
         assert!(matches!(letters.try_recv(), Ok(Inbox::Closed { id: ConnectionId(7), .. })));
     }
 }

@@ -1,40 +1,34 @@
 //! Everything that one data plane holds, driven by one thread at a time.
 //!
-//! The engine is a value, not a thread: connections, operations and open epochs. Whoever owns it makes it
-//! [`pump`](Engine::pump), and waits with it. It never blocks elsewhere, so all it needs from the outside comes
-//! as [`Command`]s and all it wants from the outside leaves as [`Output`]s.
+//! The engine is a value, not a thread: connections, operations and open epochs. Whoever drives makes it
+//! [`pump`](Engine::pump), and waits for what it [awaits](Engine::awaited) (see `driver`). It never waits by itself, so
+//! all it needs from the outside comes as [`Command`]s and all it wants from the outside leaves as [`Output`]s.
 //!
-//! How it comes by its connections is in `links` and `stripes`, how epochs end in `epochs`; here is the turn of
-//! the wheel.
+//! How it comes by its connections is in `links` and `stripes`, how epochs end in `epochs`; here is its turn.
 
 mod epochs;
 mod links;
 mod stripes;
 
-use super::companion::{Accompanied, Beside};
 use super::conn::{Broken, Conn, Role};
 use super::desk::{Desk, OpId};
 use super::operation::{End, Operation};
 use super::plane::DataSettings;
 use super::routing::check_credit;
-use super::seat::Seat;
-use super::wakeup::Wakeup;
+use super::ticket;
 use super::{ConnId, LinkEvent, Stopped};
 use crate::link::Wire;
-use crate::watch;
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
-use rustix::event::{PollFd, PollFlags, Timespec, poll};
+use rustix::event::PollFlags;
 use std::collections::BTreeMap;
 use std::io;
 use std::net::SocketAddr;
+use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 use stripes::Stripes;
-
-/// The longest single wait; deadlines are nearer as a rule.
-const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// What the outside tells the engine.
 pub(super) enum Command {
@@ -125,9 +119,9 @@ impl Engine {
         !self.outputs.is_empty()
     }
 
-    /// The seat of an operation that is still under way: who could drive next.
-    pub(super) fn somebody(&self) -> Option<Arc<Seat>> {
-        self.desk.iter().next().map(|(_, operation)| Arc::clone(operation.ticket.seat()))
+    /// Whether an operation is under way. While none is, nobody needs to look at the links.
+    pub(super) fn is_busy(&self) -> bool {
+        self.desk.iter().next().is_some()
     }
 
     pub(super) fn apply(&mut self, command: Command) {
@@ -245,7 +239,7 @@ impl Engine {
     /// Ends what was aborted from outside.
     pub(super) fn check_aborts(&mut self) {
         for (_, operation) in self.desk.iter_mut() {
-            if operation.parts.abort.is_triggered() || operation.ticket.seat().is_withdrawn() {
+            if operation.parts.abort.is_triggered() || operation.ticket.is_withdrawn() {
                 operation.stop(Stopped::Aborted);
             }
         }
@@ -351,8 +345,7 @@ impl Engine {
                     conn.eager.release(&name);
                 }
             }
-            let seat = Arc::clone(operation.ticket.seat());
-            seat.hand_back(operation, ending);
+            ticket::hand_back(operation, ending);
         }
     }
 
@@ -386,36 +379,25 @@ impl Engine {
         self.desk.iter().find(|(_, operation)| ended(operation)).map(|(id, _)| id)
     }
 
-    /// Waits until something can move, the bell rings, the companion has something, or the next deadline. `true`
-    /// if it is the companion's turn.
-    pub(super) fn wait(&mut self, wakeup: &Wakeup, companion: &Accompanied) -> bool {
+    /// When an operation has waited long enough for something.
+    pub(super) fn next_deadline(&self) -> Option<Instant> {
         let wanted = |operation: &Operation| {
             let links = operation.incoming.iter().filter_map(|lane| lane.wanted_by);
             links.fold(operation.parts.deadline, Instant::min)
         };
-        let deadline = self.desk.iter().map(|(_, operation)| wanted(operation)).min();
-        let now = Instant::now();
-        let left =
-            deadline.map_or(WAIT_MAX, |deadline| deadline.saturating_duration_since(now).min(WAIT_MAX));
-        let beside = companion.beside();
-        let due = beside.and_then(Beside::due);
-        let left = watch::patience(left).min(due.unwrap_or(WAIT_MAX));
-        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-        let mut polled = Vec::with_capacity(2 + self.conns.len());
-        let bell = wakeup.descriptor();
-        polled.push(PollFd::from_borrowed_fd(bell, PollFlags::IN));
-        for conn in self.conns.values() {
+        self.desk.iter().map(|(_, operation)| wanted(operation)).min()
+    }
+
+    /// What to wait for, connection by connection.
+    pub(super) fn awaited(&self) -> impl Iterator<Item = (BorrowedFd<'_>, PollFlags)> {
+        self.conns.values().map(|conn| {
             let room = if conn.write_blocked { PollFlags::OUT } else { PollFlags::empty() };
-            polled.push(PollFd::from_borrowed_fd(conn.descriptor(), PollFlags::IN | room));
-        }
-        polled.extend(beside.iter().map(|beside| PollFd::from_borrowed_fd(beside.socket(), PollFlags::IN)));
-        // An interrupted or failed wait is a short wait: the next turn finds out what is the matter.
-        let count = poll(&mut polled, Some(&timeout));
-        if !polled[0].revents().is_empty() {
-            wakeup.heard();
-        }
-        let beside = beside.is_some() && polled.last().is_some_and(|fd| !fd.revents().is_empty());
-        let ready: Vec<PollFlags> = polled[1..].iter().map(PollFd::revents).collect();
+            (conn.descriptor(), PollFlags::IN | room)
+        })
+    }
+
+    /// What a wait found, in the order of [`Self::awaited`].
+    pub(super) fn note_ready(&mut self, ready: &[PollFlags]) {
         for (conn, ready) in self.conns.values_mut().zip(ready) {
             if ready.intersects(PollFlags::OUT | PollFlags::ERR | PollFlags::HUP) {
                 conn.write_blocked = false;
@@ -424,7 +406,6 @@ impl Engine {
                 conn.maybe_readable = true;
             }
         }
-        beside || (due.is_some() && count == Ok(0))
     }
 
     fn shut_down(&mut self) {
@@ -447,8 +428,7 @@ impl Drop for Engine {
     fn drop(&mut self) {
         for id in self.desk.ids(|_| true) {
             if let Some(operation) = self.desk.remove(id) {
-                let seat = Arc::clone(operation.ticket.seat());
-                seat.hand_back(operation, Err(Stopped::Closed));
+                ticket::hand_back(operation, Err(Stopped::Closed));
             }
         }
     }

@@ -2,23 +2,25 @@
 //!
 //! A [`DataPlane`] holds one process's data links and performs the bytes of its collectives. It decides nothing:
 //! whether an attempt counts is for the decider to say, and until then the caller's memory can be put back
-//! ([`Performed`]). It has no threads of its own but for short ones that dial: the thread that makes a call
-//! drives the sockets, for itself and for every call that joins meanwhile (see `seat`). So a lone call pays
-//! for no hand-over, and calls under many tags share one driver and never wait for each other's bytes.
+//! ([`Performed`]). It has no threads of its own but for short ones that dial: whoever waits for a call drives the
+//! sockets, for itself and for every call that joins meanwhile (see [`crate::baton`] and `driver`). So a lone call
+//! pays for no hand-over, and calls under many tags share one driver and never wait for each other's bytes.
 //!
 //! ```text
-//! perform --> Operation --> Engine { Desk { Operations }, Conns { Wire } } --> handed back --> Performed
-//!             plan, memory     owned by one driving thread at a time           nobody else holds it
+//! perform --> Operation --> Hands { Engine { Desk { Operations }, Conns { Wire } } } --> handed back --> Performed
+//!             plan, memory     held by one thread at a time                              nobody else holds it
 //! ```
 //!
 //! The invariants: a call returns only with its operation, and so its memory, in its own hands (rule 15);
 //! nothing is buffered beyond the eager limit and the windows (rule 14); every wait ends at a deadline or
 //! an abort.
 
+mod abort;
 mod arithmetic;
 mod companion;
 mod conn;
 mod desk;
+mod driver;
 mod engine;
 mod lanes;
 mod memory;
@@ -27,18 +29,17 @@ mod parking;
 mod plane;
 mod rounds;
 mod routing;
-mod seat;
 mod slots;
+mod ticket;
 mod transfer;
 mod undo;
-mod wakeup;
 
+pub use abort::Abort;
 pub(crate) use companion::{Beside, Companion};
+pub(crate) use driver::Seat;
 pub use memory::Buffers;
 pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
 pub use transfer::TransferSpec;
-pub use wakeup::Abort;
-pub(crate) use wakeup::Wakeup;
 
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;

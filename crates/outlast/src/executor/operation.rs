@@ -10,13 +10,13 @@
 
 mod credit;
 
+use super::abort::Abort;
 use super::arithmetic::Arithmetic;
 use super::lanes::{InLane, Landing, Message, OutLane, Source};
 use super::rounds::Rounds;
-use super::seat::Ticket;
 use super::slots::{Slot, Slots};
+use super::ticket::Ticket;
 use super::undo::UndoLog;
-use super::wakeup::Abort;
 use super::{ConnId, Stopped};
 use crate::link::Gauge;
 use outlast_proto::collective::frame::{FrameKind, Header, OpName};
@@ -76,7 +76,7 @@ pub(super) struct Operation {
 }
 
 impl Operation {
-    pub(super) fn new(parts: Parts, undo: UndoLog) -> Self {
+    pub(super) fn new(parts: Parts, undo: UndoLog, ticket: Ticket) -> Self {
         let plan = &parts.plan;
         let wire_bytes = parts.arithmetic.wire_bytes_bound(plan.block_bytes()).max(1);
         let window = u32::try_from(parts.window_bytes / wire_bytes).unwrap_or(u32::MAX).clamp(2, 4_096);
@@ -97,7 +97,7 @@ impl Operation {
             hurried: false,
             started: Instant::now(),
             readings: Vec::new(),
-            ticket: Ticket::new(),
+            ticket,
             parts,
         };
         for lane in 0..operation.incoming.len() {

@@ -1,16 +1,18 @@
 //! What the communicator holds: performing calls, opening epochs, taking connections.
 
+use super::abort::Abort;
 use super::arithmetic::Arithmetic;
 use super::companion::{self, Accompanied, Companion};
+use super::driver::{Hands, Inbox, Seat};
 use super::engine::{Command, Engine, Output};
 use super::memory::Buffers;
 use super::operation::{Operation, Parts};
-use super::seat::{Seat, Told};
+use super::ticket::{Claim, Ticket, Told};
 use super::undo::{Settlement, UndoLog, UndoPool};
-use super::wakeup::{Abort, Wakeup};
 use super::{LinkEvent, Stopped};
+use crate::baton::Baton;
+use crate::bell::Bell;
 use crate::link::{Dial, Wire};
-use crate::watch;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::{Flow, Plan};
 use outlast_proto::collective::striping::STREAMS_MAX;
@@ -22,7 +24,7 @@ use std::marker::PhantomData;
 use std::net::SocketAddr;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError, Weak};
+use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
 /// What can be set about a data plane.
@@ -79,20 +81,12 @@ pub(super) struct Shared {
     pub(super) settings: DataSettings,
     dialer: Arc<dyn Dial>,
     events: Box<dyn Fn(LinkEvent) + Send + Sync>,
-    pub(super) wakeup: Arc<Wakeup>,
     pub(super) undo: Arc<UndoPool>,
     /// Bytes of one operation that may be under way: the setting, or more where a way to another host is long.
     pub(super) window: Arc<AtomicUsize>,
-    home: Mutex<Home>,
+    inbox: Arc<Inbox>,
+    baton: Arc<Baton<Hands>>,
     companion: companion::Place,
-}
-
-/// Where the engine rests while nobody drives, and where commands wait while somebody does.
-struct Home {
-    engine: Option<Box<Engine>>,
-    inbox: Vec<Command>,
-    /// A driver panicked and took the engine with it.
-    dead: bool,
 }
 
 impl DataPlane {
@@ -105,23 +99,31 @@ impl DataPlane {
         events: impl Fn(LinkEvent) + Send + Sync + 'static,
     ) -> io::Result<Self> {
         let window = Arc::new(AtomicUsize::new(settings.window_bytes));
-        let home = Home {
-            engine: Some(Box::new(Engine::new(me, &settings, Arc::clone(&window)))),
-            inbox: Vec::new(),
-            dead: false,
-        };
-        let shared = Shared {
-            me,
-            settings,
-            dialer,
-            events: Box::new(events),
-            wakeup: Arc::new(Wakeup::new()?),
-            undo: Arc::new(UndoPool::new(settings.undo_bytes_max)),
-            window,
-            home: Mutex::new(home),
-            companion: OnceLock::new(),
-        };
-        Ok(Self { shared: Arc::new(shared) })
+        let engine = Engine::new(me, &settings, Arc::clone(&window));
+        let (bell, inbox) = (Arc::new(Bell::new()?), Arc::<Inbox>::default());
+        let companion = companion::Place::default();
+        let shared = Arc::new_cyclic(|this: &Weak<Shared>| {
+            let this = Weak::clone(this);
+            let carry_out = Box::new(move |outputs| {
+                if let Some(shared) = this.upgrade() {
+                    shared.carry_out(outputs);
+                }
+            });
+            let accompanied = Accompanied::by(Arc::clone(&companion), companion::TURN_INTERVAL);
+            let hands = Hands::new(engine, Arc::clone(&inbox), accompanied, Arc::clone(&bell), carry_out);
+            Shared {
+                me,
+                settings,
+                dialer,
+                events: Box::new(events),
+                undo: Arc::new(UndoPool::new(settings.undo_bytes_max)),
+                window,
+                inbox,
+                baton: Arc::new(Baton::new(Box::new(hands), bell)),
+                companion,
+            }
+        });
+        Ok(Self { shared })
     }
 
     /// From now on whoever drives looks after `companion` too. There is one at most: the first.
@@ -129,9 +131,9 @@ impl DataPlane {
         let _ = self.shared.companion.set(companion);
     }
 
-    /// The companion has another connection.
-    pub(crate) fn ring(&self) {
-        self.shared.wakeup.ring();
+    /// Who drives the links of this peer, and its companion's connection.
+    pub(crate) fn baton(&self) -> &Arc<Baton<Hands>> {
+        &self.shared.baton
     }
 
     /// A new epoch of a group: its members in ring order with their data addresses. Dials the next member
@@ -234,9 +236,7 @@ impl DataPlane {
             window_bytes: shared.window.load(Ordering::Relaxed),
             end: None,
         };
-        let _listening = abort.listen(&shared.wakeup);
-        let operation = Box::new(Operation::new(parts, undo));
-        Ok(Performed::of(*shared.run(operation)?, started))
+        Ok(Performed::of(*shared.run(parts, undo)?, started))
     }
 }
 
@@ -251,6 +251,9 @@ impl fmt::Debug for DataPlane {
         f.debug_struct("DataPlane").field("me", &self.shared.me).finish_non_exhaustive()
     }
 }
+
+/// How long a call waits at a time for its operation. It is told when that is over; to ask again costs nothing.
+const LOOK_AGAIN: Duration = Duration::from_secs(1);
 
 /// What is copied aside at a time where nothing else says so.
 const UNDO_UNIT: usize = 1 << 20;
@@ -302,107 +305,22 @@ impl Performed<'_> {
 }
 
 impl Shared {
-    fn home(&self) -> MutexGuard<'_, Home> {
-        self.home.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
-    /// Takes the engine and drives, or sits until the operation is over or it is our turn to drive. However this
-    /// ends, by a panic too, the operation is back by then.
-    pub(super) fn run(self: &Arc<Self>, operation: Box<Operation>) -> Result<Box<Operation>, Stopped> {
-        let mut lent = Lent { shared: self, seat: Arc::clone(operation.ticket.seat()), is_back: false };
-        let mut home = self.home();
-        if home.dead {
-            lent.is_back = true;
-            return Err(Stopped::Closed);
-        }
-        if let Some(engine) = home.engine.take() {
-            drop(home);
-            let mut driving = Driving { shared: self, engine: Some(engine) };
-            driving.engine().apply(Command::Join(operation));
-            self.drive(driving, &lent.seat);
-        } else {
-            home.inbox.push(Command::Join(operation));
-            drop(home);
-            self.wakeup.ring();
-        }
+    /// Moves the bytes of an operation, or waits while another does. However this ends, by a panic too, the operation is
+    /// back by then.
+    pub(super) fn run(self: &Arc<Self>, parts: Parts, undo: UndoLog) -> Result<Box<Operation>, Stopped> {
+        let abort = parts.abort.clone();
+        let _listening = abort.listen(self.baton.bell());
+        let seat = Arc::new(Seat::new(&self.baton));
+        let operation = Box::new(Operation::new(parts, undo, Ticket::new(Arc::<Seat>::clone(&seat))));
+        let mut lent = Lent { shared: self, seat, claim: operation.ticket.claim(), is_back: false };
+        self.post(Command::Join(operation));
         lent.take_back()
     }
 
-    fn drive(self: &Arc<Self>, mut driving: Driving<'_>, seat: &Seat) {
-        let mut companion = Accompanied::by(&self.companion);
-        // An abort may have come before anybody listened for it.
-        driving.engine().check_aborts();
-        while !seat.is_over() {
-            watch::look();
-            if self.wakeup.answer() {
-                let commands = std::mem::take(&mut self.home().inbox);
-                for command in commands {
-                    driving.engine().apply(command);
-                }
-                driving.engine().check_aborts();
-                companion.look_again();
-            }
-            let engine = driving.engine();
-            let now = Instant::now();
-            let progress = engine.pump(now);
-            engine.settle();
-            if engine.has_outputs() {
-                self.carry_out(engine.take_outputs());
-            }
-            if progress || seat.is_over() {
-                companion.turn_if_due(now);
-            } else if engine.wait(&self.wakeup, &companion) {
-                companion.turn();
-            }
-        }
-        if let Some(engine) = driving.engine.take() {
-            self.release(engine);
-        }
-    }
-
-    /// Puts the engine down: with somebody who waits, or home.
-    fn release(self: &Arc<Self>, engine: Box<Engine>) {
-        let mut driving = Driving { shared: self, engine: Some(engine) };
-        loop {
-            let outputs = driving.engine().take_outputs();
-            self.carry_out(outputs);
-            let mut home = self.home();
-            if home.inbox.is_empty() {
-                let Some(engine) = driving.engine.take() else { return };
-                match engine.somebody() {
-                    Some(seat) => {
-                        drop(home);
-                        seat.hand_engine(engine);
-                    }
-                    None => home.engine = Some(engine),
-                }
-                return;
-            }
-            let commands = std::mem::take(&mut home.inbox);
-            drop(home);
-            let engine = driving.engine();
-            for command in commands {
-                engine.apply(command);
-            }
-            engine.check_aborts();
-            engine.settle();
-        }
-    }
-
     /// Gives a command to the engine, wherever it is.
-    fn post(self: &Arc<Self>, command: Command) {
-        let mut home = self.home();
-        if home.dead {
-            return;
-        }
-        home.inbox.push(command);
-        let resting = home.engine.take();
-        drop(home);
-        if let Some(engine) = resting {
-            self.release(engine);
-        } else {
-            self.wakeup.ring();
-        }
+    fn post(&self, command: Command) {
+        self.inbox.put(command);
+        self.baton.nudge();
     }
 
     fn carry_out(self: &Arc<Self>, outputs: Vec<Output>) {
@@ -453,29 +371,23 @@ impl Dial for NoLink<'_> {
 
 /// An operation that is out of its call's hands, and with it the right to the caller's memory.
 struct Lent<'a> {
-    shared: &'a Arc<Shared>,
+    shared: &'a Shared,
     seat: Arc<Seat>,
+    claim: Arc<Claim>,
     is_back: bool,
 }
 
 impl Lent<'_> {
-    /// Sits, and drives in its turn, until the operation is over.
+    /// Waits, and drives in its turn, until the operation is over: whoever drives holds it to its deadline.
     fn take_back(&mut self) -> Result<Box<Operation>, Stopped> {
         loop {
-            match self.seat.wait() {
-                Told::Drive(engine) => {
-                    let driving = Driving { shared: self.shared, engine: Some(engine) };
-                    self.shared.drive(driving, &self.seat);
-                }
-                Told::Over(operation, ending) => {
-                    self.is_back = true;
-                    return ending.map(|()| operation);
-                }
-                Told::Gone => {
-                    self.is_back = true;
-                    return Err(Stopped::Closed);
-                }
-            }
+            let told = self.seat.wait(Instant::now() + LOOK_AGAIN, || self.claim.take());
+            let Some(told) = told else { continue };
+            self.is_back = true;
+            return match told {
+                Told::Over(operation, ending) => ending.map(|()| operation),
+                Told::Gone => Err(Stopped::Closed),
+            };
         }
     }
 }
@@ -484,40 +396,10 @@ impl Drop for Lent<'_> {
     /// The call unwinds: not without its operation, for the caller's memory is free to go after this.
     fn drop(&mut self) {
         if !self.is_back {
-            self.seat.withdraw();
-            self.shared.wakeup.ring();
+            self.claim.withdraw();
+            self.shared.baton.bell().ring();
             drop(self.take_back());
         }
-    }
-}
-
-/// The engine in a driver's hands. If the driver panics, nobody is left waiting.
-struct Driving<'a> {
-    shared: &'a Shared,
-    engine: Option<Box<Engine>>,
-}
-
-impl Driving<'_> {
-    fn engine(&mut self) -> &mut Engine {
-        self.engine.as_mut().expect("it is held until it is released")
-    }
-}
-
-impl Drop for Driving<'_> {
-    fn drop(&mut self) {
-        let Some(engine) = self.engine.take() else { return };
-        let mut home = self.shared.home();
-        home.dead = true;
-        let commands = std::mem::take(&mut home.inbox);
-        drop(home);
-        for command in commands {
-            if let Command::Join(operation) = command {
-                let seat = Arc::clone(operation.ticket.seat());
-                seat.hand_back(operation, Err(Stopped::Closed));
-            }
-        }
-        // The engine hands back what it holds.
-        drop(engine);
     }
 }
 

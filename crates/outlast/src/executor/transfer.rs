@@ -19,12 +19,12 @@
 //! member any more.
 
 use super::Stopped;
+use super::abort::Abort;
 use super::arithmetic::Arithmetic;
 use super::memory::Buffers;
-use super::operation::{End, Operation, Parts};
+use super::operation::{End, Parts};
 use super::plane::{DataPlane, Performed};
 use super::undo::UndoLog;
-use super::wakeup::Abort;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::Plan;
 use outlast_proto::collective::{Fingerprint, Group, Seq, Tag};
@@ -88,8 +88,6 @@ impl DataPlane {
             window_bytes: shared.window.load(Ordering::Relaxed),
             end: Some(if sends { End::Sends } else { End::Receives }),
         };
-        let _listening = abort.listen(&shared.wakeup);
-        let operation = Box::new(Operation::new(parts, undo));
-        Ok(Performed::of(*shared.run(operation)?, started))
+        Ok(Performed::of(*shared.run(parts, undo)?, started))
     }
 }

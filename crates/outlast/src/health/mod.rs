@@ -42,7 +42,7 @@ pub use shared::{Happening, TimedEvent};
 use crate::clock;
 use crate::membership::Counters;
 use crate::port::{self, KnownSources, Port, PortCounters, Routes, Serving};
-use crate::runtime;
+use crate::runtime::{self, Plane as RuntimePlane};
 use crate::security::datagram::DatagramGuard;
 use crate::security::{self, RunKeys, TlsIdentity};
 use dial::TlsDialler;
@@ -131,7 +131,7 @@ impl HealthPlane {
 pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)> {
     let Launch { config, info, keys, identity, port, seeds, routes } = launch;
     let shared = Arc::new(Shared::new()?);
-    let runtime = runtime::handle()?;
+    let runtime = runtime::of(RuntimePlane::Health)?;
     port.udp().set_nonblocking(true)?;
     let guard = DatagramGuard::new(Arc::clone(&keys), info.id, security::fresh_boot_id());
     let rng = Rng::from_seed(u64::from_ne_bytes(security::random_bytes()));

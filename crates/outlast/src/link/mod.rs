@@ -43,6 +43,9 @@ pub trait Wire: Send {
     /// Whether frames should carry a checksum, because nothing below does better.
     fn wants_checksums(&self) -> bool;
 
+    /// Tells the other side that nothing more comes, if the stream has a word for that and takes it now.
+    fn say_goodbye(&mut self) {}
+
     /// What the kernel knows about the way to another host; nothing if the bytes do not leave this one.
     fn gauge(&self) -> Option<Gauge> {
         None

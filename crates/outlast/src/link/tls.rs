@@ -47,16 +47,15 @@ impl TlsWire {
     pub(crate) fn socket(&self) -> Arc<dyn AsFd + Send + Sync> {
         Arc::clone(&self.line) as _
     }
+}
 
-    /// Tells the other side that nothing more comes, if the socket takes it now.
-    pub(crate) fn say_goodbye(&mut self) {
+impl Wire for TlsWire {
+    fn say_goodbye(&mut self) {
         self.session.send_close_notify();
         // Whoever does not hear it learns it from the closed socket.
         let _ = self.flush();
     }
-}
 
-impl Wire for TlsWire {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
         self.flush()?;
         let mut taken = 0;

@@ -82,7 +82,7 @@ impl Serving {
         routes: Routes,
         settings: ServeSettings,
     ) -> io::Result<Self> {
-        let door = runtime::door()?;
+        let door = runtime::of(runtime::Plane::Door)?;
         let _inside = door.enter();
         let listener = listener.convert(TcpListener::from_std)?;
         let capacity = Capacity {

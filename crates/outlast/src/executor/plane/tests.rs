@@ -1,7 +1,8 @@
 //! Panics: whatever unwinds, a call gives its caller's memory back in its own time and nobody waits in vain.
 
 use super::*;
-use crate::link::{PlainDialer, TcpSettings};
+use crate::fork::Guarded;
+use crate::link::{PlainDialer, TcpSettings, TcpWire};
 use crate::watch::{cancels, watched};
 use outlast_proto::collective::{DataType, Scope};
 use std::net::TcpListener;
@@ -47,7 +48,7 @@ fn a_call_that_unwinds_while_another_drives_has_its_operation_back_first() {
     assert_eq!(idle(), 0);
     thread::scope(|scope| {
         let driver = scope.spawn(|| all_reduce(&plane, 0, deadline, &mut [1; COUNT]));
-        while plane.shared.home().engine.is_some() {
+        while !plane.baton().is_driven(Duration::ZERO) {
             thread::yield_now();
         }
         let began = Instant::now();
@@ -70,9 +71,9 @@ fn a_call_that_unwinds_while_another_drives_has_its_operation_back_first() {
     });
 }
 
-/// The same with nobody else there: the thread that panics holds the engine.
+/// The thread that panics has driven, for itself and for another.
 #[test]
-fn a_driver_that_unwinds_leaves_nobody_waiting() {
+fn a_driver_that_unwinds_passes_the_baton_on() {
     let plane = plane(PlainDialer { me: peer(1), tcp: TcpSettings::default() });
     let _silent = beside_a_silent_member(&plane);
     let deadline = Instant::now() + Duration::from_secs(20);
@@ -89,17 +90,75 @@ fn a_driver_that_unwinds_leaves_nobody_waiting() {
                 )
             }))
         });
-        while plane.shared.home().engine.is_some() {
+        while !plane.baton().is_driven(Duration::ZERO) {
             thread::yield_now();
         }
-        assert_eq!(all_reduce(&plane, 1, deadline, &mut [1; COUNT]), Err(Stopped::Closed));
+        let other = scope.spawn(|| all_reduce(&plane, 1, deadline, &mut [1; COUNT]));
         assert!(driver.join().unwrap().is_err());
-        assert_eq!(all_reduce(&plane, 2, deadline, &mut [1; COUNT]), Err(Stopped::Closed), "and none hangs");
+        assert!(!other.is_finished(), "the other call is not disturbed");
+        plane.shutdown();
+        assert_eq!(other.join().unwrap(), Err(Stopped::Closed));
+        assert_eq!(all_reduce(&plane, 2, deadline, &mut [1; COUNT]), Err(Stopped::Closed));
     });
 }
 
+/// Panics when it is asked for a link's state in the middle of a turn: our own bug.
+struct Breaks(TcpWire);
+
+impl Wire for Breaks {
+    fn send(&mut self, _: &[io::IoSlice<'_>]) -> io::Result<usize> {
+        panic!("in the middle of a turn")
+    }
+
+    fn receive(&mut self, pieces: &mut [io::IoSliceMut<'_>]) -> io::Result<usize> {
+        self.0.receive(pieces)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+
+    fn descriptor(&self) -> std::os::fd::BorrowedFd<'_> {
+        self.0.descriptor()
+    }
+
+    fn wants_checksums(&self) -> bool {
+        false
+    }
+}
+
 #[test]
-fn an_operation_that_is_lost_tells_its_seat_when_the_memory_is_as_it_was() {
+fn an_engine_that_panics_gives_every_operation_back_and_whoever_else_waits_goes_on() {
+    let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+    let address = listener.local_addr().unwrap();
+    let dialer = move |_: PeerId, at: SocketAddr| {
+        let stream = Guarded::new(std::net::TcpStream::connect(at)?)?;
+        Ok(Box::new(Breaks(TcpWire::new(stream, &TcpSettings::default())?)) as Box<dyn Wire>)
+    };
+    let plane = plane(Dials(dialer));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let seat = Arc::new(Seat::new(plane.baton()));
+    let verdict = std::sync::atomic::AtomicBool::new(false);
+    let mut tensor = [1; COUNT];
+    thread::scope(|scope| {
+        // A call that waits for something else than bytes.
+        let votes = scope.spawn(|| seat.wait(deadline, || verdict.load(Ordering::SeqCst).then_some(())));
+        while !plane.baton().is_driven(Duration::ZERO) {
+            thread::yield_now();
+        }
+        plane.open_epoch(0, 1, vec![(peer(1), address), (peer(2), address)]);
+        assert_eq!(all_reduce(&plane, 0, deadline, &mut tensor), Err(Stopped::Closed));
+        assert_eq!(all_reduce(&plane, 1, deadline, &mut [1; COUNT]), Err(Stopped::Closed), "and none hangs");
+        assert!(!votes.is_finished(), "who has no part in it goes on");
+        verdict.store(true, Ordering::SeqCst);
+        seat.notify();
+        assert_eq!(votes.join().unwrap(), Some(()));
+    });
+    assert!(tensor.iter().all(|byte| *byte == 1), "its memory is as it was");
+}
+
+#[test]
+fn an_operation_that_is_lost_tells_its_call_when_the_memory_is_as_it_was() {
     let pool = Arc::new(UndoPool::new(1 << 30));
     let mut tensor = vec![1_u8; COUNT];
     let members = [peer(1), peer(2)];
@@ -120,27 +179,46 @@ fn an_operation_that_is_lost_tells_its_seat_when_the_memory_is_as_it_was() {
         window_bytes: 1 << 20,
         end: None,
     };
-    let operation = Operation::new(parts, undo);
-    let seat = Arc::clone(operation.ticket.seat());
+    struct Nobody;
+    impl crate::executor::ticket::Caller for Nobody {
+        fn notify(&self) {}
+    }
+    let operation = Operation::new(parts, undo, Ticket::new(Arc::new(Nobody)));
+    let claim = operation.ticket.claim();
+    assert!(claim.take().is_none());
     drop(operation);
-    assert!(matches!(seat.wait(), Told::Gone));
+    assert!(matches!(claim.take(), Some(Told::Gone)));
     assert!(tensor.iter().all(|byte| *byte == 1));
 }
 
-struct Panics;
+/// Dials with a function.
+struct Dials<F>(F);
 
-impl Dial for Panics {
-    fn dial(&self, _: PeerId, _: SocketAddr, _: Instant) -> io::Result<Box<dyn Wire>> {
-        panic!("instead of a link")
+impl<F: Fn(PeerId, SocketAddr) -> io::Result<Box<dyn Wire>> + Send + Sync> Dial for Dials<F> {
+    fn dial(&self, peer: PeerId, address: SocketAddr, _: Instant) -> io::Result<Box<dyn Wire>> {
+        (self.0)(peer, address)
     }
 }
 
 #[test]
 fn a_dialler_that_panics_is_a_link_that_broke() {
-    let plane = plane(Panics);
+    let plane = plane(Dials(|_, _| panic!("instead of a link")));
     let _silent = beside_a_silent_member(&plane);
     let deadline = Instant::now() + Duration::from_secs(20);
     let stopped = all_reduce(&plane, 0, deadline, &mut [1; COUNT]).unwrap_err();
     let Stopped::LinkBroken { error, .. } = &stopped else { panic!("{stopped:?}") };
     assert!(error.contains("the dialler panicked"), "{error}");
+}
+
+#[test]
+fn a_listener_to_links_that_panics_costs_no_call() {
+    let dialer = Dials(|_, _| Err(io::Error::other("nobody there")));
+    let plane = DataPlane::new(peer(1), DataSettings::default(), Arc::new(dialer), |_| panic!("a listener"));
+    let plane = plane.unwrap();
+    let _silent = beside_a_silent_member(&plane);
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for tag in 0..2 {
+        let stopped = all_reduce(&plane, tag, deadline, &mut [1; COUNT]).unwrap_err();
+        assert!(matches!(&stopped, Stopped::LinkBroken { error, .. } if error.contains("nobody there")));
+    }
 }

@@ -78,7 +78,7 @@ fn pair() -> (Plane<Nowhere>, Peer) {
     let mut machine = Membership::new(clock::now(), config, me, Rng::from_seed(1));
     machine.seed_table(&[Arc::new(them)]);
     let shared = Arc::new(Shared::new().unwrap());
-    let streams = Streams::new(Arc::clone(&shared), runtime::handle().unwrap(), Nowhere);
+    let streams = Streams::new(Arc::clone(&shared), runtime::of(runtime::Plane::Health).unwrap(), Nowhere);
     (Plane::new(machine, port, guard, streams, shared, Arc::default()), peer)
 }
 
