@@ -132,17 +132,14 @@ impl<T: Drive> Baton<T> {
             place.driven = Instant::now();
         }
         // Who has news gets up anyway; should that not be what it waits for, it finds the baton here.
-        match place.sitting.iter_mut().find(|sitting| !sitting.seat.news.load(Ordering::Relaxed)) {
-            Some(next) => {
-                next.handed = Some(thing);
-                next.seat.woken.notify_one();
-                false
-            }
-            None => {
-                place.resting = Some(thing);
-                true
-            }
+        let next = place.sitting.iter_mut().find(|sitting| !sitting.seat.news.load(Ordering::Relaxed));
+        if let Some(next) = next {
+            next.handed = Some(thing);
+            next.seat.woken.notify_one();
+            return false;
         }
+        place.resting = Some(thing);
+        true
     }
 }
 
@@ -255,12 +252,11 @@ impl<T: Drive> Seat<T> {
     /// Takes the baton if it rests. Else sits until it is handed over, there are news, or that moment has come.
     fn sit(self: &Arc<Self>, until: Instant) -> Option<Held<'_, T>> {
         let mut place = lock(&self.baton.place);
-        let thing = match place.resting.take() {
-            Some(thing) => Some(thing),
-            None => {
-                place.sitting.push(Sitting { seat: Arc::clone(self), handed: None });
-                self.rest(place, until)
-            }
+        let thing = if place.resting.is_some() {
+            place.resting.take()
+        } else {
+            place.sitting.push(Sitting { seat: Arc::clone(self), handed: None });
+            self.rest(place, until)
         };
         thing.map(|thing| Held { baton: &self.baton, thing: Some(thing), drives: false })
     }

@@ -183,6 +183,12 @@ impl Engine {
             return;
         };
         let Some(lane) = operation.lane_to(conn.peer) else { return };
+        if operation.outgoing[lane].frames_sent > 0 && operation.parts.end.is_none() {
+            // All that we had to send went over a link that broke. Whether it arrived is not known; if not, the other
+            // end would wait for it on this one for ever.
+            let error = "it broke with blocks on the way, and was made anew".to_owned();
+            return operation.stop(Stopped::LinkBroken { peer: conn.peer, towards: true, error });
+        }
         operation.outgoing[lane].conn = Some(conn.id);
         operation.outgoing[lane].asked = false;
         operation.outgoing[lane].stripes.clear();

@@ -30,6 +30,8 @@ mod plane;
 mod rounds;
 mod routing;
 mod slots;
+#[cfg(test)]
+mod stress;
 mod ticket;
 mod transfer;
 mod undo;

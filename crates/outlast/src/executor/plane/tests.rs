@@ -1,5 +1,6 @@
 //! Panics: whatever unwinds, a call gives its caller's memory back in its own time and nobody waits in vain.
 
+use super::super::ticket::Caller;
 use super::*;
 use crate::fork::Guarded;
 use crate::link::{PlainDialer, TcpSettings, TcpWire};
@@ -157,6 +158,13 @@ fn an_engine_that_panics_gives_every_operation_back_and_whoever_else_waits_goes_
     assert!(tensor.iter().all(|byte| *byte == 1), "its memory is as it was");
 }
 
+/// Nobody waits for it.
+struct Nobody;
+
+impl Caller for Nobody {
+    fn notify(&self) {}
+}
+
 #[test]
 fn an_operation_that_is_lost_tells_its_call_when_the_memory_is_as_it_was() {
     let pool = Arc::new(UndoPool::new(1 << 30));
@@ -179,10 +187,6 @@ fn an_operation_that_is_lost_tells_its_call_when_the_memory_is_as_it_was() {
         window_bytes: 1 << 20,
         end: None,
     };
-    struct Nobody;
-    impl crate::executor::ticket::Caller for Nobody {
-        fn notify(&self) {}
-    }
     let operation = Operation::new(parts, undo, Ticket::new(Arc::new(Nobody)));
     let claim = operation.ticket.claim();
     assert!(claim.take().is_none());
