@@ -12,8 +12,9 @@ pub(crate) struct Args {
     /// A planned exploration, or `quick` or `soak` for all of them; otherwise the bounds below say what.
     #[arg(long)]
     plan: Option<String>,
-    /// What each peer calls, one letter per call: r all-reduce, o all-reduce that does not retry, b barrier,
-    /// c broadcast, l leave. One program per peer, between commas.
+    /// What each peer calls, one letter per call: r all-reduce, o all-reduce that does not retry, t all-reduce with a
+    /// short deadline, s all-reduce of the first two, b barrier, c broadcast, v vote for newcomers, j join (first call
+    /// of a newcomer), l leave. One program per peer, between commas.
     #[arg(long, default_value = "rr,rr")]
     programs: String,
     /// Control connections that break.
@@ -28,6 +29,9 @@ pub(crate) struct Args {
     /// Data links that break between two who live.
     #[arg(long, default_value_t = 0)]
     severs: u8,
+    /// Calls that programs give up.
+    #[arg(long, default_value_t = 0)]
+    cancels: u8,
     /// Timers that fire.
     #[arg(long, default_value_t = 2)]
     timers: u8,
@@ -88,8 +92,8 @@ fn choose(args: &Args) -> Result<Vec<Plan>, String> {
         }
         None => {
             let programs: Result<Vec<_>, _> = args.programs.split(',').map(Step::program).collect();
-            let Args { breaks, kills, restarts, severs, timers, depth, states, .. } = *args;
-            let budget = Budget { breaks, kills, restarts, severs, timers };
+            let Args { breaks, kills, restarts, severs, cancels, timers, depth, states, .. } = *args;
+            let budget = Budget { breaks, kills, restarts, severs, cancels, timers };
             let setup = Setup { programs: programs?, budget, sabotage: None };
             if !(1..=8).contains(&setup.programs.len()) {
                 return Err(format!("{} peers: write between 1 and 8 programs", setup.programs.len()));
@@ -135,7 +139,7 @@ fn options(plan: &Plan) -> String {
     if plan.name != "as given" {
         return format!("--plan {}", plan.name);
     }
-    let Budget { breaks, kills, restarts, severs, timers } = plan.setup.budget;
+    let Budget { breaks, kills, restarts, severs, cancels, timers } = plan.setup.budget;
     let programs: Vec<String> = plan
         .setup
         .programs
@@ -143,7 +147,8 @@ fn options(plan: &Plan) -> String {
         .map(|program| program.iter().map(|step| step.letter()).collect())
         .collect();
     format!(
-        "--programs {} --breaks {breaks} --kills {kills} --restarts {restarts} --severs {severs} --timers {timers}",
+        "--programs {} --breaks {breaks} --kills {kills} --restarts {restarts} --severs {severs} \
+         --cancels {cancels} --timers {timers}",
         programs.join(",")
     )
 }

@@ -68,6 +68,26 @@ fn two_peers_that_call_different_things_and_a_coordinator_that_is_killed() {
 }
 
 #[test]
+fn two_peers_one_of_which_gives_a_call_up() {
+    explore("two-cancel");
+}
+
+#[test]
+fn two_peers_whose_deadline_passes() {
+    explore("two-deadline");
+}
+
+#[test]
+fn a_peer_and_a_newcomer_and_a_broken_connection() {
+    explore("two-newcomer");
+}
+
+#[test]
+fn three_peers_two_of_which_reduce_alone_first() {
+    explore("three-scope");
+}
+
+#[test]
 fn three_peers_when_nothing_goes_wrong() {
     explore("three-calm");
 }

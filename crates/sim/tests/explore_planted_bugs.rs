@@ -3,7 +3,7 @@
 use outlast_sim::explore::run::{Budget, RunModel, Sabotage, Setup, parse_schedule, write_schedule};
 use outlast_sim::explore::search::{self, Limits};
 
-const NOTHING: Budget = Budget { breaks: 0, kills: 0, restarts: 0, severs: 0, timers: 0 };
+const NOTHING: Budget = Budget { breaks: 0, kills: 0, restarts: 0, severs: 0, cancels: 0, timers: 0 };
 const BREAK: Budget = Budget { breaks: 1, ..NOTHING };
 const LIMITS: Limits = Limits { depth: 40, states: 50_000 };
 

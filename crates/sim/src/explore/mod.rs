@@ -41,11 +41,12 @@
 //!
 //! # What it does not do
 //!
-//! It proves nothing beyond its bounds: so many peers, calls, breaks, kills, restarts, severed links, clock jumps. The
-//! bounds of each exploration are in [`plans`], and an exploration says whether it saw all states within them. The
-//! health plane tells the truth and kernels do not testify; dials succeed at once; links of a new epoch come up at
-//! once, and break only while they carry something; deadlines of calls do not pass while faults strike. The world of
-//! seeds beside it ([`heart`](crate::heart)) has all of that, larger, and samples it.
+//! It proves nothing beyond its bounds: so many peers, calls, breaks, kills, restarts, severed links, calls given up,
+//! clock jumps. The bounds of each exploration are in [`plans`], and an exploration says whether it saw all states
+//! within them. The health plane tells the truth and kernels do not testify; dials succeed at once; links of a new
+//! epoch come up at once, and break only while they carry something; a deadline passes only where a plan says so, and
+//! nobody waits for a verdict beyond its grace; who is out does not come back. The world of seeds beside it
+//! ([`heart`](crate::heart)) has all of that, larger, and samples it.
 //!
 //! The search knows nothing of runs: another model (two coordinators with one lease, a store's change of view) is
 //! another implementation of [`search::Model`].

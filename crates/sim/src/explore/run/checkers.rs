@@ -1,32 +1,34 @@
 //! What must be true, whatever happens.
 
 use super::ProcessNumber;
-use super::setup::{BEGINNING, Setup, TIMEOUT, id_of, process_of};
+use super::setup::{BEGINNING, SHORT_TIMEOUT, Setup, TIMEOUT, id_of, process_of};
 use super::state::{Data, Ending, State};
 use crate::explore::search::Violation;
 use outlast_proto::collective::OpKey;
 use outlast_proto::coordinator::Note;
 use outlast_proto::session::{CallError, Done, OutReason, Outcome};
-use outlast_proto::time::Duration;
+use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{KickReason, LossReason, ToPeer};
 
 /// Without a connection for this long a peer may be put out although it lives (rule 20c, preset local).
 const CONTROL_LOST_AFTER: Duration = Duration::from_secs(10);
+/// For this long a restarted coordinator waits for those who were in (rule 41, preset local).
+const CONTROL_GRACE: Duration = Duration::from_secs(2);
 
 impl Ending {
     pub(super) fn of(outcome: &Outcome) -> Self {
         match outcome {
             Ok(Done::Committed { key, .. }) => Self::Committed(key.clone()),
-            Ok(Done::Ballot { .. }) => Self::Failed("ballot"),
+            Ok(Done::Ballot { .. }) => Self::Voted,
             Err(error) => Self::Failed(match error {
                 CallError::PeersLost(_) => "peers lost",
                 CallError::LinkBroken { .. } => "link broken",
                 CallError::NoPath { .. } => "no path",
                 CallError::TooFewPeers { .. } => "too few peers",
                 CallError::Timeout(_) => "timeout",
-                CallError::GivenUp(_) => "given up",
+                // By whomever: the others are told that it was given up.
+                CallError::GivenUp(_) | CallError::Cancelled => "given up",
                 CallError::Mismatch { .. } => "mismatch",
-                CallError::Cancelled => "cancelled",
                 CallError::Failed(_) => "failed",
                 CallError::Out(_) => "out",
                 _ => "otherwise",
@@ -81,7 +83,7 @@ pub(super) fn finished(
     let mine = votes.and_then(|votes| votes.get(&number));
     for member in contributors.iter().map(|id| process_of(*id)) {
         let theirs = votes.and_then(|votes| votes.get(&member));
-        let excused = state.restarts > 0 && state.processes[usize::from(member)].is_none();
+        let excused = state.restarted.is_some() && state.processes[usize::from(member)].is_none();
         if theirs.is_none() && !excused {
             let text =
                 format!("{key} is committed at process {number}, and process {member} did not complete it");
@@ -97,9 +99,12 @@ pub(super) fn finished(
 }
 
 /// Everybody is honest: nobody may be told otherwise (rule 20).
-pub(super) fn told(message: &ToPeer) -> Result<(), Violation> {
+pub(super) fn told(now: Instant, restarted: Option<Instant>, message: &ToPeer) -> Result<(), Violation> {
+    // Whoever has not spoken, or not promised, when a restarted coordinator's patience ends must join anew (rule 41).
+    let late = restarted.is_some_and(|restarted| now.since(restarted) >= CONTROL_GRACE);
     match message {
-        ToPeer::Kicked { reason, .. } if *reason == KickReason::Evicted => Ok(()), // Judged by its cause.
+        ToPeer::Kicked { reason: KickReason::Evicted, .. } => Ok(()), // Judged by its cause.
+        ToPeer::Kicked { reason: KickReason::Superseded, .. } if late => Ok(()),
         ToPeer::Kicked { reason, text, .. } => {
             Err(Violation::new("nobody_blamed", format!("kicked ({reason:?}): {text}")))
         }
@@ -117,7 +122,10 @@ pub(super) fn note(state: &State, note: &Note) -> Result<(), Violation> {
             let number = process_of(*peer);
             let Some(process) = &state.processes[usize::from(number)] else { return Ok(()) };
             let long_enough = state.now.since(BEGINNING) >= CONTROL_LOST_AFTER;
+            // Who is not in, as far as it knows, loses nothing and begins again.
+            let outside = process.session.record().is_none();
             let fair = match reason {
+                LossReason::Left | LossReason::Disconnected if outside => true,
                 LossReason::Left => process.out,
                 LossReason::NotResumed => long_enough,
                 LossReason::Unreachable => state.severed,
@@ -135,12 +143,18 @@ pub(super) fn note(state: &State, note: &Note) -> Result<(), Violation> {
 }
 
 /// A session ends by itself only when its time has come.
-pub(super) fn out(state: &State, number: ProcessNumber, reason: &OutReason) -> Result<(), Violation> {
+pub(super) fn out(
+    setup: &Setup,
+    state: &State,
+    number: ProcessNumber,
+    reason: &OutReason,
+) -> Result<(), Violation> {
+    let deadline = if setup.has_deadlines() { SHORT_TIMEOUT } else { TIMEOUT };
     let waited = state.now.since(BEGINNING);
     let fair = match reason {
         OutReason::Kicked(..) | OutReason::Left => true,
         OutReason::CoordinatorLost => waited >= CONTROL_LOST_AFTER,
-        OutReason::OutcomeUnknown => waited >= TIMEOUT,
+        OutReason::OutcomeUnknown => waited >= deadline,
         _ => false,
     };
     if fair {
@@ -161,15 +175,13 @@ pub(super) fn judge(setup: &Setup, state: &State) -> Result<(), Violation> {
         let text = format!("process {} is accepted, and no roster lists it", process_of(*peer));
         return Err(Violation::new("everybody_listed", text));
     }
-    if !setup.is_agreed() {
-        return Ok(());
-    }
-    // Call k is the same thing for everybody, and ends in the same way (rule 8).
-    let mut present = state.present();
-    let Some((first, mine)) = present.next() else { return Ok(()) };
-    for (other, theirs) in present {
-        for (at, (a, b)) in mine.endings.iter().zip(&theirs.endings).enumerate() {
-            if a != b {
+    // Call k is the same thing for all who have the same program, and ends in the same way (rule 8).
+    for (first, mine) in state.present() {
+        for (other, theirs) in
+            state.present().filter(|(other, _)| *other > first && setup.agree(first, *other))
+        {
+            let mut both = mine.endings.iter().zip(&theirs.endings).enumerate();
+            if let Some((at, (a, b))) = both.find(|(_, (a, b))| a != b) {
                 let text = format!(
                     "call {} ended at process {first} with {a:?}, at process {other} with {b:?}",
                     at + 1

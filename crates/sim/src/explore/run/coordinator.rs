@@ -27,7 +27,7 @@ impl RunModel {
             known_dead: vec![false; self.setup.programs.len()],
             completed: Held::new(BTreeMap::new()),
             left: self.setup.budget,
-            restarts: 0,
+            restarted: None,
             severed: false,
         }
     }
@@ -66,6 +66,7 @@ impl RunModel {
     }
 
     fn send_down(&self, state: &mut State, at: ConnectionId, mut message: ToPeer) -> Result<(), Violation> {
+        let (now, restarted) = (state.now, state.restarted);
         let Some(wire) = state.wires.iter_mut().find(|wire| wire.id() == at) else { return Ok(()) };
         match (self.setup.sabotage, &mut message) {
             (Some(Sabotage::DropProceed), ToPeer::Proceed { .. }) => return Ok(()),
@@ -75,7 +76,7 @@ impl RunModel {
             _ => {}
         }
         if wire.coordinator_holds && wire.peer_holds {
-            checkers::told(&message)?;
+            checkers::told(now, restarted, &message)?;
             wire.change(|wire| wire.down.push_back(message));
         }
         Ok(())
@@ -157,7 +158,7 @@ impl RunModel {
         let mut run = Run::new(coordinator::Config::preset(Preset::Local));
         run.expect_old_members(state.now + 2 * session::Config::preset(Preset::Local).redial.1);
         state.run = Held::new(run);
-        state.restarts += 1;
+        state.restarted = Some(state.now);
         for wire in &mut state.wires {
             wire.change(|wire| {
                 (wire.coordinator_holds, wire.broken) = (false, true);

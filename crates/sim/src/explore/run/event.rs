@@ -40,6 +40,8 @@ pub enum Event {
     Restart,
     /// A data link of the attempt at hand breaks between two who live; its sending end notices.
     Sever(ProcessNumber),
+    /// A program gives its call up.
+    Cancel(ProcessNumber),
 }
 
 impl fmt::Display for Event {
@@ -61,6 +63,7 @@ impl fmt::Display for Event {
             Self::Kill(process) => write!(f, "kill {process}"),
             Self::Restart => write!(f, "restart"),
             Self::Sever(process) => write!(f, "sever {process}"),
+            Self::Cancel(process) => write!(f, "cancel {process}"),
         }
     }
 }
@@ -96,6 +99,7 @@ impl FromStr for Event {
             "kill" => Ok(Self::Kill(process()?)),
             "restart" => Ok(Self::Restart),
             "sever" => Ok(Self::Sever(process()?)),
+            "cancel" => Ok(Self::Cancel(process()?)),
             _ => Err(wrong()),
         }
     }
@@ -134,6 +138,7 @@ mod tests {
             Event::Kill(2),
             Event::Restart,
             Event::Sever(1),
+            Event::Cancel(2),
         ];
         assert_eq!(parse_schedule(&write_schedule(&all)).as_deref(), Ok(&all[..]));
         assert!(parse_schedule("call 0, jump 3").unwrap_err().contains("jump 3"));

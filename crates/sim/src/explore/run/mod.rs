@@ -1,4 +1,4 @@
-//! A run as a model: one coordinator, two or three peers, one or two calls each.
+//! A run as a model: one coordinator, two or three peers, of whom some may come later, one or two calls each.
 
 mod checkers;
 mod coordinator;
@@ -16,7 +16,7 @@ use super::held::hash_of;
 use super::search::{Model, Violation};
 use outlast_proto::session::PerformResult;
 use outlast_proto::time::Instant;
-use state::Process;
+use state::{Data, Process};
 
 /// A run, as far as its setup lets it go.
 #[derive(Clone, Debug)]
@@ -92,7 +92,11 @@ impl RunModel {
     /// anything else happens. Whatever else may happen does not touch that process, and it cannot prevent it: only
     /// the order would differ.
     fn only(&self, state: &State, events: &[Event]) -> Option<Event> {
-        if state.left.breaks > 0 || state.left.restarts > 0 {
+        if state.left.breaks > 0 || state.left.restarts > 0 || state.left.cancels > 0 {
+            return None;
+        }
+        // A deadline of its own may be earlier than what it would read.
+        if state.left.timers > 0 && self.setup.has_deadlines() {
             return None;
         }
         let reads = events.iter().filter_map(|event| match event {
@@ -125,6 +129,9 @@ impl RunModel {
             if left.kills > 0 && state.present().count() > 1 {
                 events.push(Event::Kill(number));
             }
+            if left.cancels > 0 && self.can_be_cancelled(number, process) {
+                events.push(Event::Cancel(number));
+            }
             let attempt = process.work.as_ref().and_then(|work| work.attempt.as_ref());
             if left.severs > 0 && attempt.is_some_and(|attempt| !attempt.stopping && attempt.ring.len() > 1) {
                 events.push(Event::Sever(number));
@@ -132,6 +139,18 @@ impl RunModel {
         }
         if left.restarts > 0 {
             events.push(Event::Restart);
+        }
+    }
+
+    /// Whether a program may give its call up, and know what to do then. A call that others retry is made again. One that
+    /// nobody retries is over for all, once its attempt has begun; before, only its own program would know of it.
+    fn can_be_cancelled(&self, number: ProcessNumber, process: &Process) -> bool {
+        let step = self.setup.step(number, process.endings.len());
+        let Some(work) = &process.work else { return false };
+        match step {
+            Some(Step::ReduceOnce) => work.attempt.is_some() || work.data != Data::AsBefore,
+            Some(step) => step.retries(),
+            None => false,
         }
     }
 
@@ -163,7 +182,7 @@ impl Model for RunModel {
         }
         self.faults(state, &mut events);
         if state.left.timers > 0 {
-            self.timers(state, setup::HORIZON, &mut events);
+            self.timers(state, self.setup.horizon(), &mut events);
         }
         events
     }
@@ -212,6 +231,10 @@ impl Model for RunModel {
             Event::Sever(process) => {
                 state.left.severs -= 1;
                 self.sever(state, process)
+            }
+            Event::Cancel(process) => {
+                state.left.cancels -= 1;
+                self.cancel(state, process)
             }
         }
     }

@@ -6,9 +6,8 @@ use super::state::{Attempt, Data, Ending, Process, State, Wire, Work};
 use super::{Event, ProcessNumber, RunModel, Step};
 use crate::explore::held::Held;
 use crate::explore::search::{Model, Violation};
-use outlast_proto::collective::Scope;
 use outlast_proto::membership::Preset;
-use outlast_proto::session::{self, Action, CallId, Command, Op, PerformResult, Session};
+use outlast_proto::session::{self, Action, CallError, CallId, Command, Op, PerformResult, Session};
 use outlast_proto::time::Duration;
 use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToCoordinator, ToPeer, Verdict};
 use outlast_proto::wire::membership::MemberInfo;
@@ -61,7 +60,7 @@ impl RunModel {
                 let reason = process.session.out().filter(|_| !process.out).cloned();
                 if let Some(reason) = reason {
                     process.out = true;
-                    return checkers::out(state, number, &reason);
+                    return checkers::out(&self.setup, state, number, &reason);
                 }
                 return Ok(());
             }
@@ -161,7 +160,11 @@ impl RunModel {
                 let ending = Ending::of(&outcome);
                 let data = work.data.clone();
                 process.work = None;
-                let repeats = self.setup.sabotage == Some(Sabotage::RepeatFailed) && number == 1;
+                let step = self.setup.step(number, process.endings.len());
+                // Who gives a call up that the others retry makes it again, and joins them (decision 10).
+                let cancelled = outcome == Err(CallError::Cancelled);
+                let repeats = self.setup.sabotage == Some(Sabotage::RepeatFailed) && number == 1
+                    || cancelled && step.is_some_and(Step::retries);
                 if !repeats || outcome.is_ok() {
                     process.endings.push(ending);
                 }
@@ -201,19 +204,33 @@ impl RunModel {
         let now = state.now;
         let Some(process) = &mut state.processes[usize::from(number)] else { return Ok(()) };
         let Some(step) = self.setup.step(number, process.endings.len()) else { return Ok(()) };
-        if step == Step::Leave {
-            return self.with_session(state, number, |session| session.handle_leave(now));
-        }
-        let op = Op {
-            scope: Scope::Whole,
-            tag: 0,
-            fingerprint: step.fingerprint(),
-            deadline: now + TIMEOUT,
-            members: None,
-        };
-        let id = process.session.change(|session| session.handle_op_call(now, op));
+        let deadline = now + step.timeout();
+        let id = process.session.change(|session| match step {
+            Step::Leave => {
+                session.handle_leave(now);
+                None
+            }
+            Step::Vote => Some(session.handle_admission_call(now, 1, deadline)),
+            Step::Join => Some(session.handle_connect_call(now, 1, deadline)),
+            _ => {
+                let (scope, fingerprint) = (step.scope(), step.fingerprint());
+                let op = Op { scope, tag: 0, fingerprint, deadline, members: None };
+                Some(session.handle_op_call(now, op))
+            }
+        });
+        let Some(id) = id else { return self.drain_peer(state, number) };
         process.work = Some(Work { id, attempt: None, data: Data::AsBefore, told: VecDeque::new() });
         self.drain_peer(state, number)
+    }
+
+    /// A program gives its call up.
+    pub(super) fn cancel(&self, state: &mut State, number: ProcessNumber) -> Result<(), Violation> {
+        let now = state.now;
+        let process = state.processes[usize::from(number)].as_ref();
+        let Some(id) = process.and_then(|process| process.work.as_ref()).map(|work| work.id) else {
+            return Ok(());
+        };
+        self.with_session(state, number, |session| session.handle_cancel(now, id))
     }
 
     /// An executor reports.
@@ -312,8 +329,10 @@ impl RunModel {
     pub(super) fn begin(&self) -> State {
         let mut state = self.nobody();
         let now = state.now;
-        let all = state.processes.len() as u32;
-        for number in 0..all as u8 {
+        let first: Vec<_> =
+            (0..state.processes.len() as u8).filter(|number| !self.setup.is_newcomer(*number)).collect();
+        let all = first.len() as u32;
+        for number in first.iter().copied() {
             self.with_session(&mut state, number, |session| {
                 session.handle_connect_call(now, all, now + TIMEOUT);
             })
@@ -325,7 +344,7 @@ impl RunModel {
             self.happen(&mut state, event).unwrap_or_else(|violation| panic!("{violation}"));
         }
         assert!(
-            state.present().all(|(_, process)| process.session.record().is_some()),
+            first.iter().all(|number| state.is_in(*number)),
             "everybody is admitted before anything is explored"
         );
         state

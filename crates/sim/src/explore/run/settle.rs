@@ -5,8 +5,8 @@
 //! healthy run waits for, every call of everybody who takes part must have returned. A call that only its deadline
 //! ends has hung.
 
-use super::state::{Budget, Ending, State};
-use super::{Event, RunModel};
+use super::state::{Budget, Ending, Process, State};
+use super::{Event, ProcessNumber, RunModel, Step};
 use crate::explore::search::{Model, Violation};
 use outlast_proto::time::Instant;
 
@@ -17,14 +17,21 @@ impl RunModel {
     pub(super) fn settle(&self, mut state: State) -> Result<(), Violation> {
         state.left = Budget::default();
         for _ in 0..STEPS_MAX {
-            let hung = |ending: &Ending| *ending == Ending::Failed("timeout");
-            if let Some((number, _)) = state.present().find(|(_, process)| process.endings.iter().any(hung)) {
+            let timed_out = |ending: &Ending| *ending == Ending::Failed("timeout");
+            let hung = |(number, process): &(ProcessNumber, &Process)| {
+                let mut endings = process.endings.iter().enumerate();
+                endings.any(|(at, ending)| timed_out(ending) && !self.may_wait(*number, at))
+            };
+            if let Some((number, _)) = state.present().find(hung) {
                 let text = format!("a call of process {number} waited in vain until its deadline");
                 return Err(Violation::new("no_hang", text));
             }
             let mut events = self.usual(&state);
             if events.is_empty() {
-                if state.present().all(|(_, process)| process.work.is_none()) {
+                let waits = |(number, process): (ProcessNumber, &Process)| {
+                    process.work.is_some() && !self.may_wait(number, process.endings.len())
+                };
+                if !state.present().any(waits) {
                     return Ok(());
                 }
                 self.timers(&state, Instant::from_nanos(u64::MAX), &mut events);
@@ -39,6 +46,14 @@ impl RunModel {
             super::checkers::judge(&self.setup, &state)?;
         }
         Err(Violation::new("no_hang", format!("no answer after {STEPS_MAX} more events")))
+    }
+}
+
+impl RunModel {
+    /// Whether that call may wait until its deadline: a newcomer's, if nobody votes any more, and one whose deadline is
+    /// meant to pass.
+    fn may_wait(&self, process: ProcessNumber, at: usize) -> bool {
+        matches!(self.setup.step(process, at), Some(Step::Join | Step::ReduceSoon))
     }
 }
 

@@ -2,7 +2,7 @@
 
 use super::event::ProcessNumber;
 use super::state::Budget;
-use outlast_proto::collective::{DataType, Fingerprint, OpKind};
+use outlast_proto::collective::{DataType, Fingerprint, OpKind, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::time::{Duration, Instant};
 
@@ -10,9 +10,14 @@ use outlast_proto::time::{Duration, Instant};
 pub(super) const BEGINNING: Instant = Instant::from_nanos(1_000_000_000);
 /// Timers that would fire later than this are left alone while faults strike. Everything that a run waits for by
 /// itself is earlier, and the deadlines of calls are later.
-pub(super) const HORIZON: Instant = Instant::from_nanos(40_000_000_000);
+const HORIZON: Instant = Instant::from_nanos(40_000_000_000);
+/// The same where deadlines may pass: they do, and the time after which a call ends for one member alone does not
+/// (decision 10).
+const SHORT_HORIZON: Instant = Instant::from_nanos(5_000_000_000);
 /// What a call's program is prepared to wait.
 pub(super) const TIMEOUT: Duration = Duration::from_mins(1);
+/// The same for a call whose deadline may pass while faults strike.
+pub(super) const SHORT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// One call of a program.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -25,6 +30,14 @@ pub enum Step {
     Barrier,
     /// A small broadcast by process 0, which is done as soon as it has begun.
     Broadcast,
+    /// An all-reduce that retries, with a deadline that may pass.
+    ReduceSoon,
+    /// An all-reduce of processes 0 and 1 alone.
+    ReducePart,
+    /// A vote for newcomers.
+    Vote,
+    /// A newcomer connects. Only the first call of a program may be this: all others are in from the beginning.
+    Join,
     /// Goodbye.
     Leave,
 }
@@ -37,10 +50,15 @@ impl Step {
             'o' => Ok(Self::ReduceOnce),
             'b' => Ok(Self::Barrier),
             'c' => Ok(Self::Broadcast),
+            't' => Ok(Self::ReduceSoon),
+            's' => Ok(Self::ReducePart),
+            'v' => Ok(Self::Vote),
+            'j' => Ok(Self::Join),
             'l' => Ok(Self::Leave),
             other => Err(format!(
-                "{other:?} is no call: write r (all-reduce), o (all-reduce, once), b (barrier), c (broadcast), \
-                 l (leave)"
+                "{other:?} is no call: write r (all-reduce), o (all-reduce, once), t (all-reduce, short \
+                 deadline), s (all-reduce of the first two), b (barrier), c (broadcast), v (vote for newcomers), \
+                 j (join), l (leave)"
             )),
         };
         text.chars().map(step).collect()
@@ -53,18 +71,41 @@ impl Step {
             Self::ReduceOnce => 'o',
             Self::Barrier => 'b',
             Self::Broadcast => 'c',
+            Self::ReduceSoon => 't',
+            Self::ReducePart => 's',
+            Self::Vote => 'v',
+            Self::Join => 'j',
             Self::Leave => 'l',
         }
+    }
+
+    /// Whether its members try again after an abort.
+    pub(super) fn retries(self) -> bool {
+        matches!(self, Self::Reduce | Self::ReduceSoon | Self::ReducePart | Self::Barrier)
+    }
+
+    /// How long its program is prepared to wait for it.
+    pub(super) fn timeout(self) -> Duration {
+        if self == Self::ReduceSoon { SHORT_TIMEOUT } else { TIMEOUT }
+    }
+
+    /// Whom it involves.
+    pub(super) fn scope(self) -> Scope {
+        if self == Self::ReducePart { Scope::Members(vec![id_of(0), id_of(1)]) } else { Scope::Whole }
     }
 
     /// The call as all members must make it.
     pub(super) fn fingerprint(self) -> Fingerprint {
         match self {
-            Self::Reduce => Fingerprint::new(OpKind::AllReduce, DataType::F32, [8]),
+            Self::Reduce | Self::ReduceSoon | Self::ReducePart => {
+                Fingerprint::new(OpKind::AllReduce, DataType::F32, [8])
+            }
             Self::ReduceOnce => {
                 Fingerprint { retry: false, ..Fingerprint::new(OpKind::AllReduce, DataType::F32, [8]) }
             }
-            Self::Barrier | Self::Leave => Fingerprint::new(OpKind::Barrier, DataType::F32, [0]),
+            Self::Barrier | Self::Vote | Self::Join | Self::Leave => {
+                Fingerprint::new(OpKind::Barrier, DataType::F32, [0])
+            }
             Self::Broadcast => {
                 let root = Some(id_of(0));
                 Fingerprint { root, ..Fingerprint::new(OpKind::Broadcast, DataType::F32, [8]) }
@@ -125,9 +166,24 @@ impl Setup {
         }
     }
 
-    /// Whether all programs are the same: only then all must see the same.
-    pub(super) fn is_agreed(&self) -> bool {
-        self.programs.windows(2).all(|pair| pair[0] == pair[1])
+    /// Whether two have the same program: only then both must see the same.
+    pub(super) fn agree(&self, one: ProcessNumber, other: ProcessNumber) -> bool {
+        self.programs[usize::from(one)] == self.programs[usize::from(other)]
+    }
+
+    /// Whether that process comes later than the others.
+    pub(super) fn is_newcomer(&self, process: ProcessNumber) -> bool {
+        self.step(process, 0) == Some(Step::Join)
+    }
+
+    /// How far the clock may jump while faults strike.
+    pub(super) fn horizon(&self) -> Instant {
+        if self.has_deadlines() { SHORT_HORIZON } else { HORIZON }
+    }
+
+    /// Whether deadlines may pass while faults strike.
+    pub(super) fn has_deadlines(&self) -> bool {
+        self.programs.iter().flatten().any(|step| *step == Step::ReduceSoon)
     }
 }
 

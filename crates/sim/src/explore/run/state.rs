@@ -21,6 +21,8 @@ pub struct Budget {
     pub restarts: u8,
     /// Data links that break between two who live.
     pub severs: u8,
+    /// Calls that programs give up.
+    pub cancels: u8,
     /// Timers that fire.
     pub timers: u8,
 }
@@ -99,6 +101,8 @@ pub(super) struct Work {
 pub(super) enum Ending {
     /// That attempt counted.
     Committed(OpKey),
+    /// A vote for newcomers went through, or let this one in.
+    Voted,
     /// It failed, in that way.
     Failed(&'static str),
 }
@@ -134,17 +138,17 @@ pub struct State {
     pub(super) completed: Held<BTreeMap<OpKey, BTreeMap<ProcessNumber, super::Step>>>,
     /// What is left of the bounds.
     pub left: Budget,
-    /// How often the coordinator was started again.
-    pub(super) restarts: u8,
+    /// When the coordinator was last started again.
+    pub(super) restarted: Option<Instant>,
     /// Whether a link between two who live ever broke.
     pub(super) severed: bool,
 }
 
 impl std::hash::Hash for State {
     fn hash<H: std::hash::Hasher>(&self, hasher: &mut H) {
-        let Self { now, run, processes, wires, known_dead, completed, left, restarts, severed } = self;
+        let Self { now, run, processes, wires, known_dead, completed, left, restarted, severed } = self;
         (now, run, processes, known_dead, completed).hash(hasher);
-        (wires, left, restarts, severed).hash(hasher);
+        (wires, left, restarted, severed).hash(hasher);
     }
 }
 
@@ -157,6 +161,12 @@ impl State {
     pub(super) fn held_wire(&self, process: ProcessNumber) -> Option<&Held<Wire>> {
         let number = self.processes[usize::from(process)].as_ref()?.wire?;
         self.wire(process, number).map(|at| &self.wires[at])
+    }
+
+    /// Whether a process has been let in, as far as it knows.
+    pub(super) fn is_in(&self, process: ProcessNumber) -> bool {
+        let process = self.processes[usize::from(process)].as_ref();
+        process.is_some_and(|process| process.session.record().is_some())
     }
 
     /// The processes that take part: alive, and not put out.
