@@ -160,6 +160,8 @@ impl CoordinatorBuilder {
         let identity = sample.map(|keys| credentials.identity(&keys, &key)).transpose()?;
         let me = identity.map_or(key.peer(), |identity| identity.peer());
         let is_kept = key.is_kept() || credentials.has_certificate();
+        // Peers of before would know a coordinator by its key or by the name in its certificate, and take no other for it.
+        let is_first = key.is_first() && !credentials.has_certificate();
         let port = Port::bind(self.listen)?;
         let address = port.address();
         let handle = runtime::of(Plane::Clerk)?;
@@ -179,9 +181,9 @@ impl CoordinatorBuilder {
         let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
         // Peers of a coordinator that died here come back within the control grace; nobody new is let in before, because
         // to a group that is founded they would be strangers (rule 41). At a port that the system has just chosen
-        // nobody can have been.
+        // nobody can have been, nor at one whose key was made just now.
         let config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
-        let fresh_after = (self.listen.port() != 0).then(|| clock::now() + config.control_grace);
+        let fresh_after = (self.listen.port() != 0 && !is_first).then(|| clock::now() + config.control_grace);
         let clerk =
             Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
         let (stop, stopped) = oneshot::channel();

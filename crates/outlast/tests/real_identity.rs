@@ -356,8 +356,50 @@ fn a_coordinator_that_keeps_no_key_is_believed_and_says_so() {
     let deadline = Instant::now() + PATIENCE;
     while another.status(&run()).ok().flatten().is_none_or(|status| !status.contains("\"world_size\":1")) {
         assert!(Instant::now() < deadline, "it is taken back");
+        std::thread::sleep(Duration::from_millis(20));
     }
     while worker.lines.try_recv().is_ok() {}
     worker.until_world(1);
     worker.stays_in(1, Duration::from_secs(1));
+}
+
+#[test]
+fn a_coordinator_that_has_just_made_its_key_waits_for_nobody_of_before() {
+    let folder = tempfile::tempdir().expect("a folder");
+    let key = folder.path().join("coordinator.key");
+    let secret = RunSecret::generate();
+    // A fixed port, as far as the coordinator knows.
+    let free = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
+    let address = free.local_addr().expect("it is bound");
+    drop(free);
+    // Its control grace is 15 seconds, and the peers wait less.
+    let start = || {
+        let builder = Coordinator::builder().listen(address).preset(Preset::Wan).secret(secret.clone());
+        builder.key_file(&key).start()
+    };
+    let connect = |patience: Duration| {
+        let comm = Communicator::builder()
+            .coordinator(address.to_string())
+            .secret(secret.clone())
+            .listen("127.0.0.1:0".parse().expect("an address"))
+            .preset(Preset::Wan)
+            .timeout(patience)
+            .start()
+            .expect("a communicator");
+        comm.connect(1).map(|_| comm.leave())
+    };
+    let coordinator = start().expect("the port was free a moment ago");
+    connect(Duration::from_secs(12)).expect("the first start ever: nobody can be on the way back");
+    drop(coordinator);
+    // The next one may be what peers of this one come back to.
+    let deadline = Instant::now() + PATIENCE;
+    let _coordinator = loop {
+        match start() {
+            Ok(coordinator) => break coordinator,
+            Err(error) => assert!(Instant::now() < deadline, "{error}"),
+        }
+        std::thread::sleep(Duration::from_millis(10));
+    };
+    let error = connect(Duration::from_secs(1)).expect_err("members of before have their time");
+    assert!(matches!(error, Error::NotAdmitted), "{error:?}");
 }

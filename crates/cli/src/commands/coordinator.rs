@@ -11,8 +11,8 @@ use super::trust::TrustArgs;
 use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::Coordinator;
-use outlast::coordinator::DEFAULT_PORT;
-use outlast::security::ProcessKey;
+use outlast::coordinator::{CoordinatorError, DEFAULT_PORT};
+use std::fmt::Display;
 use std::fs::DirBuilder;
 use std::io::Write as _;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -81,20 +81,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         None => match default_key_file(args.listen) {
             Ok(path) => Some(path),
             Err(error) => {
-                eprintln!(
-                    "outlast: the coordinator's key is not kept ({error:#}); give --key-file, or say --forget-key"
-                );
+                key_is_not_kept(format!("{error:#}"));
                 None
             }
         },
     };
-    if let Some(path) = &key_file {
-        builder = builder.key_file(path);
-    }
     if let Some(certificate) = certificate {
         builder = builder.tls(certificate);
     }
-    let coordinator = builder.start()?;
+    let started = match &key_file {
+        Some(path) => builder.clone().key_file(path).start(),
+        None => builder.clone().start(),
+    };
+    let (coordinator, key_file) = match started {
+        Err(CoordinatorError::Key(error)) if args.key_file.is_none() => {
+            key_is_not_kept(&error);
+            (builder.start()?, None)
+        }
+        started => (started?, key_file),
+    };
     let address = coordinator.address();
     let hand_over = secret.hand_over("coordinator", address)?;
     let mut out = std::io::stdout().lock();
@@ -117,6 +122,10 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
+fn key_is_not_kept(error: impl Display) {
+    eprintln!("outlast: the coordinator's key is not kept ({error}); give --key-file, or say --forget-key");
+}
+
 /// A key for each port, where programs keep what should outlive a restart of the machine.
 fn default_key_file(listen: SocketAddr) -> anyhow::Result<PathBuf> {
     let given = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty()).map(PathBuf::from);
@@ -124,9 +133,8 @@ fn default_key_file(listen: SocketAddr) -> anyhow::Result<PathBuf> {
     let folder = state.context("neither XDG_STATE_HOME nor HOME is set")?.join("outlast");
     let made = DirBuilder::new().recursive(true).mode(0o700).create(&folder);
     made.with_context(|| format!("making {}", folder.display()))?;
-    let path = folder.join(format!("coordinator-{}.key", listen.port()));
-    ProcessKey::kept_in(&path)?;
-    Ok(path)
+    // Whoever starts with it makes the file, and so knows whether this is the first time.
+    Ok(folder.join(format!("coordinator-{}.key", listen.port())))
 }
 
 /// What to type elsewhere: an address that listens everywhere is reached under this host's name.

@@ -35,7 +35,18 @@ pub struct ProcessKey {
     /// PKCS #8. It cannot be shown, and is overwritten when the last clone goes.
     document: Arc<Zeroizing<Vec<u8>>>,
     peer: PeerId,
-    is_kept: bool,
+    origin: Origin,
+}
+
+/// Where a key comes from.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Origin {
+    /// Nowhere: it goes with its process.
+    Passing,
+    /// Its file was made for it.
+    Written,
+    /// Its file was there.
+    Read,
 }
 
 /// Why there is no key.
@@ -70,7 +81,7 @@ impl ProcessKey {
     /// If the operating system has no randomness to give.
     pub fn generate() -> Self {
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("the random source answers");
-        Self::from_pair(&key, false)
+        Self::from_pair(&key, Origin::Passing)
     }
 
     /// The key that is kept in `path`. If there is no such file a new key is written there, for this user alone.
@@ -85,7 +96,7 @@ impl ProcessKey {
         }
         let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("the random source answers");
         match write_once(path, &Zeroizing::new(key.serialize_pem())) {
-            Ok(()) => Ok(Self::from_pair(&key, true)),
+            Ok(()) => Ok(Self::from_pair(&key, Origin::Written)),
             Err(error) if error.kind() == io::ErrorKind::AlreadyExists => {
                 Self::read(path, File::open(path).map_err(failed)?)
             }
@@ -100,12 +111,12 @@ impl ProcessKey {
         read.map_err(|cause| KeyError::File { path: path.to_owned(), cause })?;
         let key = KeyPair::from_pkcs8_pem_and_sign_algo(&text, &rcgen::PKCS_ED25519)
             .map_err(|cause| KeyError::NotAKey { path: path.to_owned(), cause: cause.to_string() })?;
-        Ok(Self::from_pair(&key, true))
+        Ok(Self::from_pair(&key, Origin::Read))
     }
 
-    fn from_pair(key: &KeyPair, is_kept: bool) -> Self {
+    fn from_pair(key: &KeyPair, origin: Origin) -> Self {
         let peer = peer_of_public_key(&key.subject_public_key_info());
-        Self { document: Arc::new(Zeroizing::new(key.serialize_der())), peer, is_kept }
+        Self { document: Arc::new(Zeroizing::new(key.serialize_der())), peer, origin }
     }
 
     /// The name of whoever has this key.
@@ -115,7 +126,12 @@ impl ProcessKey {
 
     /// Whether a later start of the process will have it again.
     pub fn is_kept(&self) -> bool {
-        self.is_kept
+        self.origin != Origin::Passing
+    }
+
+    /// Whether its file was made just now: no earlier process can have been known by it.
+    pub fn is_first(&self) -> bool {
+        self.origin == Origin::Written
     }
 
     pub(super) fn document(&self) -> PrivatePkcs8KeyDer<'_> {
@@ -171,7 +187,7 @@ mod tests {
         let (one, other) = (ProcessKey::generate(), ProcessKey::generate());
         assert_ne!(one.peer(), other.peer());
         assert_eq!(one.clone().peer(), one.peer());
-        assert!(!one.is_kept());
+        assert!(!one.is_kept() && !one.is_first());
         assert!(!format!("{one:?}").contains("48, 46"), "no bytes of the key");
     }
 
@@ -188,8 +204,10 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("coordinator.key");
         let first = ProcessKey::kept_in(&path).unwrap();
-        assert!(first.is_kept());
-        assert_eq!(ProcessKey::kept_in(&path).unwrap().peer(), first.peer());
+        assert!(first.is_kept() && first.is_first());
+        let second = ProcessKey::kept_in(&path).unwrap();
+        assert!(second.is_kept() && !second.is_first());
+        assert_eq!(second.peer(), first.peer());
         assert_eq!(std::fs::metadata(&path).unwrap().permissions().mode() & 0o777, 0o600);
         assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1, "no draft is left behind");
     }
