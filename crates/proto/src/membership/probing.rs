@@ -93,10 +93,11 @@ impl Membership {
         if let Some(target) = self.table.next_in_round(&mut self.rng) {
             self.look(now, target);
         }
-        if self.ticks.is_multiple_of(NEIGHBOUR_TICKS) && self.table.len() <= NEIGHBOUR_WATCH_MAX {
-            if let Some(neighbour) = self.neighbour() {
-                self.look(now, neighbour);
-            }
+        if self.ticks.is_multiple_of(NEIGHBOUR_TICKS)
+            && self.table.len() <= NEIGHBOUR_WATCH_MAX
+            && let Some(neighbour) = self.neighbour()
+        {
+            self.look(now, neighbour);
         }
         let spacing = self.config.probe_interval * 2;
         let mut doubtful: Vec<_> = self
