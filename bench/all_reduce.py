@@ -5,7 +5,7 @@ import os
 import subprocess
 import sys
 
-from results import middle, replace_section, size
+from results import middle, ms, replace_section, size
 
 SIZES = [1 << power for power in (12, 14, 16, 18, 20, 22, 24, 26, 27, 28)]
 WORLDS = (2, 4)
@@ -28,10 +28,6 @@ def gloo(python: str, world: int) -> list[dict]:
 def lines(command: list[str]) -> list[dict]:
     output = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=900, check=True).stdout
     return [json.loads(line) for line in output.splitlines()]
-
-
-def ms(seconds: float) -> str:
-    return f"{seconds * 1e3:.2f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
 
 
 def table(found: dict[tuple[int, int, str], list[dict]], rounds: int) -> str:

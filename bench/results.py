@@ -13,6 +13,10 @@ def size(count: int) -> str:
     return f"{count >> 20} MiB" if count >= 1 << 20 else f"{count >> 10} KiB"
 
 
+def ms(seconds: float) -> str:
+    return f"{seconds * 1e3:.2f}" if seconds < 0.1 else f"{seconds * 1e3:.0f}"
+
+
 def replace_section(name: str, section: str) -> None:
     """Replaces the marked section of that name, or appends it."""
     begin, end = f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
