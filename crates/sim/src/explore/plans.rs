@@ -71,7 +71,7 @@ pub fn soak() -> Vec<Plan> {
         Plan::new("two-deadline-break", &["t", "t"], Budget { breaks: 1, ..JUMP }),
         Plan::new("two-deadline-restart", &["t", "t"], Budget { restarts: 1, ..JUMP }),
         Plan::new("two-newcomer-kill", &["vr", "jr"], Budget { kills: 1, ..JUMPS }),
-        Plan::new("two-newcomer-restart", &["v", "jr"], Budget { restarts: 1, ..JUMPS }),
+        Plan::new("two-newcomer-restart", &["vr", "jr"], Budget { restarts: 1, ..JUMPS }),
         Plan::new("three-newcomer", &["vr", "vr", "jr"], BREAK),
         Plan::new("three-scope-kill", &["sr", "sr", "r"], KILL),
         Plan::new("three-scope-restart", &["sr", "sr", "r"], RESTART),

@@ -37,6 +37,17 @@ impl Ending {
     }
 }
 
+impl Ending {
+    /// Whether both may be of one call. Who gave it up itself is told that, whatever else has ended it for the others.
+    fn agrees_with(&self, other: &Self) -> bool {
+        let given_up = |ending: &Self| *ending == Self::Failed("given up");
+        match (self, other) {
+            (Self::Failed(_), Self::Failed(_)) if given_up(self) || given_up(other) => true,
+            _ => self == other,
+        }
+    }
+}
+
 /// One verdict per attempt, whoever hears it and however often (rule 4).
 pub(super) fn heard(
     state: &mut State,
@@ -181,7 +192,7 @@ pub(super) fn judge(setup: &Setup, state: &State) -> Result<(), Violation> {
             state.present().filter(|(other, _)| *other > first && setup.agree(first, *other))
         {
             let mut both = mine.endings.iter().zip(&theirs.endings).enumerate();
-            if let Some((at, (a, b))) = both.find(|(_, (a, b))| a != b) {
+            if let Some((at, (a, b))) = both.find(|(_, (a, b))| !a.agrees_with(b)) {
                 let text = format!(
                     "call {} ended at process {first} with {a:?}, at process {other} with {b:?}",
                     at + 1

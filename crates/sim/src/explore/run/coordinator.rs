@@ -9,7 +9,6 @@ use crate::explore::held::Held;
 use crate::explore::search::Violation;
 use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
 use outlast_proto::membership::Preset;
-use outlast_proto::session;
 use outlast_proto::wire::control::{AbortReason, ToPeer, Verdict};
 use outlast_proto::wire::membership::DeathReason;
 use std::collections::BTreeMap;
@@ -155,8 +154,10 @@ impl RunModel {
 
     /// The coordinator is killed, and another one is at its place that knows nothing.
     pub(super) fn restart(&self, state: &mut State) {
-        let mut run = Run::new(coordinator::Config::preset(Preset::Local));
-        run.expect_old_members(state.now + 2 * session::Config::preset(Preset::Local).redial.1);
+        let config = coordinator::Config::preset(Preset::Local);
+        let until = state.now + config.control_grace;
+        let mut run = Run::new(config);
+        run.expect_old_members(until);
         state.run = Held::new(run);
         state.restarted = Some(state.now);
         for wire in &mut state.wires {
