@@ -10,6 +10,7 @@
 
 use super::{Hall, Reach, Rules, Seats, Step};
 use crate::collective::Group;
+use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
 use crate::wire::control::BallotKind;
 use minicbor::{CborLen, Decode, Encode};
@@ -60,8 +61,8 @@ impl Rules for Admission {
         format!("update_topology(min_world={})", min_world(wish).unwrap_or(1))
     }
 
-    fn state(&self, _wish: &[u8]) -> &'static str {
-        "VoteAcceptNewPeers"
+    fn state(&self, _wish: &[u8]) -> ConnectionState {
+        ConnectionState::VoteAcceptNewPeers
     }
 
     fn reach(&self) -> Reach {

@@ -4,6 +4,7 @@
 //! restarts, and the simulator holds it to the promises of all ballots.
 
 use super::{Hall, Reach, Rules, Seats};
+use crate::coordinator::ConnectionState;
 use crate::wire::control::BallotKind;
 
 /// Its number on the wire.
@@ -25,8 +26,8 @@ impl Rules for Dummy {
         "dummy_ballot"
     }
 
-    fn state(&self, _wish: &[u8]) -> &'static str {
-        "VoteDummy"
+    fn state(&self, _wish: &[u8]) -> ConnectionState {
+        ConnectionState::Vote("VoteDummy")
     }
 
     fn reach(&self) -> Reach {

@@ -76,6 +76,7 @@ pub(crate) use lobby::Lobby;
 pub(crate) use standing::{Ballots, Known, known};
 
 use crate::collective::Group;
+use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
 use crate::wire::control::BallotKind;
 use std::collections::BTreeMap;
@@ -131,8 +132,8 @@ pub(crate) trait Rules: Sync {
         self.name().to_owned()
     }
 
-    /// The name of a voter's connection state, in DESIGN's words.
-    fn state(&self, wish: &[u8]) -> &'static str;
+    /// A voter's connection state.
+    fn state(&self, wish: &[u8]) -> ConnectionState;
 
     /// Whose votes it takes.
     fn reach(&self) -> Reach;

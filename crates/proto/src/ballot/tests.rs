@@ -3,6 +3,7 @@
 use super::admission::{self, Admission};
 use super::dummy::{self, Dummy};
 use super::*;
+use crate::coordinator::ConnectionState;
 use crate::wire::control::{BallotEnd, BallotId, BallotReport, Decider, EpochRecord, Tally};
 use std::collections::BTreeSet;
 
@@ -90,8 +91,8 @@ fn a_ballot_of_the_run_waits_for_all_groups() {
         fn name(&self) -> &'static str {
             "everybody"
         }
-        fn state(&self, _wish: &[u8]) -> &'static str {
-            "VoteEverybody"
+        fn state(&self, _wish: &[u8]) -> ConnectionState {
+            ConnectionState::Vote("VoteEverybody")
         }
         fn reach(&self) -> Reach {
             Reach::Run

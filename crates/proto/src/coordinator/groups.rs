@@ -39,6 +39,8 @@ pub(super) struct GroupState {
     pub(super) away: BTreeSet<PeerId>,
     /// What its members vote on besides collectives.
     pub(super) ballots: Ballots,
+    /// Whether newcomers came with this epoch.
+    pub(super) grew: bool,
     /// Who has not reported its link of this epoch yet.
     pub(super) unconfirmed: BTreeSet<PeerId>,
     /// Which links count as broken, and what is done about it.
@@ -72,6 +74,7 @@ impl GroupState {
             ring: Vec::new(),
             away: BTreeSet::new(),
             ballots: Ballots::default(),
+            grew: false,
             unconfirmed: BTreeSet::new(),
             paths: Paths::default(),
             tags: BTreeMap::new(),
@@ -208,7 +211,7 @@ impl Run {
         state.epoch += 1;
         state.roster = roster;
         state.ring = state.paths.begin(now, order, changed);
-        state.unconfirmed = members;
+        (state.unconfirmed, state.grew) = (members, !joined.is_empty());
         state.waiting = false;
         let (epoch, size) = (state.epoch, state.roster.len());
         self.note(Note::Epoch(group, epoch, size));
@@ -283,7 +286,7 @@ impl Run {
     /// A member's link to its successor is up.
     pub(super) fn link_up(&mut self, peer: PeerId, group: Group, epoch: GroupEpoch) {
         if !self.is_member(peer, group) {
-            return self.kick(peer, &format!("reported links of group {group}, of which it is no member"));
+            return self.kick(peer, &self.no_member(peer, "reported links of", group));
         }
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch) else {
             self.counters.stale += 1;

@@ -37,6 +37,7 @@ mod peers;
 mod rebuild;
 mod returning;
 mod run;
+mod states;
 mod status;
 mod testimony;
 #[cfg(test)]
@@ -46,4 +47,5 @@ mod usage;
 pub use config::Config;
 pub use peers::Sign;
 pub use run::{Action, ConnectionId, Counters, Note, Run};
+pub(crate) use states::ConnectionState;
 pub use status::{KickStatus, PortStatus, RefusalStatus, Status};

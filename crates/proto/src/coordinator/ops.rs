@@ -175,7 +175,7 @@ impl Run {
         timeout_ms: u64,
     ) {
         if !self.is_member(from, key.group) {
-            return self.kick(from, &format!("initiated in group {}, of which it is no member", key.group));
+            return self.kick(from, &self.no_member(from, "initiated in", key.group));
         }
         let strangers = match &key.scope {
             Scope::Members(listed) => !listed.iter().all(|peer| self.is_member(*peer, key.group)),

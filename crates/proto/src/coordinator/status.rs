@@ -1,8 +1,7 @@
 //! Who is in, who waits for whom, since when and why: said at any moment, in words.
 
-use super::peers::Phase;
 use super::run::Run;
-use crate::ballot;
+use super::states::CollectiveState;
 use crate::collective::{Group, Scope};
 use crate::limits::{NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
@@ -89,11 +88,22 @@ struct PeerStatus {
     rank: Option<usize>,
     phase: &'static str,
     state: &'static str,
+    /// What is legal next, in words.
+    next: &'static str,
+    /// How far it is in each of its collectives.
+    tags: Vec<TagStatus>,
     health: &'static str,
     connected: bool,
     away_seconds: Option<f64>,
     last_call: String,
     last_call_seconds: f64,
+}
+
+#[derive(Clone, Debug, PartialEq, Serialize)]
+struct TagStatus {
+    tag: u64,
+    seq: u64,
+    state: &'static str,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -113,6 +123,8 @@ struct CollectiveStatus {
     seq: u64,
     scope: usize,
     call: String,
+    /// How far it is: as far as the first of its members.
+    state: &'static str,
     age_seconds: f64,
     deadline_seconds: f64,
     not_called: Vec<String>,
@@ -208,6 +220,7 @@ impl Run {
                         Scope::Members(listed) => listed.len(),
                     },
                     call,
+                    state: CollectiveState::of_all(op).name(),
                     age_seconds: age,
                     deadline_seconds: seconds(op.deadline.since(now)),
                     not_called,
@@ -265,42 +278,30 @@ impl Run {
     fn peer_status(&self, now: Instant, id: crate::id::PeerId) -> PeerStatus {
         let peer = &self.peers[&id];
         let state = self.groups.get(&peer.group);
+        let standing = self.connection_state(id);
+        let tags = state.map_or_else(Vec::new, |state| {
+            let open = state.tags.iter().filter_map(|(place, tag)| Some((place, tag, tag.open.as_ref()?)));
+            let mine = open.filter_map(|((_, tag), held, op)| {
+                let stage = CollectiveState::of(id, op)?;
+                Some(TagStatus { tag: *tag, seq: held.next_seq, state: stage.name() })
+            });
+            mine.take(NAMED_MAX).collect()
+        });
         PeerStatus {
             id: id.to_string(),
             name: peer.info.name.clone(),
             address: peer.info.address.to_string(),
             group: peer.group,
             rank: state.and_then(|state| state.roster.iter().position(|member| *member == id)),
-            phase: match peer.phase {
-                Phase::Registered => "registered",
-                Phase::Accepted => "accepted",
-            },
-            state: self.connection_state(id),
+            phase: peer.phase.name(),
+            state: standing.name(),
+            next: standing.legal_next(peer.phase),
+            tags,
             health: peer.health_word(),
             connected: peer.connection.is_some(),
             away_seconds: peer.lost_since.map(|since| seconds(now.since(since))),
             last_call: peer.last_call.0.clone(),
             last_call_seconds: seconds(now.since(peer.last_call.1)),
-        }
-    }
-
-    /// The peer's connection state, in DESIGN's words.
-    fn connection_state(&self, id: crate::id::PeerId) -> &'static str {
-        let peer = &self.peers[&id];
-        let Some(state) = self.groups.get(&peer.group) else { return "Idle" };
-        let calls = state.tags.values().filter_map(|tag| tag.open.as_ref());
-        if peer.lost_since.is_some() {
-            "Disconnected"
-        } else if calls.into_iter().any(|op| op.votes.contains_key(&id)) {
-            "CollectivesRunning"
-        } else if state.unconfirmed.contains(&id) {
-            "ConnectingToPeers"
-        } else if peer.phase == Phase::Registered {
-            "VoteAcceptNewPeers"
-        } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
-            ballot::rules(kind).map_or("Idle", |rules| rules.state(wish))
-        } else {
-            "Idle"
         }
     }
 }

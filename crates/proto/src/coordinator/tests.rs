@@ -10,3 +10,4 @@ mod incumbents;
 mod links;
 mod rebuilding;
 mod sessions;
+mod states;

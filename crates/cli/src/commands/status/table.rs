@@ -34,7 +34,8 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
     if peers.is_empty() {
         text.push_str("nobody is in this run\n");
     } else {
-        let head = ["group", "rank", "name", "peer", "health", "phase", "state", "last call", "ago"];
+        let head =
+            ["group", "rank", "name", "peer", "health", "phase", "state", "legal next", "last call", "ago"];
         let rows: Vec<_> = peers.into_iter().map(peer_row).collect();
         columns(&mut text, &head, &rows);
     }
@@ -115,10 +116,13 @@ fn seconds(value: &Value) -> String {
 }
 
 fn peer_row(peer: &Value) -> Vec<String> {
-    let state = match peer["away_seconds"].as_f64() {
-        Some(away) => format!("{} for {away:.1} s", word(&peer["state"])),
-        None => word(&peer["state"]),
-    };
+    let mut state = word(&peer["state"]);
+    for tag in list(&peer["tags"]) {
+        let _ = write!(state, ", tag {} {}", word(&tag["tag"]), word(&tag["state"]));
+    }
+    if let Some(away) = peer["away_seconds"].as_f64() {
+        let _ = write!(state, ", away for {away:.1} s");
+    }
     vec![
         word(&peer["group"]),
         word(&peer["rank"]),
@@ -127,6 +131,7 @@ fn peer_row(peer: &Value) -> Vec<String> {
         word(&peer["health"]),
         word(&peer["phase"]),
         state,
+        word(&peer["next"]),
         word(&peer["last_call"]),
         seconds(&peer["last_call_seconds"]),
     ]
@@ -172,9 +177,9 @@ mod tests {
             "term": 1, "run_epoch": 7, "commits": 5, "aborts": 1, "evictions": 0, "kicks": 0,
             "peers": [
                 {"id": "bbbbbbbbbbbb", "name": "b", "group": 0, "rank": 1, "phase": "accepted", "state": "Idle",
-                 "health": "stalled", "away_seconds": 1.25, "last_call": "connect", "last_call_seconds": 3.21},
+                 "next": "any call", "tags": [], "health": "stalled", "away_seconds": 1.25, "last_call": "connect", "last_call_seconds": 3.21},
                 {"id": "aaaaaaaaaaaa", "name": "a", "group": 0, "rank": 0, "phase": "accepted",
-                 "state": "CollectivesRunning", "health": "alive", "away_seconds": null,
+                 "state": "CollectivesRunning", "tags": [{"tag": 7, "seq": 0, "state": "Perform"}], "health": "alive", "away_seconds": null,
                  "last_call": "all_reduce", "last_call_seconds": 0.5},
             ],
             "groups": [{"group": 0, "epoch": 4, "world_size": 2, "ring": ["a", "b"], "broken_links": [],
@@ -185,7 +190,9 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].contains("epoch 7") && lines[0].contains("1 aborted"), "{text}");
         assert!(lines[3].starts_with("0      0     a ") && lines[3].ends_with("all_reduce  0.5 s"), "{text}");
-        assert!(lines[4].contains("stalled") && lines[4].contains("Idle for 1.2 s"), "{text}");
+        assert!(lines[4].contains("stalled") && lines[4].contains("Idle, away for 1.2 s "), "{text}");
+        assert!(lines[3].contains("CollectivesRunning, tag 7 Perform"), "{text}");
+        assert!(lines[4].contains(" any call "), "{text}");
         assert!(!text.contains("NOT encrypted"), "{text}");
         assert!(text.contains("a -> b") && text.contains("waits since 0.5 s for b"), "{text}");
     }
@@ -209,6 +216,7 @@ mod tests {
         let hostile = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[31mp1\nrank 0 p9\u{9b}2J\u{202e}";
         let status = serde_json::json!({
             "peers": [{"id": hostile, "name": hostile, "group": 0, "rank": 0, "phase": hostile, "state": hostile,
+                       "next": hostile, "tags": [{"tag": hostile, "state": hostile}],
                        "health": hostile, "last_call": hostile, "last_call_seconds": 0.5}],
             "groups": [{"group": 0, "epoch": 4, "world_size": 2, "ring": [hostile], "broken_links": [[hostile, hostile]]}],
             "waiting": [hostile],

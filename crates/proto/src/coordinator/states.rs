@@ -1,0 +1,182 @@
+//! Where a peer stands, by name, and what is legal next.
+//!
+//! A peer is in one connection phase and one connection state, and in one collective state for each tag that it has a
+//! call under. The names are those of the design, because people meet them in `outlast status`, in errors and in the
+//! pages. States of steps that are ballots come from the ballot's kind; those whose kind is not built yet are here with
+//! the name of the call that they will come from.
+
+use super::ops::Op;
+use super::peers::Phase;
+use super::run::Run;
+use crate::ballot;
+use crate::collective::Group;
+use crate::id::PeerId;
+
+/// What a peer does, besides being healthy or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[cfg_attr(
+    not(test),
+    expect(dead_code, reason = "the kinds of ballots that they come from are still to be built")
+)]
+pub(crate) enum ConnectionState {
+    /// Nothing is under way.
+    Idle,
+    /// It votes to let newcomers in (`update_topology`), or is one who waits to be let in.
+    VoteAcceptNewPeers,
+    /// It makes the links of an epoch without newcomers: after a loss, or for a new ring (rule 8).
+    Reconnecting,
+    /// It makes the links of an epoch with newcomers.
+    ConnectingToPeers,
+    /// No ring avoids the links that cannot be made; they are dialled again (rule 16).
+    ConnectingToPeersFailed,
+    /// It votes to look for a better ring (`optimize_topology`).
+    VoteOptimizeTopology,
+    /// It measures its links for `optimize_topology`.
+    OptimizeTopology,
+    /// Measuring or rewiring did not succeed; the old ring stands (rule 32).
+    OptimizeTopologyFailed,
+    /// It votes to make everybody's state the same (`sync_state`).
+    VoteSyncState,
+    /// It gives or takes what differs.
+    SyncingState,
+    /// It holds the elected state and waits for the others.
+    VoteSyncComplete,
+    /// A donor or receiver was lost; what was taken in place is torn (rule 26).
+    SyncFailed,
+    /// It is in one or more collectives; their tags say how far.
+    CollectivesRunning,
+    /// It votes in a ballot that has no state of its own.
+    Vote(&'static str),
+}
+
+impl ConnectionState {
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Idle => "Idle",
+            Self::VoteAcceptNewPeers => "VoteAcceptNewPeers",
+            Self::Reconnecting => "Reconnecting",
+            Self::ConnectingToPeers => "ConnectingToPeers",
+            Self::ConnectingToPeersFailed => "ConnectingToPeersFailed",
+            Self::VoteOptimizeTopology => "VoteOptimizeTopology",
+            Self::OptimizeTopology => "OptimizeTopology",
+            Self::OptimizeTopologyFailed => "OptimizeTopologyFailed",
+            Self::VoteSyncState => "VoteSyncState",
+            Self::SyncingState => "SyncingState",
+            Self::VoteSyncComplete => "VoteSyncComplete",
+            Self::SyncFailed => "SyncFailed",
+            Self::CollectivesRunning => "CollectivesRunning",
+            Self::Vote(name) => name,
+        }
+    }
+
+    /// What its program may do now. A step that failed has one thing that is legal next.
+    const fn next_of_accepted(self) -> &'static str {
+        match self {
+            Self::Idle => "any call",
+            Self::VoteAcceptNewPeers | Self::VoteOptimizeTopology | Self::VoteSyncState | Self::Vote(_) => {
+                "wait for the others to make the same call, or give it up"
+            }
+            Self::Reconnecting | Self::ConnectingToPeers => "any call; it waits for the links",
+            Self::ConnectingToPeersFailed => "any call; it waits until a broken link carries again",
+            Self::OptimizeTopology | Self::SyncingState | Self::VoteSyncComplete => "wait until it ends",
+            Self::OptimizeTopologyFailed => "retry optimize_topology",
+            Self::SyncFailed => "retry sync_state",
+            Self::CollectivesRunning => "calls under other tags",
+        }
+    }
+
+    /// The same for a peer in that phase.
+    pub(super) const fn legal_next(self, phase: Phase) -> &'static str {
+        match phase {
+            Phase::Registered => Phase::NEXT_OF_REGISTERED,
+            Phase::Accepted => self.next_of_accepted(),
+        }
+    }
+}
+
+impl Phase {
+    const NEXT_OF_REGISTERED: &'static str = "wait to be admitted, or leave";
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::Registered => "registered",
+            Self::Accepted => "accepted",
+        }
+    }
+}
+
+/// How far a collective is, for one member or for all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum CollectiveState {
+    /// Somebody has not made the call.
+    VoteInitiate,
+    /// All have made it, and bytes move.
+    Perform,
+    /// The result is here, and the verdict is not.
+    VoteComplete,
+}
+
+impl CollectiveState {
+    /// Where everybody together is: as far as the first.
+    pub(super) fn of_all(op: &Op) -> Self {
+        Self::new(op, op.votes.values().any(|vote| vote.complete))
+    }
+
+    /// Where one member is; none if it has not made the call.
+    pub(super) fn of(peer: PeerId, op: &Op) -> Option<Self> {
+        Some(Self::new(op, op.votes.get(&peer)?.complete))
+    }
+
+    fn new(op: &Op, complete: bool) -> Self {
+        if complete {
+            Self::VoteComplete
+        } else if op.votes.len() < op.members {
+            Self::VoteInitiate
+        } else {
+            Self::Perform
+        }
+    }
+
+    pub(super) const fn name(self) -> &'static str {
+        match self {
+            Self::VoteInitiate => "VoteInitiate",
+            Self::Perform => "Perform",
+            Self::VoteComplete => "VoteComplete",
+        }
+    }
+}
+
+impl Run {
+    pub(super) fn connection_state(&self, id: PeerId) -> ConnectionState {
+        let peer = &self.peers[&id];
+        let state = match self.groups.get(&peer.group) {
+            _ if peer.phase == Phase::Registered => return ConnectionState::VoteAcceptNewPeers,
+            None => return ConnectionState::Idle,
+            Some(state) => state,
+        };
+        let mut calls = state.tags.values().filter_map(|tag| tag.open.as_ref());
+        if calls.any(|op| op.votes.contains_key(&id)) {
+            ConnectionState::CollectivesRunning
+        } else if state.paths.is_stuck() {
+            ConnectionState::ConnectingToPeersFailed
+        } else if state.unconfirmed.contains(&id) {
+            if state.grew { ConnectionState::ConnectingToPeers } else { ConnectionState::Reconnecting }
+        } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
+            ballot::rules(kind).map_or(ConnectionState::Idle, |rules| rules.state(wish))
+        } else {
+            ConnectionState::Idle
+        }
+    }
+
+    /// What a peer is told that did what only members of that group may do.
+    pub(super) fn no_member(&self, peer: PeerId, what: &str, group: Group) -> String {
+        match self.peers.get(&peer).map(|record| record.phase) {
+            Some(phase @ Phase::Registered) => {
+                let (phase, state) = (phase.name(), self.connection_state(peer).name());
+                let next = Phase::NEXT_OF_REGISTERED;
+                format!("{what} group {group} while it is {phase} ({state}): legal next is to {next}")
+            }
+            _ => format!("{what} group {group}, of which it is no member"),
+        }
+    }
+}
