@@ -148,3 +148,23 @@ pub const STATE_LEAVES_MAX: usize = 1 << 22;
 pub const STATE_OUTLINE_BYTES_MAX: usize = 64 << 20;
 /// Bytes that travel along with a shared state.
 pub const STATE_EXTRA_BYTES_MAX: usize = 16 << 20;
+
+/// Nodes in all lists of one rendezvous together. Beyond it joins are refused with an error that says so.
+pub const RENDEZVOUS_NODES_MAX: usize = 4_096;
+/// Longest name of a host in a rendezvous: what DNS allows.
+pub const HOST_BYTES_MAX: usize = 253;
+/// Longest address that a participant leaves for the others: a host, a port and brackets.
+pub const NODE_ADDRESS_BYTES_MAX: usize = 264;
+/// Largest value of a register. The state of a rendezvous with as many nodes as there may be, with the longest names,
+/// fits.
+pub const REGISTER_BYTES_MAX: usize = 4 << 20;
+/// Longest name of a register, and of what holds a lease in one.
+pub const REGISTER_NAME_BYTES_MAX: usize = 64;
+/// See [`REGISTER_NAME_BYTES_MAX`].
+pub const HOLDER_BYTES_MAX: usize = 288;
+/// Leases in one register: every node of a rendezvous, and as many that have just left.
+pub const LEASES_MAX: usize = 2 * RENDEZVOUS_NODES_MAX;
+/// Registers of one run.
+pub const REGISTERS_PER_RUN_MAX: usize = 8;
+/// Longest lease. A node that is gone is not waited for any longer.
+pub const LEASE_MS_MAX: u32 = 3_600_000;

@@ -29,6 +29,7 @@ pub mod checkers;
 pub mod explore;
 pub mod heart;
 pub mod nodes;
+pub mod rendezvous;
 pub mod report;
 pub mod runner;
 pub mod scale;

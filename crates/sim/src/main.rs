@@ -5,6 +5,7 @@ mod explore_command;
 use clap::{Parser, Subcommand};
 use outlast_sim::heart;
 use outlast_sim::nodes::MembershipNode;
+use outlast_sim::rendezvous;
 use outlast_sim::report::Report;
 use outlast_sim::runner;
 use outlast_sim::scale;
@@ -196,6 +197,8 @@ struct Named {
     play: Box<dyn Fn(u64, bool) -> Report>,
     /// Finds a fault that is not mended yet: a soak plays it only if it is asked for by its full name.
     waits: bool,
+    /// Takes minutes, and is treated likewise.
+    is_slow: bool,
 }
 
 fn named() -> Vec<Named> {
@@ -203,16 +206,22 @@ fn named() -> Vec<Named> {
         let play = Box::new(move |seed, timeline| {
             runner::run::<MembershipNode>(name, seed, &script(seed), timeline)
         });
-        Named { name, about, play, waits: false }
+        Named { name, about, play, waits: false, is_slow: false }
     });
     let all = heart::scenarios::all().into_iter().map(|scenario| (scenario, false));
     let waiting = heart::scenarios::waiting().into_iter().map(|scenario| (scenario, true));
     let heart = all.chain(waiting).map(|(scenario, waits)| {
         let heart::scenarios::Scenario { name, about, script } = scenario;
         let play = Box::new(move |seed, timeline| heart::runner::run(name, seed, &script(seed), timeline));
-        Named { name, about, play, waits }
+        Named { name, about, play, waits, is_slow: false }
     });
-    membership.chain(heart).collect()
+    let rendezvous = rendezvous::scenarios::all().into_iter().map(|scenario| {
+        let rendezvous::scenarios::Scenario { name, about, plan, is_slow } = scenario;
+        let play =
+            Box::new(move |seed, timeline| rendezvous::scenarios::run(name, seed, plan(seed), timeline));
+        Named { name, about, play, waits: false, is_slow }
+    });
+    membership.chain(heart).chain(rendezvous).collect()
 }
 
 fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {
@@ -231,7 +240,7 @@ fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {
 
 fn soak(seeds: u64, from: u64, jobs: u64, only: Option<&str>) -> ExitCode {
     let chosen = move |scenario: &Named| match only {
-        _ if scenario.waits => only == Some(scenario.name),
+        _ if scenario.waits || scenario.is_slow => only == Some(scenario.name),
         None => true,
         Some(name) => scenario.name.starts_with(name),
     };

@@ -25,6 +25,7 @@ pub mod frame;
 pub mod hello;
 pub mod lateness;
 pub mod membership;
+pub mod register;
 pub mod replay;
 pub(crate) mod unknown;
 

@@ -1,5 +1,6 @@
 //! One sample of everything that travels.
 
+use super::register;
 use crate::collective::frame::{FrameKind, Header, OpName};
 use crate::collective::{DataType, Fingerprint, Layout, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::id::PeerId;
@@ -412,6 +413,10 @@ pub(super) fn families() -> Vec<Family> {
         message("Packet", None, bodies().into_iter().map(|body| packet(Some(body))).collect()),
         family("Body", Some(Skip), bodies()),
         family("Record", Some(Skip), records()),
+        message("ToRegister", Some(Part), register::to_register()),
+        message("FromRegister", Some(Part), register::from_register()),
+        family("Fate", Some(Part), register::fates()),
+        message("RendezvousState", None, register::states()),
         family("Silence", Some(Skip), vec![Silence::Silent, Silence::Refused]),
         family("SignOfLife", Some(Skip), vec![SignOfLife::Acked, SignOfLife::Heard, SignOfLife::Kernel]),
         family("DeathReason", Some(Skip), death_reasons()),

@@ -3,9 +3,11 @@
 use super::families::{
     Family, Policy, ballot_ended, call, epoch, families, key, open_vote, peer, registration, resume,
 };
+use super::register::snapshot;
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::wire::control::*;
 use crate::wire::membership::{Body, DeathReason, Packet, Record, SignOfLife, Silence};
+use crate::wire::register::{Fate, FromRegister, ToRegister};
 use crate::wire::{InvalidMessage, Message, decode};
 use minicbor::Encode;
 use std::fmt::Debug;
@@ -234,7 +236,8 @@ fn health() -> Vec<Carrier> {
 
 #[test]
 fn variants_of_the_future_are_met_as_their_policies_say() {
-    let mut carriers: Vec<_> = [calls(), control(), losses(), health()].into_iter().flatten().collect();
+    let mut carriers: Vec<_> =
+        [calls(), control(), losses(), health(), registers()].into_iter().flatten().collect();
     carriers.push(decider());
     let wrong: Vec<_> = carriers.iter().flat_map(|carrier| &carrier.wrong).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -242,6 +245,15 @@ fn variants_of_the_future_are_met_as_their_policies_say() {
         let carried = carriers.iter().any(|carrier| carrier.family == family.name);
         assert!(carried, "no message with an unknown {} was tried", family.name);
     }
+}
+
+fn registers() -> Vec<Carrier> {
+    let written = |fate: &Fate| FromRegister::Written(*fate, snapshot());
+    vec![
+        whole::<ToRegister>("ToRegister"),
+        whole::<FromRegister>("FromRegister"),
+        carrier("Fate", (&Fate::Accepted, &Fate::Lost), written, None),
+    ]
 }
 
 /// Every source of this crate, because no list that is kept by hand knows what was added yesterday.

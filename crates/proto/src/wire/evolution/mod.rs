@@ -15,6 +15,7 @@
 
 mod families;
 mod future;
+mod register;
 
 use super::hello::{Hello, Incompatible, Version, Versions, negotiate};
 use super::{InvalidMessage, Message, encode_for};

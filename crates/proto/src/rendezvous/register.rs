@@ -1,0 +1,152 @@
+//! A register with compare-and-set and leases, as the coordinator serves it.
+//!
+//! One value, the token of the write that it came from, and the leases of those who use it. A write counts only if its
+//! writer names the last token and its own lease lasts, by the clock of whoever drives this machine; so a process that
+//! was stopped for longer than its lease cannot write what it decided before.
+//!
+//! The register lives in memory. A coordinator that takes over an address may have been another before, so it first
+//! listens for as long as the control grace: whoever comes back brings the last snapshot that it saw, and the one with
+//! the highest token is taken. Then a new era begins: tokens of the old one that nobody brought match nothing.
+//!
+//! The invariant: two values never share a token, and tokens only grow.
+//!
+//! What it does not do: it knows nothing of rendezvous, and nothing of connections.
+
+use crate::limits::LEASES_MAX;
+use crate::time::{Duration, Instant};
+pub use crate::wire::register::Fate as Written;
+use crate::wire::register::{Snapshot, Token};
+use std::collections::BTreeMap;
+
+/// A register.
+#[derive(Clone, Debug)]
+pub struct Register {
+    value: Option<Vec<u8>>,
+    token: Token,
+    leases: BTreeMap<String, Instant>,
+    /// Until when others may bring what they know.
+    listens_until: Option<Instant>,
+    /// How often anything changed that a watcher should hear of.
+    changes: u64,
+}
+
+impl Register {
+    /// A register that nobody can have known before.
+    pub fn fresh() -> Self {
+        Self {
+            value: None,
+            token: Token::default(),
+            leases: BTreeMap::new(),
+            listens_until: None,
+            changes: 0,
+        }
+    }
+
+    /// A register that may have been elsewhere before: it answers nothing until then.
+    pub fn listening(until: Instant) -> Self {
+        Self { listens_until: Some(until), ..Self::fresh() }
+    }
+
+    /// Somebody brings the last snapshot that it saw. It counts while the register listens. Whose lease lasted then has
+    /// as long again from now: how long ago it was nobody knows.
+    pub fn handle_brought(&mut self, now: Instant, brought: Snapshot, lease: Duration) {
+        self.handle_timeout(now);
+        if self.listens_until.is_none() {
+            return;
+        }
+        for holder in brought.alive {
+            self.renew(now, holder, lease);
+        }
+        if brought.token > self.token {
+            self.token = brought.token;
+            self.value = brought.value;
+        }
+    }
+
+    /// A holder lives. False if there are too many.
+    pub fn handle_beat(&mut self, now: Instant, holder: &str, lease: Duration) -> bool {
+        self.handle_timeout(now);
+        self.renew(now, holder.to_owned(), lease)
+    }
+
+    /// A holder is done.
+    pub fn handle_release(&mut self, now: Instant, holder: &str) {
+        self.handle_timeout(now);
+        if self.leases.remove(holder).is_some() {
+            self.changes += 1;
+        }
+    }
+
+    /// Compare and set. `holder` is who must hold a lease for it; empty if none is needed. `None` while it listens.
+    pub fn handle_write(
+        &mut self,
+        now: Instant,
+        holder: &str,
+        expected: Token,
+        value: Vec<u8>,
+    ) -> Option<Written> {
+        self.handle_timeout(now);
+        if self.listens_until.is_some() {
+            return None;
+        }
+        if !holder.is_empty() && !self.leases.contains_key(holder) {
+            return Some(Written::Lapsed);
+        }
+        if expected != self.token {
+            return Some(Written::Lost);
+        }
+        self.value = Some(value);
+        self.token.revision += 1;
+        self.changes += 1;
+        Some(Written::Accepted)
+    }
+
+    /// Time has passed: leases run out, listening ends.
+    pub fn handle_timeout(&mut self, now: Instant) {
+        if self.listens_until.is_some_and(|until| now >= until) {
+            self.listens_until = None;
+            self.changes += 1;
+            if self.value.is_some() {
+                self.token.era += 1;
+            }
+        }
+        let before = self.leases.len();
+        self.leases.retain(|_, until| now < *until);
+        if self.leases.len() < before {
+            self.changes += 1;
+        }
+    }
+
+    /// When to call [`Self::handle_timeout`].
+    pub fn poll_timeout(&self) -> Option<Instant> {
+        self.leases.values().copied().chain(self.listens_until).min()
+    }
+
+    /// How it is; `None` while it listens.
+    pub fn snapshot(&self) -> Option<Snapshot> {
+        let alive = || self.leases.keys().cloned().collect();
+        let told = || Snapshot { value: self.value.clone(), token: self.token, alive: alive() };
+        self.listens_until.is_none().then(told)
+    }
+
+    /// Grows whenever there is something to tell.
+    pub fn changes(&self) -> u64 {
+        self.changes
+    }
+
+    /// Whether nobody holds anything and nothing was written.
+    pub fn is_unused(&self) -> bool {
+        self.leases.is_empty() && self.value.is_none() && self.listens_until.is_none()
+    }
+
+    fn renew(&mut self, now: Instant, holder: String, lease: Duration) -> bool {
+        if !self.leases.contains_key(&holder) {
+            if self.leases.len() >= LEASES_MAX {
+                return false;
+            }
+            self.changes += 1;
+        }
+        self.leases.insert(holder, now + lease);
+        true
+    }
+}

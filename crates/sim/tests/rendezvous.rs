@@ -1,0 +1,105 @@
+//! Rendezvous under every kind of fault, and each checker proven by a bug that it must find.
+
+use outlast_sim::rendezvous::{Sabotage, scenarios};
+use outlast_sim::report::Report;
+
+fn played(name: &str, seed: u64, sabotage: Option<Sabotage>) -> Report {
+    let scenario = scenarios::find(name).expect("the scenario exists");
+    let mut plan = (scenario.plan)(seed);
+    plan.sabotage = sabotage;
+    scenarios::run(name, seed, plan, false)
+}
+
+fn play(name: &str, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let report = played(name, seed, None);
+        assert!(report.passed(), "{report}");
+    }
+}
+
+/// Some seed of the scenario must show the bug to that checker.
+fn assert_found(name: &str, sabotage: Sabotage, checker: &str) {
+    let finds = |seed| {
+        let report = played(name, seed, Some(sabotage));
+        report.violations.iter().any(|violation| violation.checker == checker)
+    };
+    assert!((0..40).any(finds), "{checker} does not find {sabotage:?}");
+}
+
+#[test]
+fn nothing_goes_wrong_where_nothing_goes_wrong() {
+    play("rendezvous-calm", 0..30);
+}
+
+#[test]
+fn nodes_that_die_and_return() {
+    play("rendezvous-kills", 0..30);
+}
+
+#[test]
+fn nodes_that_are_stopped() {
+    play("rendezvous-stops", 0..30);
+}
+
+#[test]
+fn connections_that_break_with_answers_on_them() {
+    play("rendezvous-breaks", 0..30);
+}
+
+#[test]
+fn a_register_that_is_restarted() {
+    play("rendezvous-restarts", 0..30);
+}
+
+#[test]
+fn more_nodes_than_places() {
+    play("rendezvous-spares", 0..40);
+}
+
+/// A thousand: `make sim SCENARIO=rendezvous-thousand SEED=1`.
+#[test]
+fn a_hundred_nodes() {
+    play("rendezvous-hundred", 0..2);
+}
+
+#[test]
+fn one_seed_one_story() {
+    let hash = |seed| played("rendezvous-spares", seed, None).trace_hash;
+    assert_eq!(hash(3), hash(3));
+    assert_ne!(hash(3), hash(4));
+}
+
+#[test]
+fn agreement_finds_a_register_that_takes_every_write() {
+    assert_found("rendezvous-kills", Sabotage::AnyToken, "agreement");
+}
+
+#[test]
+fn lease_finds_a_register_that_takes_writes_of_the_lapsed() {
+    assert_found("rendezvous-stops", Sabotage::AnyLease, "lease");
+}
+
+#[test]
+fn liveness_finds_leases_that_never_run_out() {
+    assert_found("rendezvous-kills", Sabotage::Immortal, "liveness");
+}
+
+#[test]
+fn liveness_finds_changes_that_nobody_is_told_of() {
+    assert_found("rendezvous-calm", Sabotage::Silence, "liveness");
+}
+
+#[test]
+fn bounded_writes_finds_a_node_that_writes_without_end() {
+    assert_found("rendezvous-calm", Sabotage::Unlucky, "bounded_writes");
+}
+
+#[test]
+fn survivors_keep_order_finds_a_roster_that_is_turned_around() {
+    assert_found("rendezvous-kills", Sabotage::TurnedRoster, "survivors_keep_order");
+}
+
+#[test]
+fn bounds_finds_a_round_with_one_too_many() {
+    assert_found("rendezvous-spares", Sabotage::Crowd, "bounds");
+}
