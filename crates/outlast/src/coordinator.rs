@@ -18,6 +18,7 @@ use crate::port::{CachedIdentities, Port, PortError, Routes, Serving};
 use crate::runtime::{self, Plane};
 use crate::security::tls::TlsError;
 use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
+use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use crate::{clock, port};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
@@ -25,7 +26,6 @@ use outlast_proto::id::RunId;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::sync::{Arc, Condvar, Mutex, PoisonError};
 use std::time::Duration;
 use tokio::sync::{mpsc, oneshot};
 
@@ -191,7 +191,7 @@ impl CoordinatorBuilder {
         let left = Arc::clone(&gone);
         handle.spawn(async move {
             clerk.run(letters, stopped).await;
-            *left.0.lock().unwrap_or_else(PoisonError::into_inner) = true;
+            *lock(&left.0) = true;
             left.1.notify_all();
         });
         let (stop, creator) = (Some(stop), Creator::this_process());
@@ -238,8 +238,8 @@ impl Drop for Coordinator {
         self.stop = None;
         if self.creator.check().is_ok() {
             let (gone, left) = &*self.gone;
-            let gone = gone.lock().unwrap_or_else(PoisonError::into_inner);
-            let _ = left.wait_timeout_while(gone, STOP_TIMEOUT, |gone| !*gone);
+            let gone = lock(gone);
+            drop(sleep_while(left, gone, STOP_TIMEOUT, |gone| !*gone));
         }
     }
 }

@@ -7,18 +7,14 @@
 //! an outcome comes exactly when the job is over and will not run any more. It comes if the job panics, and if there
 //! is no thread to run it on; and a job whose outcome says that it never ran is gone, not waiting in a queue.
 
+use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use std::collections::VecDeque;
 use std::io;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
 /// How long an idle thread stays.
 const IDLE: Duration = Duration::from_secs(5);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Why a job has no result of its own.
 #[derive(Debug)]
@@ -58,8 +54,7 @@ impl<T> Outcome<T> {
 impl<T: Clone> Outcome<T> {
     /// Waits up to `timeout` for the job's end.
     pub fn wait(&self, timeout: Duration) -> Option<T> {
-        let waited = self.ended.wait_timeout_while(lock(&self.ending), timeout, |ending| ending.is_none());
-        waited.unwrap_or_else(PoisonError::into_inner).0.clone()
+        sleep_while(&self.ended, lock(&self.ending), timeout, |ending| ending.is_none()).clone()
     }
 }
 
@@ -192,9 +187,7 @@ impl Workers {
         let mut desk = lock(&self.desk);
         if desk.errands.is_empty() {
             desk.idle += 1;
-            let waited =
-                self.called.wait_timeout_while(desk, IDLE, |desk| desk.errands.is_empty() && !desk.ended);
-            desk = waited.unwrap_or_else(PoisonError::into_inner).0;
+            desk = sleep_while(&self.called, desk, IDLE, |desk| desk.errands.is_empty() && !desk.ended);
             desk.idle -= 1;
         }
         desk.errands.pop_front()

@@ -10,8 +10,9 @@
 //! on it.
 
 use super::{Call, Communicator, Element, Error, Receipt};
+use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::id::PeerId;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::PoisonError;
 use std::thread::JoinHandle;
 
 impl Communicator {
@@ -38,7 +39,7 @@ impl Communicator {
         let given = Arc::clone(&data);
         let work = move || {
             // Held for the whole call. Nobody waits for it: the handle looks only after this thread has ended.
-            let mut data = given.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut data = lock(&given);
             call(&comm, &mut data)
         };
         let thread = std::thread::Builder::new().name("outlast-call".to_owned()).spawn(work);

@@ -5,9 +5,9 @@
 //! call that has voted Complete cannot be given up alone: it returns with its verdict, or when its grace is
 //! over (rule 5).
 
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Ends the calls that it was given to. Clones are the same interrupt.
 #[derive(Clone, Default)]
@@ -50,8 +50,8 @@ impl Interrupt {
         self.0.triggered.load(Ordering::SeqCst)
     }
 
-    fn stops(&self) -> std::sync::MutexGuard<'_, Stops> {
-        self.0.stops.lock().unwrap_or_else(PoisonError::into_inner)
+    fn stops(&self) -> MutexGuard<'_, Stops> {
+        lock(&self.0.stops)
     }
 
     /// Calls `stop` on a trigger, or at once if there was one, until the result is dropped.

@@ -6,13 +6,13 @@
 
 use super::{Call, CallBuffers, Communicator, Element, Error, Tensor, TensorMut};
 use crate::executor::{Abort, Stopped, TransferSpec};
+use crate::sync::{Mutex, MutexGuard, lock};
 use crate::watch;
 use outlast_proto::collective::{Fingerprint, OpKind, Seq, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::CallError;
 use outlast_proto::wire::control::{LossReason, Waiting};
 use std::collections::BTreeSet;
-use std::sync::{Mutex, MutexGuard, PoisonError};
 
 /// Which transfers of one name this is about: the other end, the tag, and whether we receive.
 type Name = (PeerId, Tag, bool);
@@ -36,7 +36,7 @@ struct Open<'a> {
 
 impl Transfers {
     fn book(&self) -> MutexGuard<'_, Book> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Begins a transfer. A receive gets its number.

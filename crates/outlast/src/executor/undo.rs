@@ -9,9 +9,9 @@
 //! The copies lie in mappings that are kept for the next operation: first touch costs more than the copy.
 
 use super::memory::Region;
+use crate::sync::{Arc, Mutex, lock};
 use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap_anonymous, munmap};
 use std::ops::Range;
-use std::sync::{Arc, Mutex, PoisonError};
 
 /// Mappings come in multiples of a huge page.
 const MAPPING_UNIT: usize = 2 << 20;
@@ -138,11 +138,11 @@ impl UndoPool {
     /// Mappings that nobody uses.
     #[cfg(test)]
     pub(super) fn idle(&self) -> usize {
-        self.idle.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.idle).len()
     }
 
     fn take(&self, bytes: usize) -> std::io::Result<Mapping> {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         let fitting = idle.iter().enumerate().filter(|(_, mapping)| mapping.bytes >= bytes);
         let best = fitting.min_by_key(|(_, mapping)| mapping.bytes).map(|(index, _)| index);
         if let Some(index) = best {
@@ -153,7 +153,7 @@ impl UndoPool {
     }
 
     fn give(&self, mapping: Mapping) {
-        let mut idle = self.idle.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut idle = lock(&self.idle);
         idle.push(mapping);
         // The smallest go first: the largest cost most to make again.
         while idle.len() > MAPPINGS_MAX

@@ -194,12 +194,17 @@ impl<D: Dialler> Plane<D> {
             tv_sec: i64::try_from(timeout.as_secs()).unwrap_or(1),
             tv_nsec: timeout.subsec_nanos().into(),
         };
-        let mut fds =
-            vec![PollFd::new(self.port.udp(), PollFlags::IN), PollFd::new(self.shared.bell(), PollFlags::IN)];
+        let mut fds = vec![
+            PollFd::new(self.port.udp(), PollFlags::IN),
+            PollFd::from_borrowed_fd(self.shared.bell(), PollFlags::IN),
+        ];
         fds.extend(self.prober.poll_fds());
         // An interrupted or failed poll is a turn in which nothing was ready; timers are looked at anyway.
         let ready = poll(&mut fds, Some(&timeout)).is_ok();
         let fired = |fd: &PollFd<'_>| ready && !fd.revents().is_empty();
+        if fired(&fds[1]) {
+            self.shared.heard();
+        }
         Woken { socket: fired(&fds[0]), connects: fds[2..].iter().map(fired).collect() }
     }
 

@@ -5,18 +5,17 @@
 //! lists can make a timer late. Mailbox and queue are bounded: what does not fit is counted and, for events,
 //! reported to the reader in their place.
 
+use crate::bell::Bell;
 use crate::clock;
-use crate::fork::Guarded;
 use crate::membership::Counters;
+use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use outlast_proto::membership::{Event, Member, Source};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::membership::Packet;
-use rustix::event::{EventfdFlags, eventfd};
 use std::collections::VecDeque;
 use std::io;
-use std::os::fd::OwnedFd;
+use std::os::fd::BorrowedFd;
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::SystemTime;
 
 /// Events that wait to be read. A program that reads none for a long time loses the oldest and is told so.
@@ -138,24 +137,18 @@ pub(crate) struct Shared {
     queue: Mutex<Queue>,
     readable: Condvar,
     mailbox: Mutex<VecDeque<Letter>>,
-    bell: Guarded<OwnedFd>,
+    bell: Bell,
     pub(crate) tally: Tally,
-}
-
-/// Locks, also after a panic elsewhere: every value behind our locks is whole between two statements.
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Shared {
     pub(crate) fn new() -> io::Result<Self> {
-        let bell = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
         Ok(Self {
             lists: Mutex::default(),
             queue: Mutex::default(),
             readable: Condvar::new(),
             mailbox: Mutex::default(),
-            bell: Guarded::new(bell)?,
+            bell: Bell::new()?,
             tally: Tally::default(),
         })
     }
@@ -191,10 +184,7 @@ impl Shared {
     pub(crate) fn take_events(&self, timeout: Duration) -> Result<Vec<TimedEvent>, Ending> {
         let nothing =
             |queue: &mut Queue| queue.events.is_empty() && queue.lost == 0 && queue.ending.is_none();
-        let (mut queue, _) = self
-            .readable
-            .wait_timeout_while(lock(&self.queue), timeout, nothing)
-            .unwrap_or_else(PoisonError::into_inner);
+        let mut queue = sleep_while(&self.readable, lock(&self.queue), timeout, nothing);
         let lost = std::mem::take(&mut queue.lost);
         let events = std::mem::take(&mut queue.events);
         let ending = queue.ending;
@@ -218,10 +208,7 @@ impl Shared {
     /// Waits until the thread has ended; false if `timeout` passed first.
     pub(crate) fn wait_ended(&self, timeout: Duration) -> bool {
         let running = |queue: &mut Queue| queue.ending.is_none();
-        let (queue, _) = self
-            .readable
-            .wait_timeout_while(lock(&self.queue), timeout, running)
-            .unwrap_or_else(PoisonError::into_inner);
+        let queue = sleep_while(&self.readable, lock(&self.queue), timeout, running);
         queue.ending.is_some()
     }
 
@@ -235,19 +222,23 @@ impl Shared {
         }
         mailbox.push_back(letter);
         drop(mailbox);
-        // A full counter means that the bell rings already.
-        let _ = rustix::io::write(&*self.bell, &1u64.to_ne_bytes());
+        self.bell.ring();
     }
 
     /// Empties the mailbox and silences the bell.
     pub(crate) fn take_letters(&self) -> VecDeque<Letter> {
-        let _ = rustix::io::read(&*self.bell, &mut [0u8; 8]);
+        self.bell.answer();
         std::mem::take(&mut *lock(&self.mailbox))
     }
 
     /// What the health thread waits on for letters.
-    pub(crate) fn bell(&self) -> &OwnedFd {
-        &self.bell
+    pub(crate) fn bell(&self) -> BorrowedFd<'_> {
+        self.bell.descriptor()
+    }
+
+    /// A wait found the bell ringing.
+    pub(crate) fn heard(&self) {
+        self.bell.heard();
     }
 
     /// An event of this moment.

@@ -14,6 +14,7 @@
 use super::shared::{Letter, Shared, Tally};
 use crate::clock;
 use crate::port::{FrameError, Frames};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{Path, Source};
 use outlast_proto::time::{Duration, Instant};
@@ -22,7 +23,6 @@ use std::collections::BTreeMap;
 use std::future::Future;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, watch};
@@ -85,7 +85,7 @@ impl<D: Dialler> Streams<D> {
     }
 
     fn lanes(&self) -> MutexGuard<'_, Lanes> {
-        self.lanes.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lanes)
     }
 
     /// Queues a packet; false if it was dropped. Never waits.

@@ -8,10 +8,10 @@
 
 use crate::clock;
 use crate::security::TlsIdentity;
+use crate::sync::{Mutex, lock};
 use outlast_proto::id::RunId;
 use outlast_proto::time::{Duration, Instant};
 use std::collections::BTreeMap;
-use std::sync::{Mutex, PoisonError};
 
 /// Runs to which somebody belongs; the one that was asked for longest ago is forgotten first.
 const PROVEN_MAX: usize = 1_024;
@@ -70,7 +70,7 @@ impl<F: Fn(&RunId) -> TlsIdentity + Send + Sync> CachedIdentities<F> {
     }
 
     fn at(&self, now: Instant, run: &RunId) -> Result<TlsIdentity, NotServed> {
-        let mut guard = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut guard = lock(&self.cache);
         let cache = &mut *guard;
         cache.asked += 1;
         let asked = cache.asked;
@@ -86,7 +86,7 @@ impl<F: Fn(&RunId) -> TlsIdentity + Send + Sync> CachedIdentities<F> {
         drop(guard);
         // Not under the lock: runs that are known need not wait for it.
         let identity = (self.make)(run);
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&self.cache);
         keep(&mut cache.named, NAMED_MAX, run, (identity.clone(), asked));
         Ok(identity)
     }
@@ -98,7 +98,7 @@ impl<F: Fn(&RunId) -> TlsIdentity + Send + Sync> RunIdentities for CachedIdentit
     }
 
     fn proven(&self, run: &RunId) {
-        let mut cache = self.cache.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut cache = lock(&self.cache);
         if let Some(kept) = cache.named.remove(run) {
             keep(&mut cache.proven, PROVEN_MAX, run, kept);
         }

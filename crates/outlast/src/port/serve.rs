@@ -14,13 +14,14 @@ use crate::fork::{Creator, Guarded};
 use crate::security::RefusalLog;
 use crate::security::refusal::RecentRefusal;
 use crate::security::tls::{FalseName, run_of_server_name};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::{clock, runtime};
 use rustls::server::Acceptor;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{PoisonError, mpsc};
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -336,11 +337,11 @@ impl Doorman {
     }
 
     fn under_way(&self) -> MutexGuard<'_, UnderWay> {
-        self.under_way.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.under_way)
     }
 
     fn log(&self) -> MutexGuard<'_, RefusalLog> {
-        self.log.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.log)
     }
 }
 

@@ -4,9 +4,9 @@
 //! training. So they are counted, by peer and in all, from the handover until the descriptor is closed.
 
 use super::RefusedConnection;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use outlast_proto::id::PeerId;
 use std::collections::BTreeMap;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 /// The streams that were handed over and are not closed yet.
 #[derive(Debug)]
@@ -53,7 +53,7 @@ impl Streams {
     }
 
     fn open(&self) -> MutexGuard<'_, Open> {
-        self.open.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.open)
     }
 }
 
