@@ -51,7 +51,7 @@ use std::sync::{OnceLock, Weak};
 use std::time::{Duration, Instant};
 use wire::MemoryWire;
 
-const SEEDS: u64 = 300;
+const SEEDS: u64 = 200;
 /// Nothing waits that long.
 const FAR: Duration = Duration::from_hours(1);
 /// How long a receiver waits for a link that broke before it got anything: the one thing here that real time decides.
