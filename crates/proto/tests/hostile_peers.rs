@@ -187,6 +187,7 @@ impl World {
                 }
             }
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
+            session::Action::Prepare(_, question) => honest.session.handle_prepared(question, None),
             session::Action::Redial(to, _) => honest.session.handle_redialled(to, None),
             session::Action::Call(call, Command::Perform { key, ring, .. }) => {
                 honest.performing.insert(call, (key, ring));
@@ -336,14 +337,14 @@ fn some_report() -> impl Strategy<Value = TagReport> {
 
 /// Kinds that are known, and one that is not.
 fn some_ballot() -> impl Strategy<Value = BallotId> {
-    let kind =
-        prop_oneof![4 => Just(admission::KIND), 1 => Just(BallotKind(u32::MAX)), 1 => Just(BallotKind(7))];
+    let kind = prop_oneof![4 => Just(admission::KIND), 1 => Just(BallotKind(u32::MAX)),
+        2 => Just(BallotKind(u32::MAX - 1)), 1 => Just(BallotKind(7))];
     let number = prop_oneof![8 => 0u64..5, 1 => Just(u64::MAX)];
     (kind, number).prop_map(|(kind, number)| BallotId { kind, number })
 }
 
 fn some_wish() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![3 => (0u32..4).prop_map(admission::wish), 1 => proptest::collection::vec(any::<u8>(), 0..20)]
+    prop_oneof![3 => (0u32..4).prop_map(admission::wish), 3 => Just(vec![1, 2, 3]), 1 => proptest::collection::vec(any::<u8>(), 0..20)]
 }
 
 fn some_ballot_report() -> impl Strategy<Value = BallotReport> {
@@ -385,6 +386,10 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
             }),
         3 => (some_ballot(), some_wish()).prop_map(|(ballot, wish)| ToCoordinator::Vote { ballot, wish }),
         1 => some_ballot().prop_map(|ballot| ToCoordinator::TakeBack { ballot }),
+        1 => (0u32..2, 0u64..9, any::<bool>()).prop_map(|(group, number, well)| {
+            let error = (!well).then(|| "so it says".to_owned());
+            ToCoordinator::Prepared { group, number, error }
+        }),
         2 => (0u32..2, 0u64..6).prop_map(|(group, epoch)| ToCoordinator::Connected { group, epoch }),
         2 => (0u32..2, 0u64..6, number.clone(), number.clone(), any::<bool>()).prop_map(
             |(group, epoch, from, to, dialling)| {

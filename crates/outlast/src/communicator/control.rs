@@ -365,6 +365,7 @@ impl Control {
                     }
                 }
                 Action::OpenEpoch(record) => self.open_epoch(&mut state, &record),
+                Action::Prepare(record, number) => self.prepare(&record, number),
                 Action::Redial(peer, address) => self.redial(peer, address),
                 Action::Call(id, command) => self.order(&mut state, id, command),
             }
@@ -429,6 +430,20 @@ impl Control {
                 self.tell(|session, _| session.handle_link_broken(epoch, from, to, silent, error));
             }
         }
+    }
+
+    /// A ring may come in which we dial another member (rule 32): can it be reached? The link itself is made when the
+    /// epoch opens; until then every link of the present one stays.
+    fn prepare(&self, record: &EpochRecord, number: u64) {
+        let Some(this) = self.this.upgrade() else { return };
+        let next = record.successor_of(self.me).map(|info| (info.id, info.address));
+        self.runtime.spawn(async move {
+            let error = match next {
+                Some((peer, address)) => links::reach(&this.identity, peer, address, this.silent_after).await,
+                None => None,
+            };
+            this.tell(|session, _| session.handle_prepared(number, error));
+        });
     }
 
     /// The coordinator asks whether a link that counts as broken would carry again (rule 16).

@@ -12,6 +12,10 @@ pub(crate) struct Seats<'a> {
     pub(crate) group: Group,
     /// Its members in the order of ranks.
     pub(crate) members: &'a [PeerId],
+    /// The ring that it has.
+    pub(crate) ring: &'a [PeerId],
+    /// A ring that was asked for since the ballot began, and could not be wired.
+    pub(crate) refused_ring: Option<&'a [PeerId]>,
     /// What each voter asks for; none if nobody has voted.
     pub(crate) votes: Option<&'a BTreeMap<PeerId, Vec<u8>>>,
     /// Whether it is in no collective and not being rebuilt.

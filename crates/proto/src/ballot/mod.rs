@@ -26,7 +26,7 @@
 //! ```text
 //!   program        session                        coordinator
 //!   call --------> Vote(kind, number, wish) ----> stands, judged, counted
-//!                                                 Rules::count: wait | admit | agree
+//!                                                 Rules::count: wait | admit | rewire | agree
 //!   outcome <----- BallotEnded(number, end) <---- numbered, kept for whoever did not hear it
 //! ```
 //!
@@ -40,8 +40,8 @@
 //!
 //! 1. One file here with a type that implements [`Rules`]: its number on the wire (never used before), what it is called,
 //!    what a wish must look like, whose votes it takes ([`Reach`]), and what they agree on ([`Rules::outcome`]). The
-//!    wish's and the outcome's types belong into that file, too. `admission` is the one that does more than agree, and
-//!    `dummy` is the smallest there can be.
+//!    wish's and the outcome's types belong into that file, too. `dummy` is the smallest there can be; `admission`
+//!    and `dummy_ring` do more than agree.
 //! 2. One line in [`KINDS`].
 //! 3. The call itself: `Session::handle_ballot_call(now, kind, wish, deadline)`, which ends with `Done::Ballot` and the
 //!    outcome, or with an error that a collective could have had.
@@ -65,6 +65,8 @@
 pub mod admission;
 #[cfg(any(test, feature = "dummy-ballot"))]
 pub mod dummy;
+#[cfg(any(test, feature = "dummy-ballot"))]
+pub mod dummy_ring;
 mod hall;
 mod lobby;
 mod standing;
@@ -86,6 +88,8 @@ pub(crate) const KINDS: &[&dyn Rules] = &[
     &admission::Admission,
     #[cfg(any(test, feature = "dummy-ballot"))]
     &dummy::Dummy,
+    #[cfg(any(test, feature = "dummy-ballot"))]
+    &dummy_ring::DummyRing,
 ];
 
 /// The rules of a kind, if this build knows it.
@@ -115,6 +119,13 @@ pub(crate) enum Step {
     Wait,
     /// These come into their groups, in this order. The ballot goes on with them.
     Admit(BTreeMap<Group, Vec<PeerId>>),
+    /// These groups get another ring, in two steps: links first, then the epoch (rule 32). The ballot goes on; when it is
+    /// counted again its rules find the ring as they want it, or refused.
+    #[cfg_attr(
+        not(any(test, feature = "dummy-ballot")),
+        expect(dead_code, reason = "so far only the dummies")
+    )]
+    Rewire(BTreeMap<Group, Vec<PeerId>>),
     /// The ballots of these groups are over, each with its outcome.
     Agree(Vec<(Group, Vec<u8>)>),
 }

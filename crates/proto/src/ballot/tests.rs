@@ -16,7 +16,8 @@ fn votes(wishes: &[(u8, &[u8])]) -> BTreeMap<PeerId, Vec<u8>> {
 }
 
 fn seats<'a>(group: Group, members: &'a [PeerId], votes: &'a BTreeMap<PeerId, Vec<u8>>) -> Seats<'a> {
-    Seats { group, members, votes: Some(votes), is_quiet: true, is_linked: true }
+    let (is_quiet, is_linked) = (true, true);
+    Seats { group, members, ring: members, refused_ring: None, votes: Some(votes), is_quiet, is_linked }
 }
 
 fn record(tally: Tally) -> EpochRecord {

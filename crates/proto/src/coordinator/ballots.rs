@@ -81,6 +81,7 @@ impl Run {
 
     /// Takes the next step of every kind for which everybody agrees.
     pub(super) fn count_votes(&mut self, now: Instant) {
+        self.open_prepared(now);
         if self.newcomers.is_empty()
             && self.groups.values().all(|state| state.ballots.open().next().is_none())
         {
@@ -90,6 +91,9 @@ impl Run {
             match rules.count(&self.hall(rules.kind())) {
                 Step::Wait => {}
                 Step::Admit(newcomers) => self.admit(now, newcomers),
+                Step::Rewire(rings) => {
+                    rings.into_iter().for_each(|(group, ring)| self.rewire(rules.kind(), group, ring));
+                }
                 Step::Agree(outcomes) => {
                     for (group, outcome) in outcomes {
                         let end = BallotEnd::Agreed(outcome.clone());
@@ -105,8 +109,10 @@ impl Run {
         let seats = self.groups.iter().map(|(group, state)| Seats {
             group: *group,
             members: &state.roster,
+            ring: &state.ring,
+            refused_ring: state.refused_ring.as_deref(),
             votes: state.ballots.votes(kind),
-            is_quiet: state.open_ops == 0 && state.rebuild.is_none(),
+            is_quiet: state.open_ops == 0 && state.is_served(),
             is_linked: state.unconfirmed.is_empty(),
         });
         // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
@@ -118,6 +124,8 @@ impl Run {
         let (agreed, size) = (outcome.is_some(), self.global_world_size());
         let Some(state) = self.groups.get_mut(&group) else { return };
         let id = state.ballots.end(kind, outcome);
+        state.refused_ring = None;
+        self.count_ballots = true;
         if agreed {
             state.world_told = size; // It comes with the news.
         }

@@ -22,6 +22,7 @@
 //! What is not promised: a member of a line that brings a higher epoch with a smaller roster is believed, because that
 //! is what a sole survivor looks like.
 
+use super::groups::GroupState;
 use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
 use super::run::{Action, ConnectionId, Note, Run, Timer};
@@ -114,7 +115,7 @@ impl Run {
     /// What a resume that could be true is to us.
     pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
         let (group, record) = (resume.record.group, &resume.record);
-        if let Some(state) = self.groups.get(&group).filter(|state| state.rebuild.is_none()) {
+        if let Some(state) = self.groups.get(&group).filter(|state| state.is_served()) {
             // A member that was evicted learns that from the roster, a stranger here.
             if !state.is_of_history(record) {
                 return Standing::Stranger;
@@ -137,7 +138,7 @@ impl Run {
         }
         match self.contradicted(group, from, record) {
             None => Standing::Witness,
-            Some(other) => match self.groups.get(&other).and_then(|state| state.rebuild.as_ref()) {
+            Some(other) => match self.groups.get(&other).and_then(|state| state.rebuild()) {
                 Some(rebuild) if now < rebuild.since + self.config.control_grace => Standing::Rival(other),
                 _ => Standing::Stranger,
             },
@@ -147,7 +148,7 @@ impl Run {
     /// The group, of those that we serve or rebuild, that cannot be true together with this record.
     fn contradicted(&self, group: Group, from: PeerId, record: &EpochRecord) -> Option<Group> {
         if let Some(state) = self.groups.get(&group)
-            && let Some(rebuild) = &state.rebuild
+            && let Some(rebuild) = state.rebuild()
             && !rebuild.is_in_line(from, record)
         {
             return Some(group);
@@ -167,7 +168,7 @@ impl Run {
         resume: Resume,
         beside: Group,
     ) {
-        let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild.as_ref());
+        let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild());
         let since = rebuild.map_or(now, |rebuild| rebuild.since);
         self.schedule(since + self.config.control_grace, Timer::Claims(beside));
         self.rivals.insert(from, Rival { at, resume });
@@ -189,7 +190,7 @@ impl Run {
 
     /// The members of a group that is being rebuilt had their time to speak (rule 41).
     pub(super) fn weigh_claims(&mut self, now: Instant, group: Group) {
-        let rebuild = self.groups.get(&group).and_then(|state| state.rebuild.as_ref());
+        let rebuild = self.groups.get(&group).and_then(|state| state.rebuild());
         if let Some(rebuild) = rebuild {
             let until = rebuild.since + self.config.control_grace;
             if now < until {
@@ -266,13 +267,13 @@ impl Run {
 
     /// Holds a claimed term against ours and all others that were claimed.
     pub(super) fn weigh_term(&mut self, from: PeerId, term: Term, waited: bool) -> Weight {
-        let rebuilds = self.groups.values().filter_map(|state| state.rebuild.as_ref());
+        let rebuilds = self.groups.values().filter_map(|state| state.rebuild());
         let waiting = self.rivals.iter().map(|(peer, rival)| (*peer, rival.resume.term));
         let told = rebuilds.flat_map(Rebuild::terms).chain(waiting);
         let others: Vec<_> = told.filter(|(peer, _)| *peer != from).collect();
         let highest = others.iter().map(|(_, term)| *term).fold(self.term, Term::max);
         if term > highest.saturating_add(TERM_FAR) {
-            let served = self.groups.values().any(|state| state.rebuild.is_none());
+            let served = self.groups.values().any(GroupState::is_served);
             if others.is_empty() && !served {
                 return if waited { Weight::Counts } else { Weight::Alone };
             }

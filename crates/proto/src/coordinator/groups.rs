@@ -6,9 +6,10 @@
 
 use super::ops::TagState;
 use super::paths::Paths;
-use super::peers::Phase;
+use super::peers;
 use super::rebuild::Rebuild;
 use super::returning::Returning;
+use super::rewiring::Rewiring;
 use super::run::{Note, Run, Timer};
 use super::usage::Usage;
 use crate::ballot::Ballots;
@@ -22,6 +23,17 @@ use std::collections::{BTreeMap, BTreeSet};
 /// The epochs of a history that goes on from another begin above the next multiple of this. So many would have to be
 /// opened within one coordinator's life, unknown to all who come back to the next, before a number came twice.
 const HISTORY_EPOCHS: GroupEpoch = 1_000;
+
+/// What a group is in, besides its collectives and ballots.
+#[derive(Clone, Debug, Hash)]
+pub(super) enum Phase {
+    /// The epoch's record is what its members agreed on.
+    Serving,
+    /// The same, and its members prepare the next epoch, with another ring. Next: that epoch, or as it was.
+    Rewiring(Rewiring),
+    /// Members tell a coordinator that was restarted how things stand. Next: `Serving`.
+    Rebuilding(Box<Rebuild>),
+}
 
 /// One group.
 #[derive(Clone, Debug, Hash)]
@@ -60,7 +72,9 @@ pub(super) struct GroupState {
     pub(super) waiting: bool,
     /// Members that came back and were not told to go on yet (rule 43).
     pub(super) returning: BTreeMap<PeerId, Returning>,
-    pub(super) rebuild: Option<Rebuild>,
+    pub(super) phase: Phase,
+    /// A ring that could not be prepared, while the ballot that asked for it goes on.
+    pub(super) refused_ring: Option<Vec<PeerId>>,
 }
 
 impl GroupState {
@@ -85,7 +99,8 @@ impl GroupState {
             rebuilt: false,
             waiting: false,
             returning: BTreeMap::new(),
-            rebuild: None,
+            phase: Phase::Serving,
+            refused_ring: None,
         }
     }
 
@@ -109,14 +124,38 @@ impl GroupState {
         self.roster.iter().take(self.incumbents).copied().filter(|peer| scope.involves(*peer)).collect()
     }
 
+    /// What the resumes have told so far, if it is being rebuilt.
+    pub(super) fn rebuild(&self) -> Option<&Rebuild> {
+        if let Phase::Rebuilding(rebuild) = &self.phase { Some(rebuild) } else { None }
+    }
+
+    pub(super) fn rebuild_mut(&mut self) -> Option<&mut Rebuild> {
+        if let Phase::Rebuilding(rebuild) = &mut self.phase { Some(rebuild) } else { None }
+    }
+
+    /// Ends a rebuild.
+    pub(super) fn take_rebuild(&mut self) -> Option<Rebuild> {
+        if !self.is_rebuilding() {
+            return None;
+        }
+        match std::mem::replace(&mut self.phase, Phase::Serving) {
+            Phase::Rebuilding(rebuild) => Some(*rebuild),
+            Phase::Serving | Phase::Rewiring(_) => None,
+        }
+    }
+
+    pub(super) fn is_rebuilding(&self) -> bool {
+        self.rebuild().is_some()
+    }
+
     /// Whether the epoch's record is what its members agreed on.
-    pub(super) fn is_tellable(&self) -> bool {
-        self.rebuild.is_none()
+    pub(super) fn is_served(&self) -> bool {
+        !self.is_rebuilding()
     }
 
     /// Whether attempts can succeed, for all that is known.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_tellable() && self.away.is_empty() && !self.paths.is_settling() && !self.paths.is_stuck()
+        self.is_served() && self.away.is_empty() && !self.paths.is_settling() && !self.paths.is_stuck()
     }
 
     /// Whether members were told to wait; they are told to go on now.
@@ -132,7 +171,7 @@ impl Run {
 
     /// Whether `peer` is an accepted member of that group.
     pub(super) fn is_member(&self, peer: PeerId, group: Group) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| peer.phase == Phase::Accepted && peer.group == group)
+        self.peers.get(&peer).is_some_and(|peer| peer.phase == peers::Phase::Accepted && peer.group == group)
     }
 
     /// Members of a group went; the rest goes on in a new epoch.
@@ -146,7 +185,7 @@ impl Run {
         state.unconfirmed.retain(|peer| !gone.contains(peer));
         state.returning.retain(|peer, _| !gone.contains(peer));
         state.paths.forget(&gone);
-        if let Some(rebuild) = &mut state.rebuild {
+        if let Some(rebuild) = state.rebuild_mut() {
             // Nothing is decided before everybody has resumed or gone; then one epoch says it all.
             rebuild.without(left);
             state.roster = roster;
@@ -213,6 +252,8 @@ impl Run {
         state.ring = state.paths.begin(now, order, changed);
         (state.unconfirmed, state.grew) = (members, !joined.is_empty());
         state.waiting = false;
+        // Whatever was prepared was prepared for other members.
+        state.phase = Phase::Serving;
         let (epoch, size) = (state.epoch, state.roster.len());
         self.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, joined, left);
@@ -234,7 +275,7 @@ impl Run {
         let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
         let known_by = self.born.map_or(now, |born| born + self.config.control_lost_after);
         let (mut told, mut later) = (Vec::new(), false);
-        for state in self.groups.values_mut().filter(|state| state.rebuild.is_none()) {
+        for state in self.groups.values_mut().filter(|state| state.is_served()) {
             if state.rebuilt && global_world_size < state.world_told && now < known_by {
                 later = true;
             } else if std::mem::replace(&mut state.world_told, global_world_size) != global_world_size {

@@ -36,6 +36,7 @@ mod paths;
 mod peers;
 mod rebuild;
 mod returning;
+mod rewiring;
 mod run;
 mod states;
 mod status;

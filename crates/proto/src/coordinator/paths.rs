@@ -162,6 +162,11 @@ impl Paths {
         order
     }
 
+    /// Whether that ring would be taken as it is: it avoids what is broken as well as any.
+    pub(super) fn takes(&self, ring: &[PeerId]) -> bool {
+        matches!(self.plan(ring, Budget::FIRST), Plan::Ring(planned) if planned == ring)
+    }
+
     /// A stream needs both directions of a path: the way back of a broken link is used only if it must be.
     fn plan(&self, order: &[PeerId], budget: Budget) -> Plan {
         let shunned = self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
@@ -257,7 +262,7 @@ impl Run {
     /// a link that merely broke, an attempt would only fail again, and nobody could say yet whether a link or a peer
     /// was lost (rule 8): the doubt is waited for, and no longer than it can last.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
         if let Some(settling) = &state.paths.settling {
             let doubtful = |end: &PeerId| self.peers.get(end).is_some_and(Peer::is_doubtful);
             let usable = settling.links.keys().filter(|link| !state.paths.broken.contains(link));
@@ -287,7 +292,7 @@ impl Run {
     pub(super) fn replan(&mut self, now: Instant, group: Group) {
         let excused = self.without_excused(group);
         let dead_after = self.config.dead_after;
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
         let (ring, paths) = (&state.ring, &mut state.paths);
         // Often enough to notice in time that somebody who was stopped is back.
         let search_at = now + dead_after / 4;
@@ -358,7 +363,7 @@ impl Run {
     pub(super) fn watch_paths(&mut self, now: Instant, group: Group) {
         let (first_pause, patience) = (2 * self.config.probe_timeout, self.config.control_grace);
         let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.rebuild.is_none()) else { return };
+        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
         let Paths { broken, redials, stuck, healed, .. } = &mut state.paths;
         for link in broken.iter() {
             redials.entry(*link).or_insert(Redial { due: now, pause: first_pause, asked: false });
@@ -421,7 +426,7 @@ impl Run {
             // attempt, so it waits for a quiet moment; but not for ever.
             let waited = now.since(since);
             let quiet = state.open_ops == 0 && !state.paths.is_settling() && state.away.is_empty();
-            if state.rebuild.is_none() && ((quiet && waited >= settle) || waited >= dead_after) {
+            if state.is_served() && ((quiet && waited >= settle) || waited >= dead_after) {
                 let roster = state.roster.clone();
                 self.open_epoch(now, group, roster, Vec::new(), Vec::new());
             }

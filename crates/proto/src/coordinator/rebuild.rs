@@ -7,7 +7,7 @@
 //! [`testimony`](super::testimony) (rule 17).
 
 use super::claims::{Standing, Terms, Weight};
-use super::groups::GroupState;
+use super::groups::{self, GroupState};
 use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
 use super::run::{Action, ConnectionId, Note, Run, Timer};
 use super::testimony::{Testimony, decide};
@@ -167,7 +167,7 @@ impl Run {
                 return self.turn_away(at, KickReason::Superseded, text);
             }
         }
-        let rebuilding = self.groups.get(&group).is_some_and(|state| state.rebuild.is_some());
+        let rebuilding = self.groups.get(&group).is_some_and(GroupState::is_rebuilding);
         let Some(peer) = self.peers.get(&from).filter(|_| self.is_member(from, group)) else {
             // Its record may have been what the others waited for.
             self.hear_rivals(now, false);
@@ -216,7 +216,7 @@ impl Run {
             self.try_kernel(from);
         }
         if rebuilding {
-            if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut()) {
+            if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild_mut()) {
                 rebuild.resumed.insert(from, Testimony::new(resume));
             }
             self.hear_rivals(now, false);
@@ -231,7 +231,7 @@ impl Run {
         let Some(peer) = self.peers.get_mut(&from) else { return };
         peer.terms.promise(term);
         let group = peer.group;
-        let rebuild = self.groups.get_mut(&group).and_then(|state| state.rebuild.as_mut());
+        let rebuild = self.groups.get_mut(&group).and_then(|state| state.rebuild_mut());
         if let Some(told) = rebuild.and_then(|rebuild| rebuild.resumed.get_mut(&from)) {
             told.promised = told.promised.max(term);
             self.try_finish_rebuild(now, group);
@@ -251,6 +251,7 @@ impl Run {
         self.welcome(from, group, resume.record.epoch, known(&resume.ballots));
         self.catch_up(group);
         self.vote_again(now, from, group, &resume.ballots);
+        self.tell_prepare(group, &[from]);
         for open in resume.tags.iter().filter_map(|report| report.open.clone()) {
             let OpenVote { key, fingerprint, timeout_ms, complete } = open;
             self.initiate(now, from, key.clone(), fingerprint, timeout_ms.max(1));
@@ -271,7 +272,7 @@ impl Run {
 
     /// What this coordinator does not know of a run, or knows less of than whoever resumes, it begins to rebuild.
     fn prepare_rebuild(&mut self, now: Instant, group: Group, from: PeerId, record: &EpochRecord) {
-        match self.groups.get_mut(&group).map(|state| &mut state.rebuild) {
+        match self.groups.get_mut(&group).map(GroupState::rebuild_mut) {
             Some(None) => return,
             Some(Some(rebuild)) if rebuild.record.epoch >= record.epoch => return rebuild.hear(from, record),
             Some(Some(_)) | None => {}
@@ -284,7 +285,7 @@ impl Run {
             let gone: Vec<_> = state.roster.iter().copied().filter(|id| !members.contains(id)).collect();
             self.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
         }
-        let before = self.groups.get_mut(&group).and_then(|state| state.rebuild.take());
+        let before = self.groups.get_mut(&group).and_then(GroupState::take_rebuild);
         let mut rebuild = Rebuild::new(now, record.clone(), before);
         rebuild.hear(from, record);
         let lost: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
@@ -316,7 +317,7 @@ impl Run {
         state.epoch = record.epoch;
         (state.founder, state.ancestors) = (record.founder, record.ancestors.clone());
         let until = rebuild.since + self.config.control_grace;
-        state.rebuild = Some(rebuild);
+        state.phase = groups::Phase::Rebuilding(Box::new(rebuild));
         self.schedule(until, Timer::Claims(group));
         for info in &record.roster {
             self.review_lost(now, info.id);
@@ -340,7 +341,7 @@ impl Run {
     /// Decides everything once nobody is missing any more.
     pub(super) fn try_finish_rebuild(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        let Some(rebuild) = &state.rebuild else { return };
+        let Some(rebuild) = state.rebuild() else { return };
         let term = self.term;
         let ready = |peer: &PeerId| rebuild.resumed.get(peer).is_some_and(|told| told.promised >= term);
         if !state.roster.iter().all(ready) {
@@ -352,7 +353,7 @@ impl Run {
             return;
         }
         let Some(state) = self.groups.get_mut(&group) else { return };
-        let Some(Rebuild { record, mut resumed, left, .. }) = state.rebuild.take() else { return };
+        let Some(Rebuild { record, mut resumed, left, .. }) = state.take_rebuild() else { return };
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
         let ring = record.ring.iter().filter_map(|rank| roster.get(*rank as usize).copied());
@@ -422,7 +423,7 @@ impl Run {
     /// Keeps a member's messages until everything is decided. True if the message was taken.
     pub(super) fn hold_while_rebuilding(&mut self, from: PeerId, message: &ToCoordinator) -> bool {
         let Some(peer) = self.peers.get_mut(&from) else { return false };
-        let rebuilding = self.groups.get(&peer.group).is_some_and(|state| state.rebuild.is_some());
+        let rebuilding = self.groups.get(&peer.group).is_some_and(GroupState::is_rebuilding);
         let passes = matches!(message, ToCoordinator::Leave | ToCoordinator::Promise { .. });
         if !rebuilding || peer.phase != Phase::Accepted || passes {
             return false;

@@ -44,7 +44,7 @@ impl Run {
 
     /// Those who came back hear the rest: the newest epoch, what was decided since, and how ballots ended.
     pub(super) fn catch_up(&mut self, group: Group) {
-        let Some(state) = self.groups.get(&group).filter(|state| state.is_tellable()) else { return };
+        let Some(state) = self.groups.get(&group).filter(|state| state.is_served()) else { return };
         let epoch = state.epoch;
         let late: Vec<_> = state
             .returning

@@ -257,6 +257,9 @@ impl Run {
 
     pub(super) fn handle_settled_message(&mut self, now: Instant, from: PeerId, message: ToCoordinator) {
         match message {
+            ToCoordinator::Prepared { group, number, error } => {
+                self.prepared(from, group, number, error.is_none());
+            }
             ToCoordinator::Vote { ballot, wish } => self.vote(now, from, ballot, wish),
             ToCoordinator::TakeBack { ballot } => self.take_back_vote(from, ballot),
             ToCoordinator::Expired { ballot } => self.ballot_expired(now, from, ballot),
@@ -415,7 +418,7 @@ impl Run {
         let listed = |id: &PeerId, peer: &Peer| {
             self.groups
                 .get(&peer.group)
-                .is_some_and(|group| group.rebuild.is_some() || group.roster.contains(id))
+                .is_some_and(|group| group.is_rebuilding() || group.roster.contains(id))
         };
         let unlisted = |(id, peer): &(&PeerId, &Peer)| peer.phase == Phase::Accepted && !listed(id, peer);
         self.peers.iter().filter(unlisted).map(|(id, _)| *id).collect()

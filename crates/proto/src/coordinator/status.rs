@@ -232,7 +232,7 @@ impl Run {
                     "group {group}: no ring avoids its broken links; they are being dialled again"
                 ));
             }
-            if state.rebuild.is_some() {
+            if state.is_rebuilding() {
                 let missing = some(state.away.iter(), name);
                 waiting.push(if missing.is_empty() {
                     format!("group {group}: rebuilding, waits for other members of before to speak")
@@ -252,7 +252,7 @@ impl Run {
                     .take(NAMED_MAX)
                     .map(|(a, b)| (name(a), name(b)))
                     .collect(),
-                rebuilding: state.rebuild.is_some(),
+                rebuilding: state.is_rebuilding(),
                 collectives,
             });
         }

@@ -20,7 +20,6 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the driver is asked to do.
-#[expect(clippy::large_enum_variant, reason = "actions are drained one at a time and never kept in numbers")]
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
     /// Dial the coordinator; answer with `handle_connected` or `handle_disconnected`.
@@ -31,6 +30,9 @@ pub enum Action {
     Send(ToCoordinator),
     /// Build the links of this epoch; answer with `handle_links_up` or `handle_link_broken`.
     OpenEpoch(EpochRecord),
+    /// That epoch may come, with another ring for the same members: make sure of the link that we would dial, and leave
+    /// everything as it is. Answer with `handle_prepared` and the number.
+    Prepare(EpochRecord, u64),
     /// Find out whether that peer's port can be reached: dial it, prove that it is that peer, hang up. Answer with
     /// `handle_redialled`.
     Redial(PeerId, SocketAddr),
@@ -309,6 +311,13 @@ impl Session {
                 let (tags, listed) = (tags as usize, listed as usize);
                 self.denied(&key, CallError::TooManyTags { peer, tags, listed });
             }
+            ToPeer::Prepare { record, number } => {
+                let (group, me) = (self.registration.group, self.registration.info.id);
+                let newer = self.record.as_ref().is_some_and(|known| known.epoch < record.epoch);
+                if newer && record.group == group && record.rank_of(me).is_some() {
+                    self.act(Action::Prepare(record, number));
+                }
+            }
             ToPeer::World { global_world_size, .. } => self.global_world_size = global_world_size,
             ToPeer::Redial { group, to, address } => {
                 if group == self.registration.group && to != self.registration.info.id {
@@ -357,6 +366,15 @@ impl Session {
             } else if self.unreported.len() < NAMED_MAX {
                 self.unreported.push(report);
             }
+        }
+    }
+
+    /// The link of an epoch that may come is sure, or why not: the answer to [`Action::Prepare`].
+    pub fn handle_prepared(&mut self, number: u64, error: Option<String>) {
+        if self.is_up() && self.out.is_none() {
+            let group = self.registration.group;
+            let error = error.map(|error| clip(&error, TEXT_BYTES_MAX));
+            self.send(ToCoordinator::Prepared { group, number, error });
         }
     }
 

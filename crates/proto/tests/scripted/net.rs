@@ -391,6 +391,9 @@ impl Net {
                 }
                 session::Action::Send(message) => self.peer(number).up.push_back(message),
                 session::Action::OpenEpoch(record) => self.open_links(number, &record),
+                session::Action::Prepare(_, question) => {
+                    self.peer(number).session.handle_prepared(question, None);
+                }
                 // Nobody answers dials of broken links unless a script does.
                 session::Action::Redial(..) => {}
                 session::Action::Call(call, command) => self.obey(number, call, command),

@@ -109,7 +109,7 @@ impl World {
                 }
                 let step = peer.step.unwrap_or(0);
                 let seed = self.settings.seed;
-                if peer.balloted != Some(step) && program::has_ballot(&habits, seed, step) {
+                if peer.balloted != Some(step) && program::ballot(&habits, seed, step).is_some() {
                     peer.phase = Phase::Balloting;
                     return self.cast_vote(process);
                 }
@@ -147,11 +147,12 @@ impl World {
     fn cast_vote(&mut self, process: usize) {
         let (now, deadline) = (self.now, self.now + PATIENCE);
         let peer = &mut self.processes[process];
+        let kind = program::ballot(&self.settings.habits, self.settings.seed, peer.step.unwrap_or(0));
         peer.votes_cast += 1;
         let wish = [(process as u32).to_be_bytes(), peer.votes_cast.to_be_bytes()].concat();
         let members = peer.session.record().map_or(0, |record| record.roster.len());
         peer.ballot = Some(CastVote { wish: wish.clone(), term: peer.obeyed, members });
-        let id = peer.session.handle_ballot_call(now, dummy::KIND, wish, deadline);
+        let id = peer.session.handle_ballot_call(now, kind.unwrap_or(dummy::KIND), wish, deadline);
         self.begin_call(process, id, None, deadline, Buffer::default());
         self.drain_peer(process);
     }

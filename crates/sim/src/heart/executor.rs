@@ -10,6 +10,7 @@ use outlast_proto::membership::Preset;
 use outlast_proto::retry::{self, AfterDial, DialFailure};
 use outlast_proto::session::{CallId, Command, PerformResult};
 use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::control::EpochRecord;
 
 /// How long a link is dialled that is refused.
 pub(super) fn dial_timeout() -> Duration {
@@ -230,16 +231,35 @@ impl World {
     }
 
     /// The coordinator asks whether a link that counts as broken carries again.
-    pub(super) fn redial(&mut self, process: usize, to: PeerId) {
+    /// How long a dial takes, and whether it goes well.
+    fn try_dial(&mut self, process: usize, to: PeerId) -> (Duration, bool) {
         let me = self.processes[process].id;
         let stopped = self.by_id.get(&to).is_some_and(|at| self.processes[*at].stopped.is_some());
-        let (delay, well) = match self.link_trouble(me, to) {
+        match self.link_trouble(me, to) {
             None if !stopped => (self.some(Duration::from_millis(20)), true),
             Some(true) => (self.some(Duration::from_millis(20)), false),
             // Nobody answers; that takes its time to notice.
             None | Some(false) => (Duration::from_secs(1), false),
-        };
+        }
+    }
+
+    pub(super) fn redial(&mut self, process: usize, to: PeerId) {
+        let (delay, well) = self.try_dial(process, to);
         self.after(delay, Event::Redialled(process, to, well));
+    }
+
+    /// A ring may come: can the next in it be reached? Now and then a dial fails for no reason.
+    pub(super) fn prepare(&mut self, process: usize, record: &EpochRecord, question: u64) {
+        let next = record.successor_of(self.processes[process].id).map(|info| info.id);
+        let (delay, well) = next.map_or((Duration::ZERO, true), |to| self.try_dial(process, to));
+        let well = well && self.rng.chance(0.95);
+        self.after(delay, Event::Prepared(process, question, well));
+    }
+
+    pub(super) fn prepared(&mut self, process: usize, question: u64, well: bool) {
+        let error = (!well).then(|| "cannot dial in the simulation".to_owned());
+        self.processes[process].session.handle_prepared(question, error);
+        self.drain_peer(process);
     }
 
     pub(super) fn redialled(&mut self, process: usize, to: PeerId, well: bool) {

@@ -7,10 +7,12 @@
 //! again, after others the program moves on. That is why all members must hear the same end of a call: if one
 //! moves on and another tries again, the next calls pair up data of different steps, and a checker sees it.
 
+use outlast_proto::ballot::{dummy, dummy_ring};
 use outlast_proto::collective::{DataType, Fingerprint, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use outlast_proto::session::CallError;
+use outlast_proto::wire::control::BallotKind;
 use std::time::Duration;
 
 /// The tag on which the step is agreed.
@@ -130,9 +132,11 @@ pub(super) fn sync(habits: &Habits) -> Planned {
     }
 }
 
-/// Whether members vote in a ballot about nothing before that step.
-pub(super) fn has_ballot(habits: &Habits, seed: u64, step: u64) -> bool {
-    habits.ballots && Rng::from_seed(seed ^ step.wrapping_mul(0xd1b5_4a32_d192_ed03)).chance(0.5)
+/// In which ballot members vote before that step: about nothing, or about the way round.
+pub(super) fn ballot(habits: &Habits, seed: u64, step: u64) -> Option<BallotKind> {
+    let mut rng = Rng::from_seed(seed ^ step.wrapping_mul(0xd1b5_4a32_d192_ed03));
+    let kind = if rng.chance(0.5) { dummy::KIND } else { dummy_ring::KIND };
+    (habits.ballots && rng.chance(0.5)).then_some(kind)
 }
 
 /// The calls of a step. `members` are those who agreed on the step last, the same on all of them. The first

@@ -111,7 +111,7 @@ fn crash_points(seed: u64) -> Script {
     settings.latency_max = ms(3);
     settings.habits.timeout.0 = Duration::from_secs(15);
     let mut faults = vec![(ms(400), Fault::Newcomer { group: 0 })];
-    if seed / 400 % 2 == 0 {
+    if (seed / 400).is_multiple_of(2) {
         faults.push((ms(500), Fault::Kill { group: None, respawn: Some(ms(300)) }));
     }
     let (safety, converge_within) = (Duration::from_secs(3), Duration::from_mins(1));

@@ -7,7 +7,7 @@ use super::fault::Sabotage;
 use super::process::Process;
 use super::stream::{Stream, framed};
 use super::world::{Coordinator, Event, World};
-use outlast_proto::ballot::dummy;
+use outlast_proto::ballot::{dummy, dummy_ring};
 use outlast_proto::coordinator::ConnectionId;
 use outlast_proto::session::Action;
 use outlast_proto::time::{Duration, Instant};
@@ -273,7 +273,7 @@ impl World {
                 Some(Fact::Heard { process, peer, key, verdict, founder, term, sent })
             }
             ToPeer::BallotEnded { ballot, end: BallotEnd::Agreed(outcome), .. }
-                if ballot.kind == dummy::KIND =>
+                if [dummy::KIND, dummy_ring::KIND].contains(&ballot.kind) =>
             {
                 let Process { ballot: vote, resuming, .. } = &self.processes[process];
                 let (vote, resuming) = (vote.clone(), *resuming);
@@ -305,6 +305,7 @@ impl World {
                     let peer = self.processes[process].id;
                     self.fact(Fact::Opened { process, peer, record });
                 }
+                Action::Prepare(record, question) => self.prepare(process, &record, question),
                 Action::Redial(to, _) => self.redial(process, to),
                 Action::Call(call, command) => self.command(process, call, command),
             }

@@ -120,6 +120,7 @@ pub(super) enum Event {
     MemberTimer(Node),
     Asked(Node, ConnectToken, ConnectOutcome),
     LinksBuilt(usize, u64, Instant),
+    Prepared(usize, u64, bool),
     Redialled(usize, PeerId, bool),
     Moved(TransferId),
     Performed(usize, CallId, u64, PerformResult),
@@ -139,6 +140,7 @@ impl Event {
             Self::Dialled(process, ..)
             | Self::PeerTimer(process)
             | Self::LinksBuilt(process, ..)
+            | Self::Prepared(process, ..)
             | Self::Redialled(process, ..)
             | Self::Performed(process, ..)
             | Self::Cancel(process, _)
@@ -330,6 +332,7 @@ impl World {
             Event::MemberTimer(node) => self.member_timer(node),
             Event::Asked(node, token, outcome) => self.asked(node, token, outcome),
             Event::LinksBuilt(process, epoch, by) => self.links_built(process, epoch, by),
+            Event::Prepared(process, question, well) => self.prepared(process, question, well),
             Event::Redialled(process, to, well) => self.redialled(process, to, well),
             Event::Moved(transfer) => self.moved(&transfer),
             Event::Performed(process, call, serial, result) => self.performed(process, call, serial, result),

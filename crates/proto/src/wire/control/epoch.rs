@@ -138,6 +138,14 @@ impl EpochRecord {
         self.ballots.iter().find(|(known, _)| *known == kind).map_or_else(Tally::default, |(_, tally)| *tally)
     }
 
+    /// Who follows a member in the ring; none if it is alone.
+    pub fn successor_of(&self, peer: PeerId) -> Option<&MemberInfo> {
+        let rank = self.rank_of(peer)?;
+        let place = self.ring.iter().position(|at| *at as usize == rank)?;
+        let next = self.ring[(place + 1) % self.ring.len()];
+        self.roster.get(next as usize).filter(|info| info.id != peer)
+    }
+
     /// The rank of a member.
     pub fn rank_of(&self, peer: PeerId) -> Option<usize> {
         self.roster.iter().position(|info| info.id == peer)

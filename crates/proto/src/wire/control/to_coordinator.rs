@@ -116,6 +116,19 @@ pub enum ToCoordinator {
         #[n(2)]
         error: Option<String>,
     },
+    /// The peer's link in an epoch that may come is sure, or cannot be made: the answer to `Prepare`.
+    #[n(17)]
+    Prepared {
+        /// The group.
+        #[n(0)]
+        group: Group,
+        /// Which question.
+        #[n(1)]
+        number: u64,
+        /// What the system said, if it did not go well.
+        #[n(2)]
+        error: Option<String>,
+    },
     /// The peer votes in a ballot, and waits for its end.
     #[n(14)]
     Vote {
@@ -149,9 +162,9 @@ impl Message for ToCoordinator {
         match self {
             Self::Register(registration, ..) => registration.info.check(),
             Self::Resume(resume) => resume.check(),
-            Self::LinkBroken { error, .. } | Self::Redialled { error: Some(error), .. } => {
-                text("error", error)
-            }
+            Self::LinkBroken { error, .. }
+            | Self::Redialled { error: Some(error), .. }
+            | Self::Prepared { error: Some(error), .. } => text("error", error),
             Self::Initiate { key, fingerprint, .. } => {
                 key.scope.check()?;
                 fingerprint.check()
@@ -170,6 +183,7 @@ impl Message for ToCoordinator {
             | Self::Promise { .. }
             | Self::Connected { .. }
             | Self::Redialled { error: None, .. }
+            | Self::Prepared { error: None, .. }
             | Self::Leave
             | Self::AskStatus => Ok(()),
         }

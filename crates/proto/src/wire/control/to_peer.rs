@@ -105,6 +105,16 @@ pub enum ToPeer {
         #[n(2)]
         address: SocketAddr,
     },
+    /// An epoch that may come, with another ring: make sure of its links, change nothing else, say `Prepared` (rule 32).
+    #[n(14)]
+    Prepare {
+        /// What it would be.
+        #[n(0)]
+        record: EpochRecord,
+        /// To be returned with the answer.
+        #[n(1)]
+        number: u64,
+    },
     /// How a ballot ended that the peer may have voted in.
     #[n(13)]
     BallotEnded {
@@ -127,7 +137,7 @@ impl Message for ToPeer {
     const BYTES_MAX: usize = CONTROL_BYTES_MAX;
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
-            Self::Epoch(record) => record.check(),
+            Self::Epoch(record) | Self::Prepare { record, .. } => record.check(),
             Self::BallotEnded { end, .. } => end.check(),
             Self::Verdict { key, .. } | Self::Denied { key, .. } => key.scope.check(),
             _ => Ok(()),

@@ -215,6 +215,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Promise { term: 5 },
         ToCoordinator::Redialled { group, to, error: Some(error) },
         ToCoordinator::Redialled { group, to, error: None },
+        ToCoordinator::Prepared { group, number: 7, error: Some("refused".to_owned()) },
         ToCoordinator::Vote { ballot: ballot(), wish: b"wish".to_vec() },
         ToCoordinator::TakeBack { ballot: ballot() },
         ToCoordinator::Expired { ballot: ballot() },
@@ -236,6 +237,7 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::Denied { key: key(), peer: peer(1), tags: 1_024, listed: 3 },
         ToPeer::World { run_epoch, global_world_size },
         ToPeer::Redial { group, to: peer(2), address: info().address },
+        ToPeer::Prepare { record: epoch(), number: 7 },
         ballot_ended(BallotEnd::Agreed(b"outcome".to_vec())),
     ]
 }

@@ -105,6 +105,9 @@ impl RunModel {
             Action::OpenEpoch(record) => {
                 process.session.change(|session| session.handle_links_up(record.epoch));
             }
+            Action::Prepare(_, question) => {
+                process.session.change(|session| session.handle_prepared(question, None));
+            }
             // No link breaks here, so none is dialled again.
             Action::Redial(..) => {}
             Action::Call(call, command) => return self.command(state, number, call, command),
