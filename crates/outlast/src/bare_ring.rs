@@ -7,8 +7,9 @@
 use crate::executor::{Abort, Buffers, DataPlane, DataSettings, OpSpec};
 use crate::fork::Guarded;
 use crate::link::{PlainDialer, TcpSettings, TcpWire, read_plain_hello};
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
+use outlast_proto::collective::{Attempt, DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::id::PeerId;
+use outlast_proto::wire::control::Decider;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr, TcpListener};
 use std::sync::Arc;
@@ -71,10 +72,14 @@ impl BareRing {
     /// Sums `data` over the members, in place.
     pub fn all_reduce(&mut self, data: &mut [f32]) -> io::Result<()> {
         let spec = OpSpec {
-            key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag: 0, seq: self.seq },
+            attempt: Attempt {
+                key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag: 0, seq: self.seq },
+                ring: Arc::clone(&self.members),
+                members: Arc::clone(&self.members),
+                goes_around: false,
+                decider: Decider::Coordinator,
+            },
             fingerprint: Fingerprint::new(OpKind::AllReduce, DataType::F32, [data.len() as u64]),
-            ring: Arc::clone(&self.members),
-            members: Arc::clone(&self.members),
             deadline: Instant::now() + OPERATION_TIMEOUT,
         };
         self.seq += 1;

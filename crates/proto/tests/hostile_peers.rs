@@ -189,8 +189,8 @@ impl World {
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
             session::Action::Prepare(_, question) => honest.session.handle_prepared(question, None),
             session::Action::Redial(to, _) => honest.session.handle_redialled(to, None),
-            session::Action::Call(call, Command::Perform { key, ring, .. }) => {
-                honest.performing.insert(call, (key, ring));
+            session::Action::Call(call, Command::Perform(attempt)) => {
+                honest.performing.insert(call, (attempt.key, attempt.ring.to_vec()));
             }
             session::Action::Call(call, Command::Abort) => {
                 if honest.performing.remove(&call).is_some() {

@@ -10,7 +10,7 @@ use super::orders::{Order, Orders};
 use super::{Call, CallBuffers, Communicator, Error, LAST_RESORT, Receipt};
 use crate::clock;
 use crate::executor::{Abort, OpSpec, Performed, Stopped};
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
+use outlast_proto::collective::{Attempt, DataType, Fingerprint, OpKind, Quantisation, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
 use outlast_proto::time::Duration;
@@ -62,26 +62,24 @@ impl Communicator {
         let host_deadline = std::time::Instant::now() + timeout + LAST_RESORT;
         let (mut sent, mut received) = (0, 0);
         let mut detour = None;
-        let perform = |way: Way, abort: &Abort| {
+        let perform = |attempt: Attempt, abort: &Abort| {
             if kind == OpKind::Barrier {
                 return Ok(None);
             }
-            let Way { key, ring, members, goes_around } = way;
-            detour =
-                goes_around.then(|| Detour::plan(&fingerprint, &members, self.control.me())).transpose()?;
+            let plan = || Detour::plan(&fingerprint, &attempt.members, self.control.me());
+            detour = attempt.goes_around.then(plan).transpose()?;
             let detour = detour.as_mut().and_then(Option::as_mut);
-            let (ring, members) = (ring.into(), members.into());
             let fingerprint = detour.as_ref().map_or(&fingerprint, |detour| detour.fingerprint()).clone();
-            let spec = OpSpec { key, fingerprint, ring, members, deadline: host_deadline };
+            let spec = OpSpec { attempt, fingerprint, deadline: host_deadline };
             // SAFETY: the session orders an attempt only after the last one was reported and undone; a detour
             // lives longer than its attempt.
-            let attempt = unsafe {
+            let memory = unsafe {
                 match detour {
                     Some(detour) => detour.attempt(&buffers),
                     None => buffers.attempt(),
                 }
             };
-            let performed = self.data.perform(&spec, attempt, abort)?;
+            let performed = self.data.perform(&spec, memory, abort)?;
             (sent, received) = (sent + performed.bytes_sent, received + performed.bytes_received);
             Ok(Some(performed))
         };
@@ -191,15 +189,15 @@ impl Communicator {
         id: CallId,
         orders: &Arc<Orders>,
         timeout: Duration,
-        mut perform: impl FnMut(Way, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
+        mut perform: impl FnMut(Attempt, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
     ) -> Result<Outcome, Error> {
         let mut performed: Option<Performed<'a>> = None;
         let me = self.control.me();
         self.attend(id, orders, timeout, |order| match order {
-            Order::Perform { key, ring, members, goes_around, abort } => {
+            Order::Perform(attempt, abort) => {
                 // One attempt at a time has the caller's memory; the session has undone the last one.
                 performed = None;
-                let result = match perform(Way { key, ring, members, goes_around }, &abort) {
+                let result = match perform(attempt, &abort) {
                     Ok(done) => {
                         performed = done;
                         PerformResult::Done
@@ -236,14 +234,6 @@ impl Communicator {
             }
         })
     }
-}
-
-/// One attempt, and whom its bytes pass.
-struct Way {
-    key: OpKey,
-    ring: Vec<PeerId>,
-    members: Vec<PeerId>,
-    goes_around: bool,
 }
 
 fn sum(tensors: impl Iterator<Item = (DataType, usize)>) -> u64 {

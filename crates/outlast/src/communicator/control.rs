@@ -383,10 +383,10 @@ impl Control {
     fn order(&self, state: &mut State, id: CallId, command: Command) {
         let Some(slot) = state.calls.get_mut(&id) else { return };
         let order = match command {
-            Command::Perform { key, ring, members, goes_around } => {
+            Command::Perform(attempt) => {
                 let abort = Abort::new();
                 slot.abort = Some(abort.clone());
-                Order::Perform { key, ring, members, goes_around, abort }
+                Order::Perform(attempt, abort)
             }
             Command::Abort => {
                 if let Some(abort) = &slot.abort {

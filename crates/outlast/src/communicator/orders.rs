@@ -5,8 +5,7 @@
 
 use crate::executor::{Abort, Seat};
 use crate::sync::{Arc, Mutex, lock};
-use outlast_proto::collective::OpKey;
-use outlast_proto::id::PeerId;
+use outlast_proto::collective::Attempt;
 use outlast_proto::session::Outcome;
 use std::collections::VecDeque;
 use std::time::Instant;
@@ -14,7 +13,7 @@ use std::time::Instant;
 /// What a call's thread is told.
 #[derive(Debug)]
 pub(super) enum Order {
-    Perform { key: OpKey, ring: Vec<PeerId>, members: Vec<PeerId>, goes_around: bool, abort: Abort },
+    Perform(Attempt, Abort),
     Commit,
     Undo,
     Finish(Outcome),

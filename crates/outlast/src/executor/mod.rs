@@ -7,9 +7,12 @@
 //! pays for no hand-over, and calls under many tags share one driver and never wait for each other's bytes.
 //!
 //! ```text
-//! perform --> Operation --> Hands { Engine { Desk { Operations }, Conns { Wire } } } --> handed back --> Performed
-//!             plan, memory     held by one thread at a time                              nobody else holds it
+//! perform --> Job --> Transport ------------------------------------------------> Moved --> Performed
+//!             plan,   by links: Operation --> Hands { Engine { Desk, Conns } }    and how it is settled
+//!             memory  the hands are held by one thread at a time                  nobody else holds it
 //! ```
+//!
+//! What a transport must do is written in `transport` and tested by `contract`.
 //!
 //! The invariants: a call returns only with its operation, and so its memory, in its own hands (rule 15);
 //! nothing is buffered beyond the eager limit and the windows (rule 14); every wait ends at a deadline or
@@ -19,6 +22,8 @@ mod abort;
 mod arithmetic;
 mod companion;
 mod conn;
+#[cfg(test)]
+mod contract;
 mod desk;
 mod driver;
 mod engine;
@@ -29,11 +34,13 @@ mod parking;
 mod plane;
 mod rounds;
 mod routing;
+mod settlement;
 mod slots;
 #[cfg(test)]
 mod stress;
 mod ticket;
 mod transfer;
+mod transport;
 mod undo;
 
 pub use abort::Abort;

@@ -5,10 +5,12 @@ use super::arithmetic::Arithmetic;
 use super::companion::{self, Accompanied, Companion};
 use super::driver::{Hands, Inbox, Seat};
 use super::engine::{Command, Engine, Output};
-use super::memory::Buffers;
+use super::memory::{Buffers, Region};
 use super::operation::{Operation, Parts};
+use super::settlement::Settlement;
 use super::ticket::{Claim, Ticket, Told};
-use super::undo::{Settlement, UndoLog, UndoPool};
+use super::transport::{Carrier, Job, Moved, Transport};
+use super::undo::{UndoLog, UndoPool};
 use super::{LinkEvent, Stopped};
 use crate::baton::Baton;
 use crate::bell::Bell;
@@ -16,7 +18,7 @@ use crate::link::{Dial, Wire};
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::{Flow, Plan};
 use outlast_proto::collective::striping::STREAMS_MAX;
-use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind};
+use outlast_proto::collective::{Attempt, Fingerprint, Group, GroupEpoch, OpKind};
 use outlast_proto::id::PeerId;
 use std::fmt;
 use std::io;
@@ -56,17 +58,13 @@ impl Default for DataSettings {
     }
 }
 
-/// One attempt at one collective.
+/// What is to be performed.
 #[derive(Clone, Debug)]
 pub struct OpSpec {
-    /// Its name.
-    pub key: OpKey,
+    /// The attempt.
+    pub attempt: Attempt,
     /// What must be equal on all members; also says what to do.
     pub fingerprint: Fingerprint,
-    /// Its members in ring order. All members have the same list.
-    pub ring: Arc<[PeerId]>,
-    /// The same members in the order of ranks.
-    pub members: Arc<[PeerId]>,
     /// When to stop at the latest.
     pub deadline: Instant,
 }
@@ -74,6 +72,7 @@ pub struct OpSpec {
 /// One process's data links, and the calls that use them. Cheap to share; all methods take `&self`.
 pub struct DataPlane {
     pub(super) shared: Arc<Shared>,
+    carrier: Carrier,
 }
 
 pub(super) struct Shared {
@@ -93,6 +92,17 @@ impl DataPlane {
     /// A data plane without links. `events` is told about links of open epochs; it is called on whichever
     /// thread drives, so it must not wait.
     pub fn new(
+        me: PeerId,
+        settings: DataSettings,
+        dialer: Arc<dyn Dial>,
+        events: impl Fn(LinkEvent) + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        Self::over(Carrier::Links, me, settings, dialer, events)
+    }
+
+    /// The same with somebody else who carries the bytes of collectives; transfers go over links in any case.
+    pub(super) fn over(
+        carrier: Carrier,
         me: PeerId,
         settings: DataSettings,
         dialer: Arc<dyn Dial>,
@@ -123,7 +133,11 @@ impl DataPlane {
                 companion,
             }
         });
-        Ok(Self { shared })
+        Ok(Self { shared, carrier })
+    }
+
+    fn transport(&self) -> &dyn Transport {
+        self.carrier.of(&self.shared)
     }
 
     /// From now on whoever drives looks after `companion` too. There is one at most: the first.
@@ -141,23 +155,27 @@ impl DataPlane {
     /// under way in earlier epochs of the group is aborted.
     pub fn open_epoch(&self, group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)>) {
         self.shared.post(Command::OpenEpoch { group, epoch, ring });
+        self.transport().epoch_opened(group, epoch);
     }
 
     /// The group has no roster any more; its operations are aborted and links that nobody else needs closed.
     pub fn close_epoch(&self, group: Group, epoch: GroupEpoch) {
         self.shared.post(Command::CloseEpoch { group, epoch });
+        self.transport().group_left(group);
     }
 
     /// This peer is out of the group: its operations are aborted. Its links stay for now, so that a peer that
     /// says goodbye is heard before its links are missed.
     pub fn leave_group(&self, group: Group) {
         self.shared.post(Command::LeaveGroup { group });
+        self.transport().group_left(group);
     }
 
     /// This peer joins the group anew, perhaps in a run that counts its epochs from the start: whatever was
     /// before has no say any more.
     pub fn forget_group(&self, group: Group) {
         self.shared.post(Command::ForgetGroup { group });
+        self.transport().group_left(group);
     }
 
     /// Takes over a connection that `peer`, whose identity is proved, has opened to us.
@@ -184,6 +202,7 @@ impl DataPlane {
     /// Ends every operation with [`Stopped::Closed`] and closes every link, for good.
     pub fn shutdown(&self) {
         self.shared.post(Command::Shutdown);
+        self.transport().shut_down();
     }
 
     /// Runs one attempt. Returns when this member's result is complete and everything that others need from
@@ -200,7 +219,7 @@ impl DataPlane {
     ) -> Result<Performed<'a>, Stopped> {
         let shared = &self.shared;
         let started = Instant::now();
-        let OpSpec { fingerprint: call, members, ring, .. } = spec;
+        let OpSpec { fingerprint: call, attempt: Attempt { members, ring, .. }, .. } = spec;
         let arithmetic = Arithmetic::new(call, members.len());
         let plan = Plan::new(call, members, ring, shared.me, arithmetic.unit())
             .map_err(|error| Stopped::NoMemory(error.to_string()))?;
@@ -211,33 +230,52 @@ impl DataPlane {
         let given = (region.input_bytes() as u64, region.output_bytes() as u64);
         let shape = call.shape_bytes(members.len(), call.root == Some(shared.me));
         assert_eq!(given, shape, "buffers as the call says: {call}");
-        let undo = UndoLog::new(region, undo_unit(&plan), &shared.undo);
-        let mut undo = undo.map_err(|error| Stopped::NoMemory(error.to_string()))?;
         if abort.is_triggered() {
             return Err(Stopped::Aborted);
         }
-        if call.kind == OpKind::AllToAll && undo.region.is_in_place() {
-            undo.read_from_copy();
-        }
-        if let Some(own) = plan.own() {
-            undo.save(&own.outputs());
-            undo.region.copy(own.input, &own.outputs());
-        }
         if *plan.flow() == Flow::Still {
-            return Ok(Performed::new(undo, started));
+            // There is nobody to talk to or nothing to say: no transport is needed.
+            return Ok(Performed::of(
+                Moved::at_once(undo_log(region, &plan, call.kind, &shared.undo)?),
+                started,
+            ));
         }
+        let job = Job { spec, plan, arithmetic, region, abort };
+        Ok(Performed::of(self.transport().perform(job)?, started))
+    }
+}
+
+/// Links save what they overwrite, and undo it.
+impl Transport for Arc<Shared> {
+    fn perform(&self, job: Job<'_>) -> Result<Moved, Stopped> {
+        let Job { spec, plan, arithmetic, region, abort } = job;
+        let undo = undo_log(region, &plan, spec.fingerprint.kind, &self.undo)?;
         let parts = Parts {
-            name: OpName::from(&spec.key),
-            fingerprint: call.digest(),
+            name: OpName::from(&spec.attempt.key),
+            fingerprint: spec.fingerprint.digest(),
             plan,
             arithmetic,
             deadline: spec.deadline,
             abort: abort.clone(),
-            window_bytes: shared.window.load(Ordering::Relaxed),
+            window_bytes: self.window.load(Ordering::Relaxed),
             end: None,
         };
-        Ok(Performed::of(*shared.run(parts, undo)?, started))
+        Ok(Moved::by(*self.run(parts, undo)?))
     }
+}
+
+/// Ready to overwrite outputs; what a member copies from its own input is there already.
+fn undo_log(region: Region, plan: &Plan, kind: OpKind, pool: &Arc<UndoPool>) -> Result<UndoLog, Stopped> {
+    let log = UndoLog::new(region, undo_unit(plan), pool);
+    let mut log = log.map_err(|error| Stopped::NoMemory(error.to_string()))?;
+    if kind == OpKind::AllToAll && log.region.is_in_place() {
+        log.read_from_copy();
+    }
+    if let Some(own) = plan.own() {
+        log.save(&own.outputs());
+        log.region.copy(own.input, &own.outputs());
+    }
+    Ok(log)
 }
 
 impl Drop for DataPlane {
@@ -279,14 +317,10 @@ pub struct Performed<'a> {
 }
 
 impl Performed<'_> {
-    pub(super) fn of(operation: Operation, started: Instant) -> Self {
-        let Operation { undo, bytes_sent, bytes_received, .. } = operation;
-        Self { bytes_sent, bytes_received, ..Self::new(undo, started) }
-    }
-
-    fn new(undo: UndoLog, started: Instant) -> Self {
-        let (elapsed, settlement) = (started.elapsed(), Some(Settlement::Undo(undo)));
-        Self { bytes_sent: 0, bytes_received: 0, elapsed, settlement, borrowed: PhantomData }
+    pub(super) fn of(moved: Moved, started: Instant) -> Self {
+        let Moved { bytes_sent, bytes_received, settlement } = moved;
+        let (elapsed, settlement) = (started.elapsed(), Some(settlement));
+        Self { bytes_sent, bytes_received, elapsed, settlement, borrowed: PhantomData }
     }
 
     /// The verdict is commit: the result stays.

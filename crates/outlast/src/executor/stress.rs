@@ -24,6 +24,7 @@ use super::memory::Buffers;
 use super::operation::{Operation, Parts};
 use super::plane::{DataSettings, Performed};
 use super::ticket::{Caller, Ticket, Told};
+use super::transport::Moved;
 use super::undo::{UndoLog, UndoPool};
 use crate::baton::Drive as _;
 use crate::baton_explored::baton::{Baton, Drive, Seat};
@@ -174,7 +175,7 @@ impl Peer {
         let claim = operation.ticket.claim();
         self.post(Command::Join(operation));
         match seat.wait(Instant::now() + FAR, || claim.take()).expect("it ends") {
-            Told::Over(operation, Ok(())) => Ok(Performed::of(*operation, Instant::now())),
+            Told::Over(operation, Ok(())) => Ok(Performed::of(Moved::by(*operation), Instant::now())),
             Told::Over(_, Err(stopped)) => Err(stopped),
             Told::Gone => Err(Stopped::Closed),
         }

@@ -24,6 +24,7 @@ use super::arithmetic::Arithmetic;
 use super::memory::Buffers;
 use super::operation::{End, Parts};
 use super::plane::{DataPlane, Performed};
+use super::transport::Moved;
 use super::undo::UndoLog;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::Plan;
@@ -88,6 +89,6 @@ impl DataPlane {
             window_bytes: shared.window.load(Ordering::Relaxed),
             end: Some(if sends { End::Sends } else { End::Receives }),
         };
-        Ok(Performed::of(*shared.run(parts, undo)?, started))
+        Ok(Performed::of(Moved::by(*shared.run(parts, undo)?), started))
     }
 }

@@ -1,10 +1,9 @@
-//! How an attempt ends: the caller's memory is as it was, or holds the result.
+//! What an attempt overwrote, and how it is put back.
 //!
 //! A ring overwrites outputs while others may still fail, so it saves what it overwrites, block by block, right
 //! before the first write: the old bytes are in the cache then, or on their way into it, because the sum needed
-//! them a moment ago. An abort copies them back. A transport that keeps results elsewhere until the verdict
-//! (shared memory: rule 13) has nothing to restore and copies *forward* on commit instead; [`Settlement`] is
-//! the seam where it joins.
+//! them a moment ago. An abort copies them back. (A transport that keeps results elsewhere until the verdict has
+//! nothing to restore: see `settlement`.)
 //!
 //! The copies lie in mappings that are kept for the next operation: first touch costs more than the copy.
 
@@ -17,28 +16,6 @@ use std::ops::Range;
 const MAPPING_UNIT: usize = 2 << 20;
 /// Idle mappings that are kept, however small.
 const MAPPINGS_MAX: usize = 32;
-
-/// What is left to do when the verdict is known.
-#[derive(Debug)]
-pub(super) enum Settlement {
-    /// The result is in place; an abort restores what was there.
-    Undo(UndoLog),
-}
-
-impl Settlement {
-    /// The caller keeps the result.
-    pub(super) fn commit(self) {
-        match self {
-            Self::Undo(mut log) => log.forget(),
-        }
-    }
-
-    /// The caller gets back what it had.
-    pub(super) fn abort(self) {
-        // Dropping a log undoes it.
-        drop(self);
-    }
-}
 
 /// The tensors of one attempt, and what of them was overwritten. Dropping it restores them.
 #[derive(Debug)]
@@ -101,7 +78,8 @@ impl UndoLog {
         }
     }
 
-    fn forget(&mut self) {
+    /// The caller keeps the result.
+    pub(super) fn forget(&mut self) {
         self.saved.fill(0);
     }
 }
@@ -222,12 +200,10 @@ mod tests {
                 log.region.store(&range, &vec![7; range.len()]);
                 log.save(&touched);
             }
-            let settlement = Settlement::Undo(log);
             if commit {
-                settlement.commit();
-            } else {
-                settlement.abort();
+                log.forget();
             }
+            drop(log);
             assert_eq!(tensor[..100], original[..100]);
             assert_eq!(tensor[100..] == original[100..], !commit);
             assert_eq!(tensor[100..].iter().all(|byte| *byte == 7), commit);

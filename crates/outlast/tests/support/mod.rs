@@ -6,8 +6,9 @@ pub(crate) mod moments;
 use outlast::executor::{Abort, Buffers, DataPlane, DataSettings, LinkEvent, OpSpec, Performed, Stopped};
 use outlast::fork::Guarded;
 use outlast::link::{Dial, PlainDialer, TcpSettings, TcpWire, Wire, read_plain_hello};
-use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
+use outlast_proto::collective::{Attempt, DataType, Fingerprint, OpKey, OpKind, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
+use outlast_proto::wire::control::Decider;
 use std::net::{SocketAddr, TcpListener};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -151,14 +152,23 @@ impl Cluster {
         counts: &[usize],
     ) -> OpSpec {
         OpSpec {
-            key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
+            attempt: self.attempt(Arc::clone(&self.ring), tag, seq),
             fingerprint: Fingerprint {
                 op,
                 ..Fingerprint::new(OpKind::AllReduce, data_type, counts.iter().map(|count| *count as u64))
             },
-            ring: Arc::clone(&self.ring),
-            members: Arc::clone(&self.ring),
             deadline: Instant::now() + PATIENCE,
+        }
+    }
+
+    fn attempt(&self, ring: Arc<[PeerId]>, tag: u64, seq: u64) -> Attempt {
+        let key = OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq };
+        Attempt {
+            key,
+            ring,
+            members: Arc::clone(&self.ring),
+            goes_around: false,
+            decider: Decider::Coordinator,
         }
     }
 
@@ -167,10 +177,8 @@ impl Cluster {
         let mut ring = self.ring.to_vec();
         ring[1..].reverse();
         OpSpec {
-            key: OpKey { group: 0, epoch: self.epoch, scope: Scope::Whole, tag, seq },
+            attempt: self.attempt(ring.into(), tag, seq),
             fingerprint: call.clone(),
-            ring: ring.into(),
-            members: Arc::clone(&self.ring),
             deadline: Instant::now() + PATIENCE,
         }
     }

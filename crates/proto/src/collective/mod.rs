@@ -5,6 +5,7 @@
 //! which order) are data; the executor in the runtime joins plan, bytes and arithmetic.
 
 pub mod around;
+mod attempt;
 pub mod circuit;
 pub mod detour;
 mod fingerprint;
@@ -16,6 +17,7 @@ pub mod stream;
 pub mod striping;
 mod types;
 
+pub use attempt::Attempt;
 pub use fingerprint::{Fingerprint, IllegalCall, Layout, OpKind};
 pub use sections::Section;
 pub use types::{DataType, IllegalReduction, Quantisation, ReduceOp, UnknownName, legal};

@@ -8,12 +8,12 @@
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
 use super::tags::{Learned, TagMemory, ends_call, name_lost};
-use crate::collective::{OpKey, Scope, around};
+use crate::collective::{Attempt, OpKey, Scope, around};
 use crate::id::PeerId;
 use crate::limits::TEXT_BYTES_MAX;
 use crate::time::Instant;
 use crate::wire::clip;
-use crate::wire::control::{AbortReason, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
+use crate::wire::control::{AbortReason, Decider, EpochRecord, LossReason, Refusal, ToCoordinator, Verdict};
 use std::collections::BTreeSet;
 
 /// A person who pressed Ctrl-C does not wait for the whole grace: this part of it is enough for a round trip to
@@ -56,6 +56,8 @@ pub(super) struct Call {
     failure: Option<(String, bool)>,
     /// Why the call cannot be had at all.
     denied: Option<CallError>,
+    /// What gives the last attempt's verdict (rule 11).
+    decider: Decider,
     /// The last attempt's members in the order of ranks, our rank and the group's size.
     contributors: Vec<PeerId>,
     rank: usize,
@@ -72,6 +74,7 @@ impl Call {
             cancelled: None,
             failure: None,
             denied: None,
+            decider: Decider::Coordinator,
             contributors: Vec::new(),
             rank: 0,
             world_size: 0,
@@ -134,19 +137,30 @@ impl Session {
         let seq = self.tags.entry((scope.clone(), tag)).or_default().next_seq(record.epoch);
         let key = OpKey { group: record.group, epoch: record.epoch, scope, tag, seq };
         let fingerprint = call.op.fingerprint.clone();
+        let decider = record.decider;
+        call.decider = decider;
         if expired {
             // A vote that waits for nothing: its verdict tells everybody that the call timed out.
             call.stage = Stage::Refused { key: key.clone(), reason: Refusal::Deadline };
-            return self.send(ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
+            return self.tell_decider(id, ToCoordinator::Initiate { key, fingerprint, timeout_ms: 0 });
         }
         let (ring, goes_around) = way(&record, &key.scope);
         call.attempts += 1;
         call.failure = None;
         call.stage = Stage::Performing { key: key.clone(), aborted: None, refused: None };
         let timeout_ms = millis(call.op.deadline.since(now)).max(1);
-        let members = call.contributors.clone();
-        self.send(ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
-        self.command(id, Command::Perform { key, ring, members, goes_around });
+        let members = call.contributors[..].into();
+        self.tell_decider(id, ToCoordinator::Initiate { key: key.clone(), fingerprint, timeout_ms });
+        let attempt = Attempt { key, ring: ring.into(), members, goes_around, decider };
+        self.command(id, Command::Perform(attempt));
+    }
+
+    /// The one place where a vote on an attempt leaves: it goes to what decides in the attempt's epoch (rule 11).
+    pub(super) fn tell_decider(&mut self, id: CallId, vote: ToCoordinator) {
+        let Some(call) = self.calls.get(&id) else { return };
+        match call.decider {
+            Decider::Coordinator => self.send(vote),
+        }
     }
 
     /// Who takes part in the next attempt; an error if it cannot be made in this epoch.
@@ -199,7 +213,7 @@ impl Session {
             (None, PerformResult::Done) => {
                 self.set_stage(id, Stage::Complete { key: key.clone() });
                 if self.may_vote() {
-                    self.send(ToCoordinator::Complete { key });
+                    self.tell_decider(id, ToCoordinator::Complete { key });
                 }
                 return;
             }
@@ -217,7 +231,7 @@ impl Session {
         };
         self.set_stage(id, Stage::Refused { key: key.clone(), reason: refusal.clone() });
         if self.may_vote() {
-            self.send(ToCoordinator::Refuse { key, reason: refusal });
+            self.tell_decider(id, ToCoordinator::Refuse { key, reason: refusal });
         }
     }
 
@@ -467,7 +481,7 @@ impl Session {
     }
 
     /// What we said or would have said of open attempts, for a coordinator that may not have heard it.
-    pub(super) fn votes_again(&self) -> Vec<ToCoordinator> {
+    pub(super) fn votes_again(&self) -> Vec<(CallId, ToCoordinator)> {
         let votes = |call: &Call| match call.stage.clone() {
             Stage::Complete { key } => {
                 // The program may have given it up since: then an abort is asked for (rule 5).
@@ -481,7 +495,8 @@ impl Session {
             }
             Stage::Performing { .. } | Stage::Waiting | Stage::Settling { .. } => [None, None],
         };
-        self.calls.values().flat_map(votes).flatten().collect()
+        let named = self.calls.iter().map(|(id, call)| (*id, votes(call)));
+        named.flat_map(|(id, votes)| votes.into_iter().flatten().map(move |vote| (id, vote))).collect()
     }
 
     /// Gives an attempt up while the executor is at it: it is told to stop, and the others are told.
@@ -495,7 +510,7 @@ impl Session {
         let key = key.clone();
         self.command(id, Command::Abort);
         if self.may_vote() {
-            self.send(ToCoordinator::Refuse { key, reason });
+            self.tell_decider(id, ToCoordinator::Refuse { key, reason });
         }
     }
 

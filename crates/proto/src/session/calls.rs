@@ -1,6 +1,6 @@
 //! Calls of the program, and how each ends.
 
-use crate::collective::{Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
+use crate::collective::{Attempt, Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::Instant;
@@ -30,17 +30,7 @@ pub struct Op {
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Command {
     /// Move the bytes of this attempt; report through `handle_performed`.
-    Perform {
-        /// The attempt.
-        key: OpKey,
-        /// The ring's members in scope, in order.
-        ring: Vec<PeerId>,
-        /// The same members in the order of ranks (rule 3).
-        members: Vec<PeerId>,
-        /// Whether two of them cannot reach each other: what would go straight between members goes around the
-        /// ring (rule 16).
-        goes_around: bool,
-    },
+    Perform(Attempt),
     /// Stop moving bytes, at any byte, and report.
     Abort,
     /// The attempt counts: let go of what would undo it.

@@ -234,7 +234,7 @@ impl Session {
             // Too late to give up alone: the verdict decides (rule 5). While there is none, the coordinator
             // can be asked for an abort.
             Stage::Complete { key } if self.may_vote() => {
-                self.send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
+                self.tell_decider(id, ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
             }
             Stage::Complete { .. } | Stage::Refused { .. } => {}
         }
@@ -521,8 +521,8 @@ impl Session {
         self.settled(&[]);
         if std::mem::take(&mut self.resuming) {
             // What changed since the resume was written, and what may have been lost with the old connection.
-            for message in self.votes_again() {
-                self.send(message);
+            for (id, vote) in self.votes_again() {
+                self.tell_decider(id, vote);
             }
             self.vote();
             self.expire_ballot(now);

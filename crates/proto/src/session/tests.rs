@@ -4,13 +4,14 @@ mod recovery;
 
 use super::*;
 use crate::ballot::admission::{self, KIND as ADMISSION};
-use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
+use crate::collective::{Attempt, DataType, Fingerprint, OpKey, OpKind, Scope};
 use crate::id::PeerId;
 use crate::limits::TAGS_MAX;
 use crate::membership::Preset;
 use crate::time::{Duration, Instant};
 use crate::wire::control::*;
 use crate::wire::membership::MemberInfo;
+use std::sync::Arc;
 
 struct Bench {
     session: Session,
@@ -175,10 +176,13 @@ fn initiate(key: OpKey, retry: bool, timeout_ms: u64) -> Action {
 }
 
 fn perform(call: CallId, key: OpKey, ring: &[u8]) -> Action {
-    let ring: Vec<_> = ring.iter().map(|number| id(*number)).collect();
+    let ring: Arc<[_]> = ring.iter().map(|number| id(*number)).collect();
     // The bench's rings run against the order of ranks.
     let members = ring.iter().rev().copied().collect();
-    Action::Call(call, Command::Perform { key, ring, members, goes_around: false })
+    Action::Call(
+        call,
+        Command::Perform(Attempt { key, ring, members, goes_around: false, decider: Decider::Coordinator }),
+    )
 }
 
 fn send(message: ToCoordinator) -> Action {

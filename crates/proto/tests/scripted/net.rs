@@ -406,7 +406,7 @@ impl Net {
         let peer = self.peer(number);
         peer.log.push(format!("{call:?} {command:?}"));
         match command {
-            Command::Perform { key, .. } => drop(peer.performing.insert(call, key)),
+            Command::Perform(attempt) => drop(peer.performing.insert(call, attempt.key)),
             Command::Abort => {
                 if peer.performing.remove(&call).is_some() {
                     peer.session.handle_performed(now, call, PerformResult::Stopped);

@@ -34,9 +34,8 @@ impl World {
             }
             (None, Command::Abort) => {}
             (Some(_), command) => state.told.push_back(command),
-            (None, Command::Perform { key, ring, .. }) => {
-                let ring: Vec<PeerId> = ring;
-                self.perform(process, call, (key, ring));
+            (None, Command::Perform(attempt)) => {
+                self.perform(process, call, (attempt.key, attempt.ring.to_vec()));
             }
             (None, Command::Commit) => state.saved = None,
             (None, Command::Undo) if self.settings.sabotage == Some(Sabotage::SkipUndo) => state.saved = None,

@@ -5,7 +5,8 @@ use super::*;
 use crate::fork::Guarded;
 use crate::link::{PlainDialer, TcpSettings, TcpWire};
 use crate::watch::{cancels, watched};
-use outlast_proto::collective::{DataType, Scope};
+use outlast_proto::collective::{DataType, OpKey, Scope};
+use outlast_proto::wire::control::Decider;
 use std::net::TcpListener;
 use std::thread;
 
@@ -30,10 +31,14 @@ fn beside_a_silent_member(plane: &DataPlane) -> TcpListener {
 fn all_reduce(plane: &DataPlane, tag: u64, deadline: Instant, tensor: &mut [u8]) -> Result<(), Stopped> {
     let members: Arc<[PeerId]> = [peer(1), peer(2)].into();
     let spec = OpSpec {
-        key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag, seq: 0 },
+        attempt: Attempt {
+            key: OpKey { group: 0, epoch: 1, scope: Scope::Whole, tag, seq: 0 },
+            ring: Arc::clone(&members),
+            members,
+            goes_around: false,
+            decider: Decider::Coordinator,
+        },
         fingerprint: Fingerprint::new(OpKind::AllReduce, DataType::U8, [tensor.len() as u64]),
-        ring: Arc::clone(&members),
-        members,
         deadline,
     };
     plane.perform(&spec, Buffers::in_place([tensor]), &Abort::new()).map(Performed::commit)

@@ -91,7 +91,7 @@ fn what_a_broken_link_is_in_the_way_of_goes_around_it_or_says_that_it_cannot() {
         let op = Op { scope, tag: 0, fingerprint: fingerprint(false), deadline, members: None };
         bench.session.handle_op_call(bench.now, op);
         match bench.drain().pop() {
-            Some(Action::Call(_, Command::Perform { ring, goes_around, .. })) => (ring, goes_around),
+            Some(Action::Call(_, Command::Perform(attempt))) => (attempt.ring.to_vec(), attempt.goes_around),
             other => panic!("{other:?}"),
         }
     };

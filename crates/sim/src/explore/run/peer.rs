@@ -6,6 +6,7 @@ use super::state::{Attempt, Data, Ending, Process, State, Wire, Work};
 use super::{Event, ProcessNumber, RunModel, Step};
 use crate::explore::held::Held;
 use crate::explore::search::{Model, Violation};
+use outlast_proto::collective;
 use outlast_proto::membership::Preset;
 use outlast_proto::session::{self, Action, CallError, CallId, Command, Op, PerformResult, Session};
 use outlast_proto::time::Duration;
@@ -144,12 +145,12 @@ impl RunModel {
             (Some(attempt), Command::Abort) => attempt.stopping = true,
             (None, Command::Abort) => {}
             (Some(_), command) => work.told.push_back(command),
-            (None, Command::Perform { key, ring, .. }) => {
+            (None, Command::Perform(collective::Attempt { key, ring, .. })) => {
                 if work.data != Data::AsBefore {
                     let text = format!("process {number} begins {key} on data that was not restored");
                     return Err(Violation::new("exact_values", text));
                 }
-                work.attempt = Some(Attempt { key, ring, met: false, stopping: false });
+                work.attempt = Some(Attempt { key, ring: ring.to_vec(), met: false, stopping: false });
                 self.meet(state, number);
             }
             (None, Command::Commit) => {
