@@ -52,7 +52,8 @@ from outlast.membership import (
     Stalled,
     Suspected,
 )
-from outlast.records import Peer, PeerId, Receipt, TopologyChange
+from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange
+from outlast.state import SharedState
 
 __all__ = [
     "Communicator",
@@ -81,8 +82,10 @@ __all__ = [
     "RejoinError",
     "Rejoined",
     "RetryError",
+    "SharedState",
     "Stalled",
     "Suspected",
+    "SyncReport",
     "TooFewPeers",
     "TopologyChange",
     "TopologyFailed",

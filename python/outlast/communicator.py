@@ -9,13 +9,17 @@ from outlast import _outlast
 from outlast._process import OfThisProcess
 from outlast.coordinator import Path, _run_id
 from outlast.errors import InvalidArgument
-from outlast.records import Peer, PeerId, Receipt, TopologyChange
+from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange
+from outlast.state import SharedState
 
 Op: TypeAlias = Literal["sum", "avg", "prod", "min", "max", "band", "bor", "bxor"]
 """How contributions are joined. The last three work on the bits of integers."""
 
 Quantize: TypeAlias = Literal["int8", "int4"]
 """How a reduction is made smaller on the wire."""
+
+Strategy: TypeAlias = Literal["popular", "send_only", "receive_only"]
+"""What a member is willing to do in a sync."""
 
 Who: TypeAlias = PeerId | str | int
 """A member: its id, its name, or its rank at the time of the call."""
@@ -183,6 +187,33 @@ class Communicator(OfThisProcess):
         `pending` is not zero.
         """
         return self._core.update_topology(min_world, timeout)
+
+    def sync_state(
+        self,
+        state: SharedState,
+        strategy: Strategy = "popular",
+        staged: bool = False,
+        timeout: float | None = None,
+    ) -> SyncReport:
+        """Make `state` the same on every member of the group, to the bit. Every member calls it.
+
+        The highest revision wins; among its holders the most popular contents. Members that hold something else fetch
+        the leaves that differ, from several donors at once, each verified. Who already agrees pays one pass over its
+        memory and two round trips.
+
+        Args:
+            state: What this member holds. Leave its tensors alone until the call returns.
+            strategy: `"popular"`: give or get. `"send_only"`: never be overwritten. `"receive_only"`: never give.
+            staged: Keep what comes aside until everything is there: then an error leaves `state` as it was, for as
+                much memory as differs.
+            timeout: Seconds; default: the communicator's.
+
+        Raises:
+            RetryError: Sync again. If `torn`, this member's state is half new and half old until then.
+            Mismatch: This member's keys, shapes, types or revision are not the group's; the message names it.
+            FatalError: No member can give a state.
+        """
+        return self._core.sync_state(state._core, strategy, staged, timeout)
 
     def leave(self) -> None:
         """Say goodbye, so that nobody mistakes it for a failure. The object can `connect` again."""

@@ -75,6 +75,37 @@ class TopologyChange:
 
 
 @dataclass(frozen=True, slots=True)
+class SyncReport:
+    """What a sync found and did.
+
+    Agreed, the same on every member: `revision`, `extra`, `healed`, `diverged`. The others are this member's own.
+    """
+
+    revision: int
+    """The revision that all members hold now. Agreed."""
+    extra: bytes
+    """The bytes that travel along. Agreed."""
+    sent: int
+    """Payload bytes that this member served."""
+    received: int
+    """Payload bytes that came."""
+    leaves: int
+    """Leaves of 1 MiB that differed here."""
+    donors: Mapping[PeerId, int]
+    """Who gave what was kept here, and how many leaves."""
+    differed: tuple[str, ...]
+    """Keys whose contents differed here."""
+    seconds: float
+    """From the call to its return."""
+    healed: Mapping[PeerId, tuple[str, ...]]
+    """Who was healed, and of which keys; the first few. Agreed."""
+    diverged: tuple[PeerId, ...]
+    """Who held the elected revision with other contents, without knowing it; the first few. Agreed."""
+    replaced: Mapping[PeerId, str]
+    """Donors that were replaced on the way, and why."""
+
+
+@dataclass(frozen=True, slots=True)
 class Peer:
     """One member of the group."""
 

@@ -32,6 +32,7 @@ mod links;
 mod orders;
 mod reader;
 mod receipt;
+mod sync;
 mod transfer;
 mod typed;
 
@@ -43,11 +44,13 @@ pub use error::{Error, NextStep};
 pub use interrupt::Interrupt;
 pub use outlast_proto::collective::{DataType, Layout, OpKind, Quantisation, ReduceOp};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
+pub use sync::{SyncOptions, SyncReport};
 
 use crate::clock;
 use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
+use crate::state::exchange::donor::Stall;
 use crate::watch;
 use control::Control;
 use orders::{Order, Orders};
@@ -71,6 +74,9 @@ pub struct Communicator {
     timeout: Duration,
     creator: Creator,
     transfers: transfer::Transfers,
+    links: Arc<links::Links>,
+    stall: Arc<Stall>,
+    agreed: sync::Agreed,
 }
 
 impl Communicator {
@@ -100,6 +106,8 @@ impl Communicator {
         self.creator.check()?;
         let deadline = clock::now() + timeout;
         let (id, orders) = self.control.begin_connect(min_world, deadline)?;
+        // The group may be another one than in the last session.
+        self.agreed.forget();
         let outcome = self.wait_topology(id, &orders, timeout, interrupt);
         match (self.control.end_connect(), outcome) {
             (Some(unreached), Err(_)) if unreached.foreign => Err(Error::Unauthorized(unreached.to_string())),
@@ -132,14 +140,19 @@ impl Communicator {
         interrupt: &Interrupt,
     ) -> Result<TopologyChange, Error> {
         self.creator.check()?;
-        let tags = self.control.open_tags();
-        if !tags.is_empty() {
-            return Err(Error::InvalidArgument(format!("collectives under tags {tags:?} are not finished")));
-        }
+        self.refuse_open_tags()?;
         let deadline = clock::now() + timeout;
         let (id, orders) =
             self.control.begin(|session, now| session.handle_admission_call(now, min_world, deadline));
         self.wait_topology(id, &orders, timeout, interrupt)
+    }
+
+    /// Whatever concerns the whole group waits for nobody's collective, and so is not begun before they are over.
+    fn refuse_open_tags(&self) -> Result<(), Error> {
+        match self.control.open_tags() {
+            tags if tags.is_empty() => Ok(()),
+            tags => Err(Error::InvalidArgument(format!("collectives under tags {tags:?} are not finished"))),
+        }
     }
 
     fn wait_topology(

@@ -14,6 +14,7 @@ use crate::in_flight::{Busy, Ending, Flight, InFlight, Outcome};
 use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
+use crate::state::{self, SharedState};
 use crate::visit::Visit;
 use outlast::communicator::View;
 use outlast::fork::Creator;
@@ -421,6 +422,32 @@ impl Communicator {
         let work = move || job.perform(&comm).map_err(Arc::new);
         self.0.workers.run(&outcome, work, |lost| Err(Arc::new(of_lost(lost))));
         Ok(Handle { shared: Arc::clone(&self.0), outcome, tag })
+    }
+
+    /// Makes the state the same on every member.
+    fn sync_state(
+        &self,
+        py: Python<'_>,
+        state: &SharedState,
+        strategy: &str,
+        staged: bool,
+        timeout: Option<f64>,
+    ) -> PyResult<Py<PyAny>> {
+        let visit = Visit::begin(py);
+        let mut options =
+            outlast::communicator::SyncOptions::new().strategy(state::strategy(strategy)?).staged(staged);
+        if let Some(timeout) = arguments::seconds("timeout", timeout)? {
+            options = options.timeout(timeout);
+        }
+        check_process(self.0.creator)?;
+        self.0.no_flights()?;
+        let synced =
+            state.with(|state| self.0.call(py, &visit, |comm| comm.sync_state(state, &options)))??;
+        let report = synced.map_err(|error| {
+            self.0.note(&error);
+            errors::of_call(py, &error, Purpose::Topology)
+        })?;
+        outcome::sync_report(py, &report)
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {

@@ -68,10 +68,15 @@ pub(crate) fn of_call(py: Python<'_>, error: &Error, purpose: Purpose) -> PyErr 
         | Error::Coordinator { .. } => ("InvalidArgument", None),
         Error::Unauthorized(_) => ("Unauthorized", None),
         Error::NoCoordinator(_) | Error::NotAdmitted => ("OperationTimeout", None),
-        Error::Silent(_) => ("RetryError", None),
+        Error::Silent(_) | Error::SyncFailed { .. } => ("RetryError", None),
+        Error::StateMismatch(_) => ("Mismatch", None),
         _ => ("FatalError", None),
     };
-    raise(py, class, message, fields)
+    let raised = raise(py, class, message, fields);
+    if let Error::SyncFailed { torn: true, .. } = error {
+        let _ = raised.value(py).setattr("torn", true);
+    }
+    raised
 }
 
 type Parts<'py> = (&'static str, Option<Bound<'py, PyAny>>);

@@ -35,6 +35,7 @@ mod membership;
 mod outcome;
 mod program;
 mod registry;
+mod state;
 mod visit;
 
 use pyo3::prelude::*;
@@ -55,6 +56,8 @@ mod _outlast {
     use super::membership::Membership;
     #[pymodule_export]
     use super::program::main;
+    #[pymodule_export]
+    use super::state::SharedState;
 
     use pyo3::prelude::*;
 

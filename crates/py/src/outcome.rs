@@ -1,11 +1,11 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
-use outlast::communicator::{Peer, Receipt, TopologyChange, View};
+use outlast::communicator::{Peer, Receipt, SyncReport, TopologyChange, View};
 use outlast::membership::PeerId;
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyModule, PyString, PyTuple};
+use pyo3::types::{PyBytes, PyDict, PyModule, PyString, PyTuple};
 
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static RECORDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -92,6 +92,37 @@ pub(crate) fn topology_change(py: Python<'_>, change: &TopologyChange) -> PyResu
         left.set_item(peer.to_string(), reason.to_string())?;
     }
     class(py, "TopologyChange")?.call1((change.epoch, joined, left)).map(Bound::unbind)
+}
+
+/// What a sync found and did.
+pub(crate) fn sync_report(py: Python<'_>, report: &SyncReport) -> PyResult<Py<PyAny>> {
+    let donors = PyDict::new(py);
+    for (peer, leaves) in &report.donors {
+        donors.set_item(peer.to_string(), leaves)?;
+    }
+    let replaced = PyDict::new(py);
+    for (peer, why) in &report.replaced {
+        replaced.set_item(peer.to_string(), why)?;
+    }
+    let healed = PyDict::new(py);
+    for (peer, keys) in &report.healed {
+        healed.set_item(peer.to_string(), PyTuple::new(py, keys)?)?;
+    }
+    let diverged = PyTuple::new(py, report.diverged.iter().map(PeerId::to_string))?;
+    let fields = (
+        report.revision,
+        PyBytes::new(py, &report.extra),
+        report.sent,
+        report.received,
+        report.leaves,
+        donors,
+        PyTuple::new(py, &report.differed)?,
+        report.seconds,
+        healed,
+        diverged,
+        replaced,
+    );
+    class(py, "SyncReport")?.call1(fields).map(Bound::unbind)
 }
 
 /// The members of the group; `health` are the same members as the health plane sees them now.

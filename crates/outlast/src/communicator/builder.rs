@@ -11,6 +11,8 @@ use crate::port::{self, Routes};
 use crate::runtime::{self, Plane};
 use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
 use crate::settings;
+use crate::state::exchange::Stream;
+use crate::state::exchange::donor::Stall;
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
 use outlast_proto::session;
@@ -201,6 +203,19 @@ impl CommunicatorBuilder {
                 });
             });
         }
+        let stall = Arc::<Stall>::default();
+        let (lender, state_links) = (Arc::clone(&stall), Arc::clone(&links));
+        routes = routes.route(links::state_plane(encryption), move |stream| {
+            let (peer, links, stall) = (stream.peer, Arc::clone(&state_links), Arc::clone(&lender));
+            links.runtime.clone().spawn(async move {
+                match links.accept(stream).await {
+                    Ok(wire) => stall.accept(peer, Stream::new(wire)),
+                    Err(error) => {
+                        tracing::debug!(%peer, %error, "a stream for the state could not be taken over");
+                    }
+                }
+            });
+        });
         let mut member = Membership::builder()
             .listen(listen)
             .preset(self.preset)
@@ -250,6 +265,7 @@ impl CommunicatorBuilder {
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
         let transfers = super::transfer::Transfers::default();
-        Ok(Communicator { control, data, membership, timeout: self.timeout, creator, transfers })
+        let (timeout, agreed) = (self.timeout, super::sync::Agreed::default());
+        Ok(Communicator { control, data, membership, timeout, creator, transfers, links, stall, agreed })
     }
 }

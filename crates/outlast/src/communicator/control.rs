@@ -279,6 +279,12 @@ impl Control {
         Ok((record.group, record.roster.iter().map(|info| info.id).collect()))
     }
 
+    /// Where a member can be reached.
+    pub(super) fn address(&self, peer: PeerId) -> Option<SocketAddr> {
+        let state = lock(&self.state);
+        state.session.record()?.roster.iter().find(|info| info.id == peer).map(|info| info.address)
+    }
+
     /// Whether all know that no link can be made between the two, in one direction at least.
     pub(super) fn is_broken(&self, one: PeerId, other: PeerId) -> bool {
         let state = lock(&self.state);

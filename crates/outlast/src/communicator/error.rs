@@ -4,6 +4,7 @@ use crate::fork::UsedAfterFork;
 use crate::membership::MembershipError;
 use crate::security::SecretError;
 use crate::settings::SettingError;
+use crate::state::NoDonor;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
 use std::io;
@@ -74,6 +75,20 @@ pub enum Error {
     /// Nothing answered a question about the run.
     #[error("the coordinator did not answer: {0}")]
     Silent(String),
+    /// This state's keys, types, shapes or revision are not what the group's can be. It is as it was.
+    #[error("this state deviates from the group's: {0}")]
+    StateMismatch(String),
+    /// No member can give a state. Every member's is as it was.
+    #[error(transparent)]
+    NoDonor(#[from] NoDonor),
+    /// The states were not made the same. Sync again.
+    #[error("the state was not synced{}: {text}", if *.torn { ", and this member's is torn: half new, half old" } else { "" })]
+    SyncFailed {
+        /// Why.
+        text: String,
+        /// Whether this member's state is half new and half old; otherwise it is as it was, or what was elected.
+        torn: bool,
+    },
     /// An invariant of ours is broken.
     #[error("a bug in Outlast: {0}")]
     Bug(&'static str),
@@ -90,6 +105,7 @@ impl Error {
                     OutReason::Left | OutReason::NotConnected | OutReason::Kicked(KickReason::Encryption, _),
                 ),
             ) => NextStep::Fatal,
+            Self::SyncFailed { .. } => NextStep::Retry,
             Self::Call(CallError::Out(_)) => NextStep::Rejoin,
             Self::Call(_) | Self::Silent(_) | Self::NoCoordinator(_) | Self::NotAdmitted => NextStep::Retry,
             _ => NextStep::Fatal,

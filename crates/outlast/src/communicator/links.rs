@@ -57,6 +57,14 @@ pub(super) fn plane(encryption: Encryption, is_stripe: bool) -> &'static [u8] {
     }
 }
 
+/// What a stream asks for on which a shared state is fetched.
+pub(super) fn state_plane(encryption: Encryption) -> &'static [u8] {
+    match encryption {
+        Encryption::On => port::STATE,
+        Encryption::Off => port::STATE_PLAIN,
+    }
+}
+
 /// Dials data links to other peers' ports.
 pub(super) struct Links {
     pub(super) identity: TlsIdentity,
@@ -66,6 +74,12 @@ pub(super) struct Links {
     pub(super) silent_after: Duration,
     /// Who is to look at its links when one is found silent.
     pub(super) plane: Arc<OnceLock<Weak<DataPlane>>>,
+}
+
+impl std::fmt::Debug for Links {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Links").field("encryption", &self.encryption).finish_non_exhaustive()
+    }
 }
 
 /// How long a data link may go without an acknowledgement of what was sent before it counts as cut. Kernels
@@ -113,6 +127,16 @@ impl Dial for Links {
 }
 
 impl Links {
+    /// A stream on which a peer's state is fetched.
+    pub(super) fn dial_state(
+        &self,
+        peer: PeerId,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> io::Result<Box<dyn Wire>> {
+        self.open(state_plane(self.encryption), peer, address, deadline)
+    }
+
     fn teller(&self) -> impl FnOnce() + Send + 'static {
         let plane = Arc::clone(&self.plane);
         move || {

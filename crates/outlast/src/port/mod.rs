@@ -71,6 +71,10 @@ pub const DATA_PLAIN: &[u8] = b"outlast-data-plain/1";
 pub const DATA_STRIPE: &[u8] = b"outlast-data-stripe/1";
 /// The same in the clear.
 pub const DATA_PLAIN_STRIPE: &[u8] = b"outlast-data-plain-stripe/1";
+/// Leaves of a shared state.
+pub const STATE: &[u8] = b"outlast-state/1";
+/// The same in the clear.
+pub const STATE_PLAIN: &[u8] = b"outlast-state-plain/1";
 
 /// Nothing: whoever opens it wants to know whether this port can be reached, and hangs up.
 pub const PATH: &[u8] = b"outlast-path/1";

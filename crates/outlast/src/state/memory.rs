@@ -48,6 +48,11 @@ impl Memory {
         // SAFETY: as above, and writable; the borrow is exclusive.
         unsafe { std::slice::from_raw_parts_mut(self.start, self.bytes) }
     }
+
+    /// Where it is.
+    pub(super) fn start(&self) -> *mut u8 {
+        self.start
+    }
 }
 
 impl std::fmt::Debug for Memory {

@@ -12,12 +12,13 @@
 //! ```
 //!
 //! What a state is and how one is elected is decided in [`outlast_proto::state`]. Here is where the memory is: hashing it
-//! on all cores, and keeping it on disk.
+//! on all cores, moving leaves between members, and keeping it on disk.
 //!
 //! The invariant: a state that a heal left half new and half old is *torn*. A torn state has no revision, cannot be
 //! saved, and is nobody's donor (rule 26) until a heal or a [load](SharedState::load) made it whole.
 
 mod checkpoint;
+pub(crate) mod exchange;
 mod hashing;
 mod memory;
 mod safetensors;
@@ -25,7 +26,7 @@ mod safetensors;
 pub use checkpoint::{CheckpointError, newest};
 pub use hashing::leaf_hashes;
 pub use outlast_kernels::read_through;
-pub use outlast_proto::state::election::Strategy;
+pub use outlast_proto::state::election::{NoDonor, Strategy, UnknownStrategy};
 pub use outlast_proto::state::{InvalidOutline, LEAF_BYTES, Outline, Revision, TensorInfo};
 
 use crate::communicator::{DataType, Element};
@@ -186,6 +187,11 @@ impl SharedState {
         // A byte that is neither zero nor one is no truth value; other programs may have put it there.
         let valid = T::DATA_TYPE != DataType::Bool || self.memory[place].bytes().iter().all(|byte| *byte < 2);
         (self.outline.tensors()[place].data_type == T::DATA_TYPE && valid).then_some(place)
+    }
+
+    /// The hashes of all leaves that are compared. `None` if `stop` said so on the way.
+    pub(crate) fn hashes(&self, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {
+        self.hashes_of(&Leaves::of(&self.outline), stop)
     }
 
     fn hashes_of(&self, leaves: &Leaves, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {

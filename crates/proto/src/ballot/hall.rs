@@ -18,6 +18,8 @@ pub(crate) struct Seats<'a> {
     pub(crate) refused_ring: Option<&'a [PeerId]>,
     /// What each voter asks for; none if nobody has voted.
     pub(crate) votes: Option<&'a BTreeMap<PeerId, Vec<u8>>>,
+    /// What its last ballot of that kind agreed on, if anybody who is left knows it.
+    pub(crate) agreed: Option<&'a [u8]>,
     /// Whether it is in no collective and not being rebuilt.
     pub(crate) is_quiet: bool,
     /// Whether all members have their links of this epoch.

@@ -70,6 +70,7 @@ pub mod dummy_ring;
 mod hall;
 mod lobby;
 mod standing;
+pub mod sync;
 #[cfg(test)]
 mod tests;
 
@@ -86,6 +87,7 @@ use std::collections::BTreeMap;
 /// Every kind of ballot.
 pub(crate) const KINDS: &[&dyn Rules] = &[
     &admission::Admission,
+    &sync::Sync,
     #[cfg(any(test, feature = "dummy-ballot"))]
     &dummy::Dummy,
     #[cfg(any(test, feature = "dummy-ballot"))]
@@ -106,7 +108,6 @@ pub(crate) fn name(kind: BallotKind) -> &'static str {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Reach {
     /// The group's members: every group for itself.
-    #[cfg_attr(not(any(test, feature = "dummy-ballot")), expect(dead_code, reason = "so far only the dummy"))]
     Group,
     /// All members of all groups.
     Run,

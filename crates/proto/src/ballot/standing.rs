@@ -83,6 +83,11 @@ impl Ballots {
         self.kinds.get(&kind).map(|ballot| &ballot.votes).filter(|votes| !votes.is_empty())
     }
 
+    /// What the last ballot of a kind agreed on, if anybody who is left knows it.
+    pub(crate) fn agreed(&self, kind: BallotKind) -> Option<&[u8]> {
+        self.kinds.get(&kind)?.outcome.as_deref()
+    }
+
     /// The kinds in which votes stand, with these votes.
     pub(crate) fn open(&self) -> impl Iterator<Item = (BallotKind, &BTreeMap<PeerId, Vec<u8>>)> {
         let open = self.kinds.iter().filter(|(_, ballot)| !ballot.votes.is_empty());

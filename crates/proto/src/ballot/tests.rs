@@ -16,8 +16,9 @@ fn votes(wishes: &[(u8, &[u8])]) -> BTreeMap<PeerId, Vec<u8>> {
 }
 
 fn seats<'a>(group: Group, members: &'a [PeerId], votes: &'a BTreeMap<PeerId, Vec<u8>>) -> Seats<'a> {
-    let (is_quiet, is_linked) = (true, true);
-    Seats { group, members, ring: members, refused_ring: None, votes: Some(votes), is_quiet, is_linked }
+    let (is_quiet, is_linked, agreed) = (true, true, None);
+    let votes = Some(votes);
+    Seats { group, members, ring: members, refused_ring: None, votes, agreed, is_quiet, is_linked }
 }
 
 fn record(tally: Tally) -> EpochRecord {

@@ -112,6 +112,7 @@ impl Run {
             ring: &state.ring,
             refused_ring: state.refused_ring.as_deref(),
             votes: state.ballots.votes(kind),
+            agreed: state.ballots.agreed(kind),
             is_quiet: state.open_ops == 0 && state.is_served(),
             is_linked: state.unconfirmed.is_empty(),
         });

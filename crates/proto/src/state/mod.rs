@@ -26,6 +26,7 @@
 
 pub mod election;
 pub mod frame;
+pub mod ledger;
 mod outline;
 #[cfg(test)]
 mod tests;

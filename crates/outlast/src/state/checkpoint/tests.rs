@@ -136,8 +136,8 @@ fn a_byte_that_is_no_truth_value_is_not_shown_as_one() {
     let mut state = SharedState::new();
     // SAFETY: as above.
     unsafe {
-        state.insert_raw(TensorInfo::new("b", DataType::Bool, [2]), lent.as_mut_ptr(), Box::new(())).unwrap()
-    };
+        state.insert_raw(TensorInfo::new("b", DataType::Bool, [2]), lent.as_mut_ptr(), Box::new(())).unwrap();
+    }
     assert_eq!(state.get::<bool>("b"), Some(&[false, true][..]));
     state.memory[0].bytes_mut()[0] = 2;
     assert_eq!(state.get::<bool>("b"), None);

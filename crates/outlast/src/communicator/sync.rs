@@ -1,0 +1,395 @@
+//! Making the group's state the same: two votes, and bytes between them.
+//!
+//! ```text
+//!   hash all leaves -> vote: what I hold -> elected -> heal, or serve -> vote: done -> finished
+//! ```
+//!
+//! Who already agrees pays one pass over its memory and two round trips to the coordinator. A donor lends its tensors
+//! until the last member is done. What was decided and why is in [`outlast_proto::state`]; how bytes move is in
+//! [`crate::state`].
+//!
+//! The invariant: whatever ends a sync early, the state is as it was, or whole and what was elected, or *torn* and known to
+//! be so (rule 26). With `staged` it is never torn.
+
+use super::{Communicator, Error, Interrupt};
+use crate::clock;
+use crate::state::exchange::Stream;
+use crate::state::exchange::donor::Serving;
+use crate::state::exchange::receiver::{self, Errand, Found, Open, Staged, Unhealed};
+use crate::state::{Revision, SharedState, Strategy};
+use crate::watch;
+use outlast_proto::ballot::sync::{KIND, Outcome, Wish};
+use outlast_proto::id::PeerId;
+use outlast_proto::limits::COUNT_MAX;
+use outlast_proto::session::{CallError, Done};
+use outlast_proto::state::Digest;
+use outlast_proto::state::election::{Deviation, Elected, Healed, Offer, Role};
+use outlast_proto::state::tree;
+use outlast_proto::time::Duration;
+use std::io;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Instant;
+
+/// A member whose time is up has this long to say so to the others.
+const LAST_WORD: Duration = Duration::from_secs(1);
+
+/// How a sync is called. Members may differ in it.
+#[derive(Clone, Debug, Default)]
+#[must_use]
+pub struct SyncOptions {
+    strategy: Strategy,
+    staged: bool,
+    timeout: Option<Duration>,
+    interrupt: Option<Interrupt>,
+}
+
+impl SyncOptions {
+    /// Give or get, in place, with everything else as usual.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// What this member is willing to do.
+    pub fn strategy(self, strategy: Strategy) -> Self {
+        Self { strategy, ..self }
+    }
+
+    /// Whether what comes is kept aside until everything is there: the state is never torn, for as much memory as
+    /// differs.
+    pub fn staged(self, staged: bool) -> Self {
+        Self { staged, ..self }
+    }
+
+    /// Time for all of it; the communicator's default otherwise.
+    pub fn timeout(self, timeout: Duration) -> Self {
+        Self { timeout: Some(timeout), ..self }
+    }
+
+    /// What gives the call up from another thread.
+    pub fn interrupt(self, interrupt: &Interrupt) -> Self {
+        Self { interrupt: Some(interrupt.clone()), ..self }
+    }
+}
+
+/// What a sync found and did.
+///
+/// Agreed, the same on every member: `revision`, `extra`, `healed`, `diverged`. The others are this member's own.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct SyncReport {
+    /// The revision that all members hold now. Agreed.
+    pub revision: Revision,
+    /// The bytes that travel along. Agreed.
+    pub extra: Vec<u8>,
+    /// Payload bytes that we served.
+    pub sent: u64,
+    /// Payload bytes that came.
+    pub received: u64,
+    /// Leaves that differed here.
+    pub leaves: u64,
+    /// Who gave what was kept here, and how many leaves.
+    pub donors: Vec<(PeerId, u64)>,
+    /// Donors that were replaced on the way, and why.
+    pub replaced: Vec<(PeerId, String)>,
+    /// Keys whose contents differed here.
+    pub differed: Vec<String>,
+    /// Who was healed, and of which keys; the first few. Agreed.
+    pub healed: Vec<(PeerId, Vec<String>)>,
+    /// Who held the elected revision with other contents, without knowing it; the first few. Agreed.
+    pub diverged: Vec<PeerId>,
+    /// From our call to its return.
+    pub seconds: f64,
+}
+
+/// The last revision that this session knows its group agreed on.
+#[derive(Debug, Default)]
+pub(super) struct Agreed(Mutex<Option<Revision>>);
+
+impl Agreed {
+    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Revision>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The group has agreed on this one.
+    pub(super) fn note(&self, revision: Option<Revision>) {
+        let mut slot = self.slot();
+        *slot = (*slot).max(revision);
+    }
+
+    /// A new session: perhaps of another history.
+    pub(super) fn forget(&self) {
+        *self.slot() = None;
+    }
+}
+
+/// One member's sync under way.
+struct Call<'a> {
+    comm: &'a Communicator,
+    options: &'a SyncOptions,
+    deadline: Instant,
+    stopped: Arc<AtomicBool>,
+    /// In the outcome of the first round.
+    donors: Vec<PeerId>,
+    found: Found,
+    sent: u64,
+}
+
+impl Communicator {
+    /// Makes `state` the same on every member of the group, to the bit: the highest revision wins, then the most popular
+    /// contents. Every member of the group must call it.
+    pub fn sync_state(&self, state: &mut SharedState, options: &SyncOptions) -> Result<SyncReport, Error> {
+        self.creator.check()?;
+        self.refuse_open_tags()?;
+        state.outline().validate().map_err(|error| Error::InvalidArgument(error.to_string()))?;
+        if let Some(revision) = state.revision().filter(|revision| *revision > COUNT_MAX) {
+            return Err(Error::InvalidArgument(format!("revision {revision}: the largest is {COUNT_MAX}")));
+        }
+        let started = Instant::now();
+        let timeout = options.timeout.unwrap_or(self.timeout);
+        let stopped = Arc::<AtomicBool>::default();
+        let flag = Arc::clone(&stopped);
+        let _attached = options
+            .interrupt
+            .as_ref()
+            .map(|interrupt| interrupt.attach(move || flag.store(true, Ordering::SeqCst)));
+        let call = Call {
+            comm: self,
+            options,
+            deadline: started + timeout,
+            stopped,
+            donors: Vec::new(),
+            found: Found::default(),
+            sent: 0,
+        };
+        let mut report = call.run(state)?;
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+}
+
+impl Communicator {
+    /// How a donor is reached: where the roster says that it is now.
+    fn open_state(&self) -> Open {
+        let (links, control) = (Arc::clone(&self.links), Arc::clone(&self.control));
+        Arc::new(move |peer, deadline| {
+            let gone = || io::Error::new(io::ErrorKind::NotConnected, "it is no member any more");
+            let address = control.address(peer).ok_or_else(gone)?;
+            links.dial_state(peer, address, deadline).map(Stream::new)
+        })
+    }
+}
+
+/// How our part went, until the second vote.
+enum Part {
+    /// We hold what was elected.
+    Whole,
+    /// We hold it aside.
+    Staged(Staged),
+    /// We do not, and why.
+    Without(Error),
+}
+
+impl Call<'_> {
+    fn run(mut self, state: &mut SharedState) -> Result<SyncReport, Error> {
+        let stopped = Arc::clone(&self.stopped);
+        let hashes = state.hashes(&move || stopped.load(Ordering::Relaxed)).ok_or(CallError::Cancelled)?;
+        let hashes = Arc::new(hashes);
+        let outline = state.outline().digest();
+        let root = tree::root(outline, state.extra(), &hashes);
+        let offer = Offer { revision: state.revision(), strategy: self.options.strategy, outline, root };
+        let known = *self.comm.agreed.slot();
+        let (elected, diverged) = match self.vote(&Wish::Offer(offer, known))? {
+            Outcome::Elected { elected, donors, diverged } => {
+                self.donors = donors;
+                (elected, diverged)
+            }
+            Outcome::NoDonor { why, .. } => return Err(Error::NoDonor(why)),
+            outcome => return Err(failed(&outcome, state)),
+        };
+        let part = self.take_part(state, &offer, &elected, &hashes);
+        let wish = match &part {
+            Part::Whole | Part::Staged(_) => {
+                let keys = self.found.differed.iter().map(String::as_str);
+                Wish::Done(elected.root, Healed::of(keys))
+            }
+            // Who deviates is no obstacle to the others.
+            Part::Without(Error::StateMismatch(_)) => Wish::Done(elected.root, Healed::default()),
+            Part::Without(error) => Wish::Failed(elected.root, error.to_string()),
+        };
+        let (outcome, sent) = {
+            let serving = self.serve(state, &part, &elected, &hashes)?;
+            let outcome = self.vote(&wish);
+            (outcome, serving.as_ref().map_or(0, Serving::sent))
+        };
+        self.sent = sent;
+        if matches!(part, Part::Whole) {
+            // It was verified against what was elected, whatever the others came to.
+            state.set_revision(Some(elected.revision));
+        }
+        let healed = match (outcome, part) {
+            (_, Part::Without(error)) => return Err(error),
+            (Ok(Outcome::Finished { healed, .. }), part) => {
+                if let Part::Staged(staged) = part {
+                    staged.apply(state);
+                    state.set_revision(Some(elected.revision));
+                }
+                healed
+            }
+            (Ok(outcome), _) => return Err(failed(&outcome, state)),
+            (Err(error), _) => return Err(error),
+        };
+        Ok(self.report(state, &elected, healed, diverged))
+    }
+
+    /// Makes ours what was elected, if it is not.
+    fn take_part(
+        &mut self,
+        state: &mut SharedState,
+        offer: &Offer,
+        elected: &Elected,
+        hashes: &[Digest],
+    ) -> Part {
+        match elected.role(offer) {
+            Role::Donor => Part::Whole,
+            Role::Receiver if offer.root == elected.root => Part::Whole,
+            Role::Receiver => self.heal(state, elected, hashes),
+            Role::Deviates(deviation) => {
+                let difference = match deviation {
+                    Deviation::Outline => self.errand(elected.root, |errand| {
+                        receiver::difference(errand, state.outline(), elected.outline)
+                    }),
+                    _ => None,
+                };
+                let text =
+                    difference.map_or_else(|| deviation.to_string(), |difference| difference.to_string());
+                Part::Without(Error::StateMismatch(text))
+            }
+        }
+    }
+
+    fn heal(&mut self, state: &mut SharedState, elected: &Elected, hashes: &[Digest]) -> Part {
+        let mut found = std::mem::take(&mut self.found);
+        let staged = self.options.staged;
+        let outcome =
+            self.errand(elected.root, |errand| receiver::heal(state, hashes, errand, staged, &mut found));
+        self.found = found;
+        let unhealed = match outcome {
+            Ok(Some(staged)) => return Part::Staged(staged),
+            Ok(None) => return Part::Whole,
+            Err(unhealed) => unhealed,
+        };
+        let replaced = self.found.dropped.iter().map(|(peer, fault)| format!("{}: {fault}", peer.short()));
+        let text = match unhealed {
+            Unhealed::NoDonor => {
+                let replaced: Vec<_> = replaced.collect();
+                format!("no donor is left that gives what is missing ({})", replaced.join("; "))
+            }
+            Unhealed::TimedOut => "its time was up before the state was here".to_owned(),
+            Unhealed::GivenUp => return Part::Without(gave_up(state)),
+        };
+        Part::Without(Error::SyncFailed { text, torn: state.is_torn() })
+    }
+
+    /// Lends our tensors, if others are to fetch them.
+    fn serve<'s>(
+        &'s self,
+        state: &'s SharedState,
+        part: &Part,
+        elected: &Elected,
+        hashes: &Arc<Vec<Digest>>,
+    ) -> Result<Option<Serving<'s>>, Error> {
+        let me = self.comm.control.me();
+        if !matches!(part, Part::Whole) || !self.donors.contains(&me) {
+            return Ok(None);
+        }
+        let (_, members) = self.comm.control.present()?;
+        let others = members.into_iter().filter(|peer| *peer != me);
+        Ok(Some(self.comm.stall.lend(state, Arc::clone(hashes), elected.root, others)))
+    }
+
+    /// Does `work` with what a receiver needs to know.
+    fn errand<T>(&self, root: Digest, work: impl FnOnce(&Errand<'_>) -> T) -> T {
+        let me = self.comm.control.me();
+        let rank = self
+            .comm
+            .control
+            .present()
+            .map_or(0, |(_, members)| members.iter().position(|peer| *peer == me).unwrap_or(0));
+        let flag = Arc::clone(&self.stopped);
+        let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
+        let given_up = || {
+            watch::look();
+            self.stopped.load(Ordering::SeqCst)
+        };
+        let donors: Vec<_> = self.donors.iter().copied().filter(|peer| *peer != me).collect();
+        let (open, deadline) = (self.comm.open_state(), self.deadline);
+        work(&Errand { root, donors: &donors, rank, open, deadline, given_up: &given_up })
+    }
+
+    /// One round of the vote.
+    fn vote(&self, wish: &Wish) -> Result<Outcome, Error> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
+        let deadline = clock::now() + left;
+        let control = &self.comm.control;
+        let (id, orders) =
+            control.begin(|session, now| session.handle_ballot_call(now, KIND, wish.encode(), deadline));
+        let canceller = Arc::downgrade(control);
+        let _attached = self.options.interrupt.as_ref().map(|interrupt| {
+            interrupt.attach(move || {
+                if let Some(control) = canceller.upgrade() {
+                    control.cancel(id);
+                }
+            })
+        });
+        let Done::Ballot { outcome, .. } = self.comm.attend(id, &orders, left, |_| None)?? else {
+            return Err(Error::Bug("a sync ended as a collective"));
+        };
+        let outcome = Outcome::decode(&outcome).map_err(|_| Error::Bug("an outcome that is none"))?;
+        self.comm.agreed.note(outcome.last());
+        Ok(outcome)
+    }
+
+    fn report(
+        self,
+        state: &SharedState,
+        elected: &Elected,
+        healed: Vec<(PeerId, Healed)>,
+        diverged: Vec<PeerId>,
+    ) -> SyncReport {
+        let Found { received, leaves, differed, donors, dropped } = self.found;
+        SyncReport {
+            revision: elected.revision,
+            extra: state.extra().to_vec(),
+            sent: self.sent,
+            received,
+            leaves,
+            donors: donors.into_iter().collect(),
+            replaced: dropped.into_iter().map(|(peer, fault)| (peer, fault.to_string())).collect(),
+            differed,
+            healed: healed.into_iter().map(|(peer, found)| (peer, found.keys)).collect(),
+            diverged,
+            seconds: 0.0,
+        }
+    }
+}
+
+fn gave_up(state: &SharedState) -> Error {
+    if state.is_torn() {
+        return Error::SyncFailed { text: "cancelled".to_owned(), torn: true };
+    }
+    CallError::Cancelled.into()
+}
+
+/// What the program is told of a sync that somebody else could not finish.
+fn failed(outcome: &Outcome, state: &SharedState) -> Error {
+    let text = match outcome {
+        Outcome::Failed { reasons, .. } => {
+            let reasons: Vec<_> =
+                reasons.iter().map(|(peer, why)| format!("{}: {why}", peer.short())).collect();
+            format!("not every member could be healed ({})", reasons.join("; "))
+        }
+        _ => "the members were in different rounds of it".to_owned(),
+    };
+    Error::SyncFailed { text, torn: state.is_torn() }
+}

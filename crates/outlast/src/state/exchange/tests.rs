@@ -1,0 +1,322 @@
+use super::donor::{Serving, Stall};
+use super::receiver::{Errand, Found, Open, Unhealed, difference, heal};
+use super::*;
+use crate::link::{UnixWire, Wire};
+use crate::state::{LEAF_BYTES, SharedState};
+use outlast_proto::id::PeerId;
+use outlast_proto::state::Digest;
+use outlast_proto::state::transfer::Fault;
+use outlast_proto::state::tree::root;
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::BorrowedFd;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicI64, Ordering};
+use std::time::{Duration, Instant};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+const LEAVES: usize = 5;
+const ME: PeerId = PeerId::from_bytes([0; 16]);
+
+fn peer(number: u8) -> PeerId {
+    PeerId::from_bytes([number; 16])
+}
+
+fn state(value: u8) -> SharedState {
+    let mut state = SharedState::new();
+    let large: Vec<u8> =
+        (0..LEAVES * LEAF_BYTES - 7).map(|at| value.wrapping_mul((at / 1_000) as u8)).collect();
+    state.insert("large", large, &[(LEAVES * LEAF_BYTES - 7) as u64]).unwrap();
+    state.insert("small", vec![f32::from(value); 3], &[3]).unwrap();
+    state.set_revision(Some(4));
+    state.set_extra([value]).unwrap();
+    state
+}
+
+const BYTES: u64 = (LEAVES * LEAF_BYTES - 7 + 12) as u64;
+/// The list of hashes, and the extra byte.
+const LIST: u64 = (LEAVES as u64 + 1) * 16 + 1;
+
+fn hashes(state: &SharedState) -> Arc<Vec<Digest>> {
+    Arc::new(state.hashes(&|| false).unwrap())
+}
+
+fn root_of(state: &SharedState) -> Digest {
+    root(state.outline().digest(), state.extra(), &hashes(state))
+}
+
+/// How a donor behaves.
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Manner {
+    Honest,
+    /// Flips a bit in everything after the list of hashes.
+    Corrupt,
+    /// Its stream breaks after that many bytes, all its streams together.
+    Dies(i64),
+    /// Takes questions and never answers.
+    Silent,
+    /// Cannot be reached.
+    Away,
+}
+
+/// A wire whose incoming bytes are tampered with.
+struct Tampered {
+    wire: UnixWire,
+    manner: Manner,
+    left: Arc<AtomicI64>,
+}
+
+impl Wire for Tampered {
+    fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.wire.send(pieces)
+    }
+
+    fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        if matches!(self.manner, Manner::Dies(_)) && self.left.load(Ordering::SeqCst) <= 0 {
+            return Err(io::ErrorKind::ConnectionReset.into());
+        }
+        let count = self.wire.receive(pieces)?;
+        self.left.fetch_sub(count as i64, Ordering::SeqCst);
+        // Frames and lists are small: what is larger is a leaf.
+        if self.manner == Manner::Corrupt && pieces[0].len() > 10_000 {
+            pieces[0][0] ^= 1;
+        }
+        Ok(count)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        self.wire.flush()
+    }
+
+    fn descriptor(&self) -> BorrowedFd<'_> {
+        self.wire.descriptor()
+    }
+
+    fn wants_checksums(&self) -> bool {
+        false
+    }
+}
+
+/// Donors that all hold `state`, each with its manner.
+struct Donors<'a> {
+    stalls: Vec<Arc<Stall>>,
+    servings: Vec<Serving<'a>>,
+    ids: Vec<PeerId>,
+    open: Open,
+}
+
+fn donors<'a>(state: &'a SharedState, manners: &[Manner], stalls: &'a [Arc<Stall>]) -> Donors<'a> {
+    let (hashes, root) = (hashes(state), root_of(state));
+    let ids: Vec<_> = (1..=manners.len() as u8).map(peer).collect();
+    let servings = stalls.iter().map(|stall| stall.lend(state, Arc::clone(&hashes), root, [ME])).collect();
+    let by_id: BTreeMap<_, _> = ids
+        .iter()
+        .zip(manners)
+        .zip(stalls)
+        .map(|((id, manner), stall)| {
+            let left = if let Manner::Dies(after) = manner { *after } else { i64::MAX };
+            (*id, (*manner, Arc::new(AtomicI64::new(left)), Arc::clone(stall)))
+        })
+        .collect();
+    let open: Open = Arc::new(move |donor, _| {
+        let (manner, left, stall) = &by_id[&donor];
+        if *manner == Manner::Away {
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let (ours, theirs) = UnixStream::pair()?;
+        if *manner == Manner::Silent {
+            // Nobody serves it; it is open for as long as the process is.
+            std::mem::forget(theirs);
+        } else {
+            stall.accept(ME, Stream::new(Box::new(UnixWire::new(theirs)?)));
+        }
+        let wire = Tampered { wire: UnixWire::new(ours)?, manner: *manner, left: Arc::clone(left) };
+        Ok(Stream::new(Box::new(wire)))
+    });
+    Donors { stalls: stalls.to_vec(), servings, ids, open }
+}
+
+fn stalls(count: usize) -> Vec<Arc<Stall>> {
+    (0..count).map(|_| Arc::default()).collect()
+}
+
+impl Donors<'_> {
+    fn errand(&self, root: Digest) -> Errand<'_> {
+        let (open, deadline) = (Arc::clone(&self.open), Instant::now() + PATIENCE);
+        Errand { root, donors: &self.ids, rank: 0, open, deadline, given_up: &|| false }
+    }
+
+    fn sent(&self) -> u64 {
+        self.servings.iter().map(Serving::sent).sum()
+    }
+}
+
+/// Heals a state of `value` from donors that hold 9s.
+fn heal_from(value: u8, manners: &[Manner], staged: bool) -> (SharedState, Found, Result<(), Unhealed>, u64) {
+    let (elected, stalls) = (state(9), stalls(manners.len()));
+    let donors = donors(&elected, manners, &stalls);
+    let (mut ours, mut found) = (state(value), Found::default());
+    let before = hashes(&ours);
+    let outcome = heal(&mut ours, &before, &donors.errand(root_of(&elected)), staged, &mut found);
+    let outcome = outcome.map(|staged| {
+        if let Some(staged) = staged {
+            assert_eq!(hashes(&ours), before, "what is staged has changed nothing yet");
+            staged.apply(&mut ours);
+        }
+    });
+    if outcome.is_ok() {
+        assert_eq!(ours.digest(), elected.digest(), "to the bit, and the extra bytes too");
+        assert!(!ours.is_torn());
+    }
+    let sent = donors.sent();
+    (ours, found, outcome, sent)
+}
+
+#[test]
+fn everything_comes_once_from_all_donors() {
+    for staged in [false, true] {
+        let (_, found, outcome, sent) = heal_from(3, &[Manner::Honest; 3], staged);
+        assert_eq!(outcome, Ok(()));
+        assert_eq!((found.received, found.leaves, sent), (BYTES + LIST, 6, BYTES + LIST));
+        assert_eq!((found.donors.values().sum::<u64>(), found.dropped), (6, vec![]));
+        assert_eq!(found.differed, ["large", "small"]);
+    }
+}
+
+#[test]
+fn only_what_differs_is_fetched() {
+    let (elected, stalls) = (state(9), stalls(2));
+    let donors = donors(&elected, &[Manner::Honest; 2], &stalls);
+    let (mut ours, mut found) = (state(9), Found::default());
+    ours.get_mut::<u8>("large").unwrap()[3 * LEAF_BYTES + 5] ^= 1;
+    let before = hashes(&ours);
+    heal(&mut ours, &before, &donors.errand(root_of(&elected)), false, &mut found).unwrap();
+    assert_eq!(
+        (found.received, found.leaves, &found.differed[..]),
+        (LEAF_BYTES as u64 + LIST, 1, &["large".to_owned()][..])
+    );
+    assert_eq!(ours.digest(), elected.digest());
+    // And nothing but the list if nothing differs.
+    let mut found = Found::default();
+    let before = hashes(&ours);
+    heal(&mut ours, &before, &donors.errand(root_of(&elected)), false, &mut found).unwrap();
+    assert_eq!((found.received, found.leaves), (LIST, 0));
+}
+
+#[test]
+fn a_donor_that_lies_is_replaced_and_named() {
+    let (_, found, outcome, _) = heal_from(3, &[Manner::Corrupt, Manner::Honest], false);
+    assert_eq!((outcome, found.dropped), (Ok(()), vec![(peer(1), Fault::Corrupt)]));
+    assert_eq!(found.donors.get(&peer(1)), None, "nothing of it was kept");
+    let (ours, found, outcome, _) = heal_from(3, &[Manner::Corrupt], false);
+    assert_eq!((outcome, found.dropped), (Err(Unhealed::NoDonor), vec![(peer(1), Fault::Corrupt)]));
+    assert!(!ours.is_torn() && ours.digest() == state(3).digest(), "no byte of it was used");
+}
+
+#[test]
+fn a_donor_that_cannot_be_reached_or_breaks_is_replaced() {
+    for manner in [Manner::Away, Manner::Dies(0), Manner::Dies(200), Manner::Dies(LEAF_BYTES as i64 + 500)] {
+        let (_, found, outcome, _) = heal_from(3, &[manner, Manner::Honest], false);
+        assert_eq!(outcome, Ok(()), "{manner:?}");
+        assert!(
+            matches!(&found.dropped[..], [(donor, Fault::Gone(_))] if *donor == peer(1)),
+            "{:?}",
+            found.dropped
+        );
+        assert_eq!(found.donors.values().sum::<u64>(), 6);
+    }
+}
+
+#[test]
+fn a_donor_that_stands_still_holds_up_nobody_for_long() {
+    // The list is asked of the first, which answers; leaves are then asked of both.
+    let (_, found, outcome, _) = heal_from(3, &[Manner::Honest, Manner::Silent], false);
+    assert_eq!((outcome, found.donors.get(&peer(1))), (Ok(()), Some(&6)));
+}
+
+#[test]
+fn a_donor_whose_tensors_change_says_so() {
+    let elected = state(9);
+    let (hashes_before, elected_root) = (hashes(&elected), root_of(&elected));
+    let mut mutated = state(9);
+    mutated.get_mut::<u8>("large").unwrap()[0] ^= 1;
+    let stalls = stalls(2);
+    let mut donors = donors(&elected, &[Manner::Honest; 2], &stalls);
+    // It hashed one thing and serves another.
+    donors.servings.remove(0);
+    donors.servings.insert(0, stalls[0].lend(&mutated, hashes_before, elected_root, [ME]));
+    let (mut ours, mut found) = (state(3), Found::default());
+    let before = hashes(&ours);
+    let mut errand = donors.errand(elected_root);
+    errand.rank = 1;
+    heal(&mut ours, &before, &errand, false, &mut found).unwrap();
+    assert_eq!(ours.digest(), elected.digest());
+    // Whether it was asked for that leaf is a matter of luck; if so, it is named.
+    assert!(found.dropped.iter().all(|dropped| *dropped == (peer(1), Fault::Mutated)), "{:?}", found.dropped);
+    // Alone, it certainly is.
+    donors.ids.truncate(1);
+    let (mut ours, mut found) = (state(3), Found::default());
+    let outcome = heal(&mut ours, &before, &donors.errand(elected_root), true, &mut found).map(drop);
+    assert_eq!((outcome, found.dropped), (Err(Unhealed::NoDonor), vec![(peer(1), Fault::Mutated)]));
+    assert_eq!(ours.digest(), state(3).digest());
+}
+
+#[test]
+fn a_heal_that_ends_at_any_leaf_is_torn_in_place_and_nothing_when_staged() {
+    let mut torn = 0;
+    for leaf in 0..LEAVES as i64 {
+        // The only donor dies a little after that many leaves.
+        let after = LIST as i64 + 100 + leaf * (LEAF_BYTES as i64 + 16);
+        let (ours, found, outcome, _) = heal_from(3, &[Manner::Dies(after)], false);
+        assert_eq!(outcome, Err(Unhealed::NoDonor), "{leaf}");
+        let written = found.donors.values().sum::<u64>();
+        assert_eq!((ours.is_torn(), ours.revision()), (written > 0, (written == 0).then_some(4)), "{leaf}");
+        torn += u32::from(ours.is_torn());
+        let (ours, _, outcome, _) = heal_from(3, &[Manner::Dies(after)], true);
+        assert_eq!((outcome, ours.digest()), (Err(Unhealed::NoDonor), state(3).digest()));
+        assert_eq!((ours.is_torn(), ours.revision()), (false, Some(4)));
+    }
+    assert!(torn > 0, "the case was met");
+}
+
+#[test]
+fn a_deviating_outline_is_named_by_its_key() {
+    let (elected, stalls) = (state(9), stalls(2));
+    let donors = donors(&elected, &[Manner::Away, Manner::Honest], &stalls);
+    let mut ours = state(9);
+    ours.insert("mine", vec![1_u8], &[1]).unwrap();
+    let errand = donors.errand(root_of(&elected));
+    let found = difference(&errand, ours.outline(), elected.outline().digest()).unwrap();
+    assert_eq!(found.to_string(), "the key \"mine\" is not part of the group's state");
+}
+
+#[test]
+fn who_was_not_lent_to_gets_nothing_and_what_is_taken_back_is_taken_back_at_once() {
+    let (elected, stalls) = (state(9), stalls(1));
+    let mut donors = donors(&elected, &[Manner::Honest], &stalls);
+    let (mut ours, mut found) = (state(3), Found::default());
+    let before = hashes(&ours);
+    // A stranger, who is in the run and not in the group.
+    let (near, far) = UnixStream::pair().unwrap();
+    donors.stalls[0].accept(peer(77), Stream::new(Box::new(UnixWire::new(far).unwrap())));
+    let near = std::sync::Mutex::new(Some(near));
+    let open: Open = Arc::new(move |_, _| {
+        let near = near.lock().unwrap().take().ok_or(io::ErrorKind::ConnectionRefused)?;
+        Ok(Stream::new(Box::new(UnixWire::new(near)?)))
+    });
+    let errand = Errand { open, ..donors.errand(root_of(&elected)) };
+    assert!(heal(&mut ours, &before, &errand, false, &mut found).is_err());
+    // A receiver that asks for a lot and reads nothing: its donor's thread waits for room, and the tensors are free.
+    let mut stream = (donors.open)(peer(1), Instant::now() + PATIENCE).unwrap();
+    let question = outlast_proto::state::frame::Question {
+        root: root_of(&elected),
+        wanted: outlast_proto::state::frame::Wanted::Leaf(0),
+    };
+    for _ in 0..8 {
+        stream.send(&question.encode(), PATIENCE, &|| false).unwrap();
+    }
+    donors.servings.clear();
+    drop(donors);
+    drop(elected);
+}

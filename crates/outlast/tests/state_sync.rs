@@ -1,0 +1,294 @@
+//! Shared state between real communicators: elections, heals, exact bytes, losses on the way.
+
+mod peers;
+
+use outlast::communicator::{Error, NextStep, SyncOptions, SyncReport};
+use outlast::state::{LEAF_BYTES, SharedState, Strategy};
+use outlast::{Communicator, Coordinator};
+use peers::{coordinator, each, peer, together};
+use std::sync::Arc;
+use std::thread;
+use std::time::Duration;
+
+/// Four leaves, one of them short, and a small tensor.
+const LARGE: usize = 3 * LEAF_BYTES + 5;
+const BYTES: u64 = (LARGE + 12) as u64;
+
+fn state(revision: Option<u64>, value: u8) -> SharedState {
+    let mut state = SharedState::new();
+    state.insert("large", vec![value; LARGE], &[LARGE as u64]).unwrap();
+    state.insert("small", vec![f32::from(value); 3], &[3]).unwrap();
+    state.set_revision(revision);
+    state.set_extra([value, value]).unwrap();
+    state
+}
+
+type Change = fn(&mut SharedState);
+
+/// The list of hashes, with the extra bytes.
+const LIST: u64 = 5 * 16 + 2;
+
+fn synced(comm: &Communicator, state: &mut SharedState) -> SyncReport {
+    comm.sync_state(state, &SyncOptions::new()).expect("a sync")
+}
+
+#[test]
+fn members_that_agree_move_nothing_and_a_flipped_bit_is_named_to_all() {
+    let reports = together(3, |comm| {
+        // Who goes first is no member any more when the others look.
+        let (rank, second) = (comm.rank(), comm.peers()[1].id);
+        let mut ours = state(Some(0), 7);
+        let first = synced(&comm, &mut ours);
+        assert_eq!((first.sent, first.received, first.leaves, first.revision), (0, 0, 0, 0));
+        assert!(first.healed.is_empty() && first.diverged.is_empty());
+        if rank == 1 {
+            ours.get_mut::<u8>("large").unwrap()[2 * LEAF_BYTES + 9] ^= 64;
+        }
+        let report = synced(&comm, &mut ours);
+        assert_eq!(ours.digest(), state(None, 7).digest());
+        assert_eq!(ours.revision(), Some(0));
+        (rank, second, report)
+    });
+    let sent: u64 = reports.iter().map(|(.., report)| report.sent).sum();
+    assert_eq!(sent, LEAF_BYTES as u64 + LIST);
+    for (rank, second, report) in reports {
+        let healed = rank == 1;
+        assert_eq!(
+            (report.received, report.leaves),
+            if healed { (LEAF_BYTES as u64 + LIST, 1) } else { (0, 0) }
+        );
+        assert_eq!(report.differed, if healed { vec!["large".to_owned()] } else { vec![] });
+        assert_eq!(report.healed, [(second, vec!["large".to_owned()])]);
+        assert_eq!((report.diverged, report.replaced), (vec![second], vec![]));
+    }
+}
+
+#[test]
+fn a_newcomer_gets_everything_and_the_extra_bytes_staged_or_in_place() {
+    for staged in [false, true] {
+        let reports = together(3, move |comm| {
+            let rank = comm.rank();
+            let mut ours = if rank == 2 { state(None, 0) } else { state(Some(1_000), 9) };
+            let report = comm.sync_state(&mut ours, &SyncOptions::new().staged(staged)).expect("a sync");
+            assert_eq!(ours.digest(), state(None, 9).digest());
+            assert_eq!((ours.revision(), &report.extra[..]), (Some(1_000), &[9, 9][..]));
+            (rank, report)
+        });
+        let newcomer = &reports.iter().find(|(rank, _)| *rank == 2).unwrap().1;
+        assert_eq!((newcomer.received, newcomer.leaves), (BYTES + LIST, 5));
+        assert_eq!(newcomer.differed, ["large", "small"]);
+        assert_eq!(newcomer.donors.iter().map(|(_, leaves)| leaves).sum::<u64>(), 5);
+        assert_eq!(reports.iter().map(|(_, report)| report.sent).sum::<u64>(), BYTES + LIST);
+    }
+}
+
+#[test]
+fn the_trained_state_wins_over_newcomers_and_popularity_decides_among_equals() {
+    together(4, |comm| {
+        let rank = comm.rank();
+        // Three fresh ones and a survivor.
+        let mut ours = if rank == 3 { state(Some(1_000), 5) } else { state(Some(0), 0) };
+        assert_eq!(synced(&comm, &mut ours).revision, 1_000);
+        assert_eq!(ours.digest(), state(None, 5).digest());
+        // Three camps of the next revision, of two, one and one.
+        let camp = [1, 2, 3, 2][rank];
+        let mut ours = state(Some(1_001), camp);
+        assert_eq!(synced(&comm, &mut ours).revision, 1_001);
+        assert_eq!(ours.digest(), state(None, 2).digest());
+    });
+}
+
+#[test]
+fn a_revision_that_is_ahead_is_the_error_of_that_peer_alone() {
+    together(3, |comm| {
+        let mut ours = state(Some(4), 1);
+        synced(&comm, &mut ours);
+        let ahead = comm.rank() == 1;
+        ours.set_revision(Some(if ahead { 6 } else { 5 }));
+        let outcome = comm.sync_state(&mut ours, &SyncOptions::new());
+        if ahead {
+            let error = outcome.unwrap_err();
+            assert_eq!(error.action(), NextStep::Fatal);
+            assert!(error.to_string().contains("revision 6 is ahead"), "{error}");
+            assert_eq!(ours.revision(), Some(6), "its data is as it was");
+            ours.set_revision(None);
+        } else {
+            assert_eq!(outcome.unwrap().revision, 5);
+        }
+        assert_eq!(synced(&comm, &mut ours).revision, 5, "and it comes back by receiving");
+    });
+}
+
+#[test]
+fn a_wrong_key_shape_or_type_is_named_to_the_deviating_peer_alone() {
+    together(3, |comm| {
+        let rank = comm.rank();
+        let outcome = |change: Change| {
+            let mut ours = SharedState::new();
+            ours.insert("a", vec![1_i32; 6], &[2, 3]).unwrap();
+            if rank == 2 {
+                ours = SharedState::new();
+                change(&mut ours);
+            }
+            ours.set_revision(Some(0));
+            comm.sync_state(&mut ours, &SyncOptions::new())
+        };
+        let cases: [(Change, &str); 3] = [
+            (|state| state.insert("b", vec![1_i32; 6], &[2, 3]).unwrap(), "the key \"a\" is missing"),
+            (|state| state.insert("a", vec![1_i32; 6], &[3, 2]).unwrap(), "i32[3, 2] here and i32[2, 3]"),
+            (|state| state.insert("a", vec![1_u32; 6], &[2, 3]).unwrap(), "u32[2, 3] here and i32[2, 3]"),
+        ];
+        for (change, named) in cases {
+            match outcome(change) {
+                Ok(_) => assert_ne!(rank, 2),
+                Err(error @ Error::StateMismatch(_)) => {
+                    assert_eq!((rank, error.action()), (2, NextStep::Fatal));
+                    assert!(error.to_string().contains(named), "{error}");
+                }
+                Err(error) => panic!("{error}"),
+            }
+        }
+    });
+}
+
+#[test]
+fn nobody_to_give_is_a_clear_error_for_all() {
+    together(2, |comm| {
+        let mut ours = state(None, 1);
+        let error = comm.sync_state(&mut ours, &SyncOptions::new()).unwrap_err();
+        assert!(matches!(error, Error::NoDonor(_)) && error.action() == NextStep::Fatal, "{error}");
+        let receive = SyncOptions::new().strategy(Strategy::ReceiveOnly);
+        ours.set_revision(Some(3));
+        assert!(matches!(comm.sync_state(&mut ours, &receive), Err(Error::NoDonor(_))));
+        // It changed nothing in the count: the first sync may still start anywhere.
+        assert_eq!(synced(&comm, &mut ours).revision, 3);
+    });
+}
+
+#[test]
+fn strategies_are_kept() {
+    together(3, |comm| {
+        let rank = comm.rank();
+        let (strategy, value) =
+            [(Strategy::Popular, 1), (Strategy::ReceiveOnly, 1), (Strategy::SendOnly, 9)][rank];
+        let mut ours = state(Some(0), value);
+        let report = comm.sync_state(&mut ours, &SyncOptions::new().strategy(strategy)).unwrap();
+        assert_eq!(ours.digest(), state(None, 9).digest());
+        assert_eq!(report.received > 0, rank != 2);
+    });
+}
+
+#[test]
+fn groups_sync_apart() {
+    let coordinator = coordinator();
+    let threads: Vec<_> = (0..4_u8)
+        .map(|number| {
+            let group = u32::from(number % 2);
+            let comm = peers::builder(&coordinator).group(group).start().unwrap();
+            thread::spawn(move || {
+                comm.connect(2).expect("admitted");
+                let mut ours = state(Some(u64::from(group)), number);
+                let report = synced(&comm, &mut ours);
+                (group, report.revision, ours.digest())
+            })
+        })
+        .collect();
+    let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
+    for (group, revision, digest) in &ends {
+        assert_eq!(u64::from(*group), *revision);
+        let same = ends.iter().filter(|(other, _, theirs)| other == group && theirs == digest).count();
+        assert_eq!(same, 2, "{ends:?}");
+    }
+}
+
+/// Enough leaves that somebody can be lost in the middle.
+fn many(revision: Option<u64>, value: u8) -> SharedState {
+    let mut state = SharedState::new();
+    state.insert("w", vec![value; 96 * LEAF_BYTES], &[96 * LEAF_BYTES as u64]).unwrap();
+    state.set_revision(revision);
+    state
+}
+
+#[test]
+fn a_donor_that_goes_in_the_middle_is_replaced() {
+    let coordinator = coordinator();
+    let results = each(&coordinator, 4, |number, comm| {
+        comm.connect(4).expect("admitted");
+        if number == 1 {
+            // It votes, serves for a moment, and goes without a word to its own call.
+            let giver = Arc::clone(&comm);
+            let serving = thread::spawn(move || giver.sync_state(&mut many(Some(3), 8), &SyncOptions::new()));
+            thread::sleep(Duration::from_millis(150));
+            comm.leave();
+            return serving.join().unwrap().map(|_| 0);
+        }
+        let mut ours = if number == 0 { many(None, 0) } else { many(Some(3), 8) };
+        let report = comm.sync_state(&mut ours, &SyncOptions::new())?;
+        assert_eq!(ours.digest(), many(None, 8).digest(), "peer {number}");
+        assert_eq!(ours.revision(), Some(3));
+        Ok(report.leaves)
+    });
+    let healed = results[0].as_ref().expect("the receiver");
+    assert_eq!(*healed, 96);
+    assert!(results[2].is_ok() && results[3].is_ok(), "{results:?}");
+}
+
+#[test]
+fn without_any_donor_left_the_receiver_is_whole_or_torn_and_says_so() {
+    let coordinator: Coordinator = coordinator();
+    let mut torn = 0;
+    for pause in [20, 60, 120, 200] {
+        let results = each(&coordinator, 2, move |number, comm| {
+            comm.connect(2).expect("admitted");
+            if number == 1 {
+                let giver = Arc::clone(&comm);
+                let serving =
+                    thread::spawn(move || giver.sync_state(&mut many(Some(3), 8), &SyncOptions::new()));
+                thread::sleep(Duration::from_millis(pause));
+                comm.leave();
+                let _ = serving.join().unwrap();
+                return false;
+            }
+            let mut ours = many(Some(2), 0);
+            match comm.sync_state(&mut ours, &SyncOptions::new()) {
+                // If the donor was gone before the vote, ours was the best there was.
+                Ok(report) => {
+                    let value = if report.revision == 3 { 8 } else { 0 };
+                    assert_eq!(ours.digest(), many(None, value).digest());
+                    assert_eq!(ours.revision(), Some(report.revision));
+                }
+                Err(error) => {
+                    let untouched = ours.digest() == many(None, 0).digest();
+                    assert_eq!(ours.revision(), if ours.is_torn() { None } else { Some(2) });
+                    assert!(ours.is_torn() || untouched, "{error}");
+                    assert_eq!(
+                        matches!(error, Error::SyncFailed { torn: true, .. }),
+                        ours.is_torn(),
+                        "{error}"
+                    );
+                }
+            }
+            let was_torn = ours.is_torn();
+            if was_torn {
+                // Alone with a torn state there is nobody to give.
+                let error = comm.sync_state(&mut ours, &SyncOptions::new()).unwrap_err();
+                assert!(matches!(error, Error::NoDonor(_)), "{error}");
+            }
+            comm.leave();
+            was_torn
+        });
+        torn += u32::from(results[0]);
+    }
+    eprintln!("{torn} of 4 were torn");
+}
+
+#[test]
+fn a_sync_with_handles_in_flight_is_refused() {
+    let coordinator = coordinator();
+    let comm = peer(&coordinator, "alone");
+    comm.connect(1).unwrap();
+    let mut ours = state(Some(1), 1);
+    assert_eq!(synced(&comm, &mut ours).revision, 1);
+    ours.set_revision(Some(u64::MAX));
+    assert!(matches!(comm.sync_state(&mut ours, &SyncOptions::new()), Err(Error::InvalidArgument(_))));
+}

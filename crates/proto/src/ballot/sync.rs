@@ -1,0 +1,351 @@
+//! Making everybody's state the same: what a group votes on before and after the bytes move (rules 25 to 27).
+//!
+//! Two rounds. In the first every member *offers* what it holds, and the outcome is what was elected, or that nobody can
+//! give ([`crate::state::election`]). Then bytes move between members, which no vote sees. In the second every member says
+//! that it is *done*, healed or not, and the outcome is that the sync is finished, or why it failed. A member that is lost
+//! in between is not waited for. Votes of different rounds side by side mean that somebody gave its call up in between and
+//! calls again: then all begin again.
+//!
+//! The last revision that the group agreed on is in every outcome, and so in every member's memory and in that of a
+//! coordinator, also of a restarted one. A member may know a later one: a step of a training loop that was committed
+//! agrees on a revision without a sync. So every offer says what its member knows, and the highest counts. An offer can
+//! only claim what a group could have reached, because whoever claims more than that blocks only itself and its group,
+//! which it could do by not calling.
+
+use super::{Hall, Reach, Rules, Seats};
+use crate::coordinator::ConnectionState;
+use crate::id::PeerId;
+use crate::limits::{COUNT_MAX, NAMED_MAX, TEXT_BYTES_MAX};
+use crate::state::election::{Elected, Healed, NoDonor, Offer, Role, elect};
+use crate::state::{Digest, Revision};
+use crate::wire::control::BallotKind;
+use crate::wire::{InvalidMessage, clip, within};
+use minicbor::{CborLen, Decode, Encode};
+
+/// Its number on the wire.
+pub const KIND: BallotKind = BallotKind(2);
+
+/// Donors that an election names. More would fill no receiver's link.
+pub const DONORS_NAMED_MAX: usize = 64;
+/// Bytes of keys that a finished sync names, all members together.
+const KEY_BYTES_MAX: usize = 32 << 10;
+
+/// What a voter says.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+pub enum Wish {
+    /// The first round: what it holds, and the last revision that it knows its group agreed on.
+    #[n(0)]
+    Offer(#[n(0)] Offer, #[n(1)] Option<Revision>),
+    /// The second round, after the election of that root: it has all it needs.
+    #[n(1)]
+    Done(#[n(0)] Digest, #[n(1)] Healed),
+    /// The second round: it could not be healed, and why.
+    #[n(2)]
+    Failed(#[n(0)] Digest, #[n(1)] String),
+}
+
+/// What a group agreed on.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+pub enum Outcome {
+    /// That state counts, these members give it, and these hold the same revision with other contents.
+    #[n(0)]
+    Elected {
+        /// What was elected.
+        #[n(0)]
+        elected: Elected,
+        /// Who serves it, in the order of ranks.
+        #[n(1)]
+        donors: Vec<PeerId>,
+        /// Who had diverged without knowing it; the first few.
+        #[n(2)]
+        diverged: Vec<PeerId>,
+    },
+    /// Nobody can give.
+    #[n(1)]
+    NoDonor {
+        /// The revision that the group had agreed on.
+        #[n(0)]
+        last: Option<Revision>,
+        /// Why.
+        #[n(1)]
+        why: NoDonor,
+    },
+    /// Every member holds the elected state.
+    #[n(2)]
+    Finished {
+        /// Its revision.
+        #[n(0)]
+        revision: Revision,
+        /// Who was healed, and of what; the first few.
+        #[n(1)]
+        healed: Vec<(PeerId, Healed)>,
+    },
+    /// Somebody could not be healed, or began again.
+    #[n(3)]
+    Failed {
+        /// The revision that the group had agreed on.
+        #[n(0)]
+        last: Option<Revision>,
+        /// Who, and why; the first few.
+        #[n(1)]
+        reasons: Vec<(PeerId, String)>,
+    },
+}
+
+impl Wish {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        minicbor::to_vec(self).expect("a Vec takes every byte")
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        minicbor::decode(bytes).ok()
+    }
+
+    fn check(&self) -> Result<(), InvalidMessage> {
+        match self {
+            Self::Offer(offer, last) => {
+                [offer.revision, *last].into_iter().flatten().try_for_each(|revision| {
+                    let too_far =
+                        || InvalidMessage::Meaningless { field: "revision", value: revision.to_string() };
+                    if revision <= COUNT_MAX { Ok(()) } else { Err(too_far()) }
+                })
+            }
+            Self::Done(_, healed) => healed.check(),
+            Self::Failed(_, why) => within("reason", why.len(), TEXT_BYTES_MAX),
+        }
+    }
+}
+
+impl Outcome {
+    /// What the bytes of an outcome say. They come from the coordinator.
+    pub fn decode(bytes: &[u8]) -> Result<Self, InvalidMessage> {
+        minicbor::decode(bytes).map_err(|error| InvalidMessage::Malformed(error.to_string()))
+    }
+
+    /// The last revision that the group has agreed on, as of this.
+    pub fn last(&self) -> Option<Revision> {
+        match self {
+            Self::Elected { elected, .. } => elected.last,
+            Self::NoDonor { last, .. } | Self::Failed { last, .. } => *last,
+            Self::Finished { revision, .. } => Some(*revision),
+        }
+    }
+}
+
+/// The rules of a sync.
+#[derive(Debug)]
+pub(crate) struct Sync;
+
+impl Rules for Sync {
+    fn kind(&self) -> BallotKind {
+        KIND
+    }
+
+    fn name(&self) -> &'static str {
+        "sync_state"
+    }
+
+    fn state(&self, wish: &[u8]) -> ConnectionState {
+        match Wish::decode(wish) {
+            Some(Wish::Offer(..)) | None => ConnectionState::VoteSyncState,
+            Some(Wish::Done(..)) => ConnectionState::VoteSyncComplete,
+            Some(Wish::Failed(..)) => ConnectionState::SyncFailed,
+        }
+    }
+
+    fn reach(&self) -> Reach {
+        Reach::Group
+    }
+
+    fn check(&self, wish: &[u8]) -> Result<(), String> {
+        let wish = Wish::decode(wish).ok_or_else(|| "is no vote in a sync".to_owned())?;
+        wish.check().map_err(|error| error.to_string())
+    }
+
+    fn outcome(&self, _hall: &Hall<'_>, seats: &Seats<'_>) -> Vec<u8> {
+        let before = seats.agreed.and_then(|outcome| Outcome::decode(outcome).ok());
+        let wishes: Vec<_> =
+            seats.wishes().filter_map(|(peer, wish)| Some((peer, Wish::decode(wish)?))).collect();
+        minicbor::to_vec(outcome(before.as_ref(), &wishes)).expect("a Vec takes every byte")
+    }
+}
+
+fn outcome(before: Option<&Outcome>, wishes: &[(PeerId, Wish)]) -> Outcome {
+    let mut last = before.and_then(Outcome::last);
+    let offers: Vec<_> =
+        wishes
+            .iter()
+            .filter_map(|(peer, wish)| {
+                if let Wish::Offer(offer, known) = wish { Some((*peer, *offer, *known)) } else { None }
+            })
+            .collect();
+    if !offers.is_empty() {
+        last =
+            offers.iter().filter_map(|(_, _, known)| *known).fold(last, |last, known| last.max(Some(known)));
+    }
+    if offers.len() == wishes.len() {
+        return election(last, &offers);
+    }
+    finish(before, last, wishes)
+}
+
+fn election(last: Option<Revision>, offers: &[(PeerId, Offer, Option<Revision>)]) -> Outcome {
+    let elected = match elect(last, offers.iter().map(|(_, offer, _)| offer)) {
+        Ok(elected) => elected,
+        Err(why) => return Outcome::NoDonor { last, why },
+    };
+    let named = |wanted: &dyn Fn(&Offer) -> bool, most: usize| -> Vec<PeerId> {
+        offers.iter().filter(|(_, offer, _)| wanted(offer)).map(|(peer, ..)| *peer).take(most).collect()
+    };
+    let donors = named(&|offer| elected.role(offer) == Role::Donor, DONORS_NAMED_MAX);
+    let diverged = named(&|offer| elected.is_diverged(offer), NAMED_MAX);
+    Outcome::Elected { elected, donors, diverged }
+}
+
+/// The end of a sync that elected `before`.
+fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, Wish)]) -> Outcome {
+    let elected = match before {
+        Some(Outcome::Elected { elected, .. }) => Some(elected),
+        _ => None,
+    };
+    let reason = |wish: &Wish| match wish {
+        Wish::Failed(_, why) => Some(clip(why, TEXT_BYTES_MAX)),
+        Wish::Offer(..) => Some("it began again".to_owned()),
+        Wish::Done(root, _) if elected.is_none_or(|elected| elected.root != *root) => {
+            Some("it was in another sync".to_owned())
+        }
+        Wish::Done(..) => None,
+    };
+    let reasons: Vec<_> =
+        wishes.iter().filter_map(|(peer, wish)| Some((*peer, reason(wish)?))).take(NAMED_MAX).collect();
+    match elected {
+        Some(elected) if reasons.is_empty() => {
+            let mut room = KEY_BYTES_MAX;
+            let mut healed = Vec::new();
+            for (peer, wish) in wishes {
+                let Wish::Done(_, found) = wish else { continue };
+                if found.count == 0 || healed.len() == NAMED_MAX {
+                    continue;
+                }
+                let mut told = found.clone();
+                told.keys.retain(|key| {
+                    let fits = key.len() <= room;
+                    room -= if fits { key.len() } else { 0 };
+                    fits
+                });
+                healed.push((*peer, told));
+            }
+            Outcome::Finished { revision: elected.revision, healed }
+        }
+        _ => Outcome::Failed { last, reasons },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::state::election::Strategy;
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_bytes([number; 16])
+    }
+
+    fn offer(number: u8, revision: Option<Revision>, contents: u8) -> (PeerId, Wish) {
+        let (strategy, outline, root) = (Strategy::Popular, Digest::of(b"outline"), Digest::of(&[contents]));
+        (peer(number), Wish::Offer(Offer { revision, strategy, outline, root }, None))
+    }
+
+    fn done(number: u8, contents: u8, keys: &[&str]) -> (PeerId, Wish) {
+        (peer(number), Wish::Done(Digest::of(&[contents]), Healed::of(keys.iter().copied())))
+    }
+
+    fn elected(last: Option<Revision>, revision: Revision) -> Outcome {
+        let before = last.map(|revision| Outcome::Finished { revision, healed: Vec::new() });
+        outcome(
+            before.as_ref(),
+            &[offer(1, Some(revision), 1), offer(2, None, 2), offer(3, Some(revision), 3)],
+        )
+    }
+
+    #[test]
+    fn the_first_round_elects_and_the_second_finishes() {
+        let first = elected(Some(5), 5);
+        let Outcome::Elected { elected, donors, diverged } = &first else { panic!("{first:?}") };
+        assert_eq!((elected.last, elected.revision), (Some(5), 5));
+        assert_eq!((&donors[..], &diverged[..]), (&[peer(1)][..], &[peer(3)][..]));
+        let second = outcome(Some(&first), &[done(1, 1, &[]), done(2, 1, &["a", "b"]), done(3, 1, &["b"])]);
+        let Outcome::Finished { revision: 5, healed } = &second else { panic!("{second:?}") };
+        assert_eq!(
+            healed.iter().map(|(peer, found)| (*peer, found.count)).collect::<Vec<_>>(),
+            [(peer(2), 2), (peer(3), 1)]
+        );
+        assert_eq!(second.last(), Some(5));
+        for told in [first, second] {
+            assert_eq!(Outcome::decode(&minicbor::to_vec(&told).unwrap()), Ok(told));
+        }
+    }
+
+    #[test]
+    fn a_sync_that_fails_changes_nothing_in_the_count() {
+        let first = elected(Some(5), 6);
+        let failed = outcome(
+            Some(&first),
+            &[done(1, 1, &[]), (peer(2), Wish::Failed(Digest::of(&[1]), "why".to_owned()))],
+        );
+        assert_eq!(failed, Outcome::Failed { last: Some(5), reasons: vec![(peer(2), "why".to_owned())] });
+        assert_eq!(outcome(Some(&failed), &[offer(1, Some(6), 1)]).last(), Some(5), "6 is still the next");
+        let nothing = outcome(Some(&failed), &[offer(1, Some(4), 1)]);
+        assert_eq!(nothing, Outcome::NoDonor { last: Some(5), why: NoDonor::Behind { best: 4, last: 5 } });
+    }
+
+    #[test]
+    fn rounds_side_by_side_make_all_begin_again() {
+        let first = elected(None, 5);
+        let mixed = outcome(Some(&first), &[done(1, 1, &[]), offer(2, None, 2)]);
+        assert_eq!(
+            mixed,
+            Outcome::Failed { last: None, reasons: vec![(peer(2), "it began again".to_owned())] }
+        );
+        let other = outcome(Some(&first), &[done(1, 9, &[]), done(2, 1, &[])]);
+        let reasons = vec![(peer(1), "it was in another sync".to_owned())];
+        assert_eq!(other, Outcome::Failed { last: None, reasons });
+        assert!(matches!(outcome(None, &[done(1, 1, &[])]), Outcome::Failed { .. }), "nothing was elected");
+    }
+
+    #[test]
+    fn a_revision_that_one_member_knows_of_counts() {
+        let (id, Wish::Offer(fresh, _)) = offer(2, Some(0), 2) else { unreachable!() };
+        let knowing = (id, Wish::Offer(fresh, Some(1_000)));
+        let told = outcome(None, &[offer(1, Some(0), 1), knowing]);
+        assert_eq!(
+            told,
+            Outcome::NoDonor { last: Some(1_000), why: NoDonor::Behind { best: 0, last: 1_000 } }
+        );
+    }
+
+    #[test]
+    fn what_is_no_vote_is_refused_and_outcomes_stay_small() {
+        let rules = Sync;
+        assert!(rules.check(b"").is_err() && rules.check(&[0xff; 40]).is_err());
+        let (_, far) = offer(1, Some(COUNT_MAX + 1), 1);
+        assert!(rules.check(&far.encode()).unwrap_err().contains("revision"));
+        let (_, near) = offer(1, Some(COUNT_MAX), 1);
+        assert_eq!(
+            (rules.check(&near.encode()), rules.state(&near.encode())),
+            (Ok(()), ConnectionState::VoteSyncState)
+        );
+        let key = "k".repeat(512);
+        let keys = vec![key.as_str(); 32];
+        let first = elected(None, 5);
+        let wishes: Vec<_> = (0..=255).map(|number| done(number, 1, &keys)).collect();
+        let bytes = minicbor::to_vec(outcome(Some(&first), &wishes)).unwrap();
+        assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
+        let failing = |number| (peer(number), Wish::Failed(Digest::of(&[1]), "w".repeat(TEXT_BYTES_MAX)));
+        let wishes: Vec<_> = (0..=255).map(failing).collect();
+        assert!(
+            minicbor::to_vec(outcome(Some(&first), &wishes)).unwrap().len()
+                < crate::limits::OUTCOME_BYTES_MAX
+        );
+    }
+}
