@@ -38,11 +38,11 @@
 //!
 //! # How to add a kind
 //!
-//! 1. One file here with a type that implements [`Rules`]: its number on the wire (never used before), what it is called,
-//!    what a wish must look like, whose votes it takes ([`Reach`]), and what they agree on ([`Rules::outcome`]). The
+//! 1. One file here with a type that implements `Rules`: its number on the wire (never used before), what it is called,
+//!    what a wish must look like, whose votes it takes (`Reach`), and what they agree on (`Rules::outcome`). The
 //!    wish's and the outcome's types belong into that file, too. `dummy` is the smallest there can be; `admission`
 //!    and `dummy_ring` do more than agree.
-//! 2. One line in [`KINDS`].
+//! 2. One line in `KINDS`.
 //! 3. The call itself: `Session::handle_ballot_call(now, kind, wish, deadline)`, which ends with `Done::Ballot` and the
 //!    outcome, or with an error that a collective could have had.
 //!
@@ -54,7 +54,7 @@
 //! says which round it is for, and the rules see all wishes side by side. Who was lost in between is not waited for, and
 //! wishes of different rounds side by side show that somebody must begin again.
 //!
-//! *Effects* on the run are steps of [`Step`], carried out by the coordinator. Rules decide and change nothing.
+//! *Effects* on the run are steps of `Step`, carried out by the coordinator. Rules decide and change nothing.
 //!
 //! # What it does not do
 //!
