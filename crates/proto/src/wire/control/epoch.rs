@@ -40,7 +40,7 @@ pub struct EpochRecord {
     /// Who went since the group's last epoch, and why.
     #[cbor(n(8), decode_with = "unknown::vague_pairs")]
     pub left: Vec<(PeerId, LossReason)>,
-    /// The group's history, named after the session of its first member ([`SessionId::founder`]): two groups of one
+    /// The group's history, named after the session of its first member ([`SessionId::founder`](super::SessionId::founder)): two groups of one
     /// number that began apart, or went apart since, are told apart by it, even if one peer founded both (rules 41, 45).
     #[n(10)]
     pub founder: PeerId,
