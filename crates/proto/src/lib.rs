@@ -16,6 +16,7 @@ pub mod coordinator;
 pub mod id;
 pub mod limits;
 pub mod membership;
+pub mod preset;
 pub mod rendezvous;
 pub mod retry;
 pub mod rng;

@@ -183,7 +183,7 @@ impl CommunicatorBuilder {
             runtime: runtime::of(Plane::Links)?,
             tcp: TcpSettings::default(),
             encryption,
-            silent_after: links::silent_after(self.preset),
+            silent_after: self.preset.times().link_silent_after,
             plane: Arc::default(),
         });
         let watched = Arc::clone(&links.plane);
@@ -256,7 +256,7 @@ impl CommunicatorBuilder {
             encryption,
         };
         let config = session::Config::preset(self.preset);
-        let silent_after = links::silent_after(self.preset);
+        let silent_after = self.preset.times().link_silent_after;
         let known = Arc::clone(membership.known_sources());
         let runtime = runtime::of(Plane::Control)?;
         let redials = links.runtime.clone();

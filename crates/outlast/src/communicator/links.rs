@@ -82,20 +82,10 @@ impl std::fmt::Debug for Links {
     }
 }
 
-/// How long a data link may go without an acknowledgement of what was sent before it counts as cut. Kernels
-/// acknowledge within a round trip whatever the processes do; a few lost packets in a row must not matter.
-pub(super) fn silent_after(preset: Preset) -> Duration {
-    Duration::from_millis(match preset {
-        Preset::Local => 1_000,
-        Preset::Lan => 2_000,
-        Preset::Wan => 8_000,
-    })
-}
-
 /// How long a link is dialled that is refused, or closed at once: its other end may be starting, or full, or behind
 /// a firewall for a moment (rule 44).
 pub(super) fn dial_timeout(preset: Preset) -> Duration {
-    outlast_proto::coordinator::Config::preset(preset).control_grace
+    preset.times().control_grace
 }
 
 /// Whether `peer` can be reached at `address`: it is dialled, proves itself, and is let go. Why not, if not.

@@ -1,6 +1,6 @@
 //! The coordinator's times.
 
-use crate::membership::Preset;
+use crate::preset::{Preset, Times};
 use crate::time::Duration;
 
 /// Settings of one run's coordinator; the table in `docs/protocol/RULES.md` under *Times*.
@@ -27,20 +27,16 @@ pub struct Config {
 impl Config {
     /// The settings of `preset`.
     pub fn preset(preset: Preset) -> Self {
-        let ms = Duration::from_millis;
-        let (probe, grace, lost, dead) = match preset {
-            Preset::Local => (ms(50), ms(2_000), ms(10_000), ms(5_000)),
-            Preset::Lan => (ms(100), ms(5_000), ms(30_000), ms(10_000)),
-            Preset::Wan => (ms(500), ms(15_000), ms(60_000), ms(30_000)),
-        };
+        let Times { probe_interval, probe_timeout, control_grace, control_lost_after, dead_after, .. } =
+            preset.times();
         Self {
-            probe_interval: probe * 2,
-            probe_timeout: probe,
-            control_grace: grace,
-            control_lost_after: lost,
-            dead_after: dead,
-            link_settle: probe / 2,
-            mismatch_settle: probe * 2,
+            probe_interval,
+            probe_timeout,
+            control_grace,
+            control_lost_after,
+            dead_after,
+            link_settle: probe_timeout / 2,
+            mismatch_settle: probe_timeout * 2,
             key_is_kept: false,
         }
     }

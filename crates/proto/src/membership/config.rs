@@ -1,17 +1,8 @@
 //! Every time and count of the health plane, with the reason for its preset.
 
+pub use crate::preset::Preset;
+use crate::preset::Times;
 use crate::time::Duration;
-
-/// Ready-made settings for one kind of network.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Preset {
-    /// One machine: loopback, round trips below a millisecond.
-    Local,
-    /// One site: round trips of a few milliseconds.
-    Lan,
-    /// The internet: round trips up to 300 ms, now and then a lost second.
-    Wan,
-}
 
 /// What two members alone do about silence: neither has a third to ask (rule 21).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -56,26 +47,22 @@ pub struct Config {
 impl Config {
     /// The settings of `preset`; the table in `docs/protocol/RULES.md` under *Times*.
     pub fn preset(preset: Preset) -> Self {
-        let ms = Duration::from_millis;
-        let (interval, timeout, suspicion, stall, dead) = match preset {
-            Preset::Local => (ms(100), ms(50), ms(500), ms(10_000), ms(5_000)),
-            Preset::Lan => (ms(200), ms(100), ms(1_000), ms(15_000), ms(10_000)),
-            Preset::Wan => (ms(1_000), ms(500), ms(5_000), ms(30_000), ms(30_000)),
-        };
+        let Times { probe_interval, probe_timeout, suspicion_min, stall_budget, dead_after, .. } =
+            preset.times();
         Self {
-            probe_interval: interval,
-            probe_timeout: timeout,
-            suspicion_min: suspicion,
+            probe_interval,
+            probe_timeout,
+            suspicion_min,
             suspicion_max_factor: 4,
-            stall_budget: stall,
-            dead_after: dead,
+            stall_budget,
+            dead_after,
             pair_policy: PairPolicy::Patient,
             relays: 3,
             fanout: 4,
             retransmit_factor: 3,
             connects: 3,
             vouch_intervals: 5,
-            forget_after: ms(600_000),
+            forget_after: Duration::from_mins(10),
         }
     }
 }

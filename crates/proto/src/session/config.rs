@@ -1,6 +1,6 @@
 //! A session's times.
 
-use crate::membership::Preset;
+use crate::preset::{Preset, Times};
 use crate::time::Duration;
 
 /// Settings of one session; the table in `docs/protocol/RULES.md` under *Times*.
@@ -17,12 +17,8 @@ pub struct Config {
 impl Config {
     /// The settings of `preset`.
     pub fn preset(preset: Preset) -> Self {
-        let ms = Duration::from_millis;
-        let (grace, lost) = match preset {
-            Preset::Local => (ms(5_000), ms(10_000)),
-            Preset::Lan => (ms(10_000), ms(30_000)),
-            Preset::Wan => (ms(30_000), ms(60_000)),
-        };
-        Self { verdict_grace: grace, control_lost_after: lost, redial: (ms(20), ms(500)) }
+        let Times { verdict_grace, control_lost_after, .. } = preset.times();
+        let redial = (Duration::from_millis(20), Duration::from_millis(500));
+        Self { verdict_grace, control_lost_after, redial }
     }
 }

@@ -274,6 +274,10 @@ fn sources() -> Vec<(PathBuf, String)> {
     sources
 }
 
+/// Enums of parts that are being built and that no release speaks: their policy is still to be decided, here and on the
+/// page. The list may only become shorter.
+const UNDECIDED: &[&str] = &["Deviation", "NoDonor", "Role", "Strategy"];
+
 #[test]
 fn every_enum_that_travels_has_a_policy() {
     let families = families();
@@ -281,12 +285,13 @@ fn every_enum_that_travels_has_a_policy() {
     let mut found = 0;
     for (path, source) in sources() {
         for name in enums_in(&source) {
-            assert!(policy(&name).is_some(), "{name} in {} travels without a policy", path.display());
+            let is_open = UNDECIDED.contains(&&*name);
+            assert!(policy(&name).is_some() != is_open, "{name} in {}: give it one policy", path.display());
             found += 1;
         }
     }
     let listed = families.iter().filter(|family| family.policy.is_some()).count();
-    assert_eq!(found, listed, "enums in the sources, and those with a policy");
+    assert_eq!(found, listed + UNDECIDED.len(), "enums in the sources, and those with a policy");
 }
 
 /// Left to itself, minicbor reads an optional field away if anything in it is not known.
