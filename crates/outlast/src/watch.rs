@@ -10,7 +10,7 @@
 //!
 //! The thread looks up from its work now and then. [`watched`] gives the calling thread a question to ask
 //! ("shall I stop?") and a beat. Every wait inside a call is cut to that beat, and when it is due the question
-//! is asked, on this thread, with no lock of ours held and nothing in hand that others wait for ([`crate::baton`]). If the answer is yes, the call is cancelled as from
+//! is asked, on this thread, with no lock of ours held and nothing in hand that others wait for (see `baton.rs`). If the answer is yes, the call is cancelled as from
 //! outside: the others are told, and it returns only when its memory is nobody's but the caller's (rule 15).
 //!
 //! # The invariant

@@ -3,7 +3,7 @@
 //! A [`DataPlane`] holds one process's data links and performs the bytes of its collectives. It decides nothing:
 //! whether an attempt counts is for the decider to say, and until then the caller's memory can be put back
 //! ([`Performed`]). It has no threads of its own but for short ones that dial: whoever waits for a call drives the
-//! sockets, for itself and for every call that joins meanwhile (see [`crate::baton`] and `driver`). So a lone call
+//! sockets, for itself and for every call that joins meanwhile (see `baton.rs` and `driver`). So a lone call
 //! pays for no hand-over, and calls under many tags share one driver and never wait for each other's bytes.
 //!
 //! ```text
