@@ -283,7 +283,7 @@ fn without_any_donor_left_the_receiver_is_whole_or_torn_and_says_so() {
 }
 
 #[test]
-fn a_sync_with_handles_in_flight_is_refused() {
+fn a_member_alone_agrees_with_itself_and_a_revision_beyond_counting_is_refused() {
     let coordinator = coordinator();
     let comm = peer(&coordinator, "alone");
     comm.connect(1).unwrap();
