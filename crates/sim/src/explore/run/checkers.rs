@@ -88,13 +88,13 @@ pub(super) fn finished(
         return Err(Violation::new("exact_values", text));
     }
     let Ok(Done::Committed { key, contributors, .. }) = outcome else { return Ok(()) };
-    // Rule 4: every member's Complete, with the same fingerprint. Who died while a coordinator was away was not asked
-    // (rule 17).
+    // Rule 4: every member's Complete, with the same fingerprint. Who died, or gave its session up, while a coordinator
+    // was away was not asked (rule 17).
     let votes = state.completed.get(key);
     let mine = votes.and_then(|votes| votes.get(&number));
     for member in contributors.iter().map(|id| process_of(*id)) {
         let theirs = votes.and_then(|votes| votes.get(&member));
-        let excused = state.restarted.is_some() && state.processes[usize::from(member)].is_none();
+        let excused = state.restarted.is_some() && state.present().all(|(other, _)| other != member);
         if theirs.is_none() && !excused {
             let text =
                 format!("{key} is committed at process {number}, and process {member} did not complete it");
