@@ -87,6 +87,8 @@ fn a_name_that_paints_terminals_is_refused_by_coordinator_and_builder() {
     let hostile = "\u{1b}]0;owned\u{7}\u{1b}[2J\u{1b}[31mp1\nrank 0 p9";
     let mut holder = stage.holder("default");
     holder.register(hostile, 99);
+    let told = holder.hear().expect("it hears why");
+    assert!(told.contains("name holds the character '\\u{1b}'") && !told.contains('\u{1b}'), "{told}");
     assert_eq!(holder.hear(), None, "the connection is closed");
     let status = stage.status();
     assert!(!status.contains("owned"), "{status}");
