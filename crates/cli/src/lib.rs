@@ -27,6 +27,7 @@ const USAGE: u8 = 64;
 
 #[derive(Debug, Subcommand)]
 enum Command {
+    Run(Box<commands::run::Args>),
     Coordinator(commands::coordinator::Args),
     Status(commands::status::Args),
     Members(Box<commands::members::Args>),
@@ -44,9 +45,14 @@ pub fn started_by(command: Vec<OsString>) {
     let _ = STARTED_BY.set(command);
 }
 
+/// How this program was started, if somebody said so.
+fn started_with() -> Option<&'static [OsString]> {
+    STARTED_BY.get().map(Vec::as_slice)
+}
+
 /// A command that starts this program once more.
 fn itself() -> std::io::Result<process::Command> {
-    let Some([program, arguments @ ..]) = STARTED_BY.get().map(Vec::as_slice) else {
+    let Some([program, arguments @ ..]) = started_with() else {
         return Ok(process::Command::new(std::env::current_exe()?));
     };
     let mut command = process::Command::new(program);
@@ -70,6 +76,7 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         log::to_stderr();
     }
     let outcome: anyhow::Result<ExitCode> = match cli.command {
+        Command::Run(args) => commands::run::run(&args),
         Command::Coordinator(args) => commands::coordinator::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Members(args) => commands::members::run(&args),

@@ -3,6 +3,7 @@
 //! Decisions live in `outlast-proto`; this crate carries them out. What arrives from outside passes
 //! [`security`] first.
 
+pub mod agent;
 pub mod bare_ring;
 mod baton;
 #[cfg(test)]

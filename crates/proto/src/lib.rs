@@ -10,6 +10,7 @@
 //! `poll_action()` for what to do, `poll_timeout()` for when to call again.
 #![forbid(unsafe_code)]
 
+pub mod agent;
 pub mod ballot;
 pub mod collective;
 pub mod coordinator;

@@ -46,6 +46,11 @@ impl GroupSecret {
         &self.secret
     }
 
+    /// Whether it was made just now, so that nobody else has it.
+    pub(crate) fn is_fresh(&self) -> bool {
+        self.fresh
+    }
+
     /// Writes a fresh secret to a file of its own, named after its program and port, readable by this user only.
     pub(crate) fn hand_over(&self, program: &str, address: SocketAddr) -> anyhow::Result<HandOver> {
         if !self.fresh {

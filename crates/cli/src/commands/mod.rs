@@ -6,6 +6,7 @@ mod group_secret;
 mod json;
 pub(crate) mod lab;
 pub(crate) mod members;
+pub(crate) mod run;
 mod run_id;
 pub(crate) mod secret;
 pub(crate) mod status;

@@ -1,0 +1,129 @@
+//! What the agent's driver asks of the program.
+
+use super::environment::{Common, Placement};
+use super::logs::{Logs, Source};
+use super::options::Shown;
+use super::program::Program;
+use super::report::{self, Who};
+use outlast::agent::{Crew, Ending, Fact, Launch, Life, Orders, Outcome, Streams};
+use std::collections::BTreeMap;
+use std::path::PathBuf;
+use std::time::{Duration, Instant, SystemTime};
+
+/// One that was started.
+#[derive(Clone, Copy, Debug)]
+struct Known {
+    pid: Option<u32>,
+    since: Instant,
+    ended: Option<(SystemTime, Duration)>,
+}
+
+/// The workers of this machine, as the program sees them.
+pub(super) struct Workers {
+    pub(super) common: Common,
+    pub(super) program: Program,
+    pub(super) processors: Option<Vec<Vec<usize>>>,
+    pub(super) logs: Logs,
+    pub(super) log_dir: Option<PathBuf>,
+    pub(super) shown: Shown,
+    pub(super) orders: Orders,
+    pub(super) placement: Placement,
+    known: BTreeMap<usize, (Life, Known)>,
+}
+
+impl Workers {
+    pub(super) fn new(
+        common: Common,
+        program: Program,
+        processors: Option<Vec<Vec<usize>>>,
+        (logs, log_dir, shown): (Logs, Option<PathBuf>, Shown),
+        orders: Orders,
+    ) -> Self {
+        let world_size = common.workers;
+        let master = ("127.0.0.1".to_owned(), 0);
+        let placement = Placement { round: 0, node: 0, nodes: 1, first_rank: 0, world_size, master };
+        let known = BTreeMap::new();
+        Self { common, program, processors, logs, log_dir, shown, orders, placement, known }
+    }
+
+    fn who(&self, life: Life) -> Who {
+        let known = self.known.get(&life.slot).filter(|(other, _)| *other == life);
+        let pid = known.and_then(|(_, known)| known.pid);
+        Who { life, rank: self.placement.first_rank + life.slot, pid }
+    }
+
+    fn say(&self, (words, facts): report::Told) {
+        self.logs.say(words, facts);
+    }
+
+    /// What is said of the whole at its end.
+    pub(super) fn conclude(&self, outcome: Outcome) {
+        if let Outcome::Failed(failure) = outcome {
+            let life = failure.life;
+            let ended = self.known.get(&life.slot).and_then(|(_, known)| known.ended);
+            let (at, lasted) = ended.unwrap_or((SystemTime::now(), Duration::ZERO));
+            let tail = self.logs.tail(life);
+            let program = self.program.name.to_string_lossy();
+            self.say(report::failure(failure, self.who(life), lasted, at, &tail, &program));
+            if let Some(folder) = &self.log_dir {
+                let folder = folder.display();
+                self.logs.say(
+                    format!("logs are in {folder}"),
+                    serde_json::json!({ "event": "logs", "folder": folder.to_string() }),
+                );
+            }
+        }
+    }
+}
+
+impl Crew for Workers {
+    fn meet(&mut self, round: u32) {
+        self.placement.round = round;
+        // A port of the last round may still be held by what is ending.
+        self.placement.master.1 = super::ports::free_port();
+        let told = report::round(round, self.placement.nodes, self.placement.node, self.placement.world_size);
+        self.say(told);
+        self.orders.met();
+    }
+
+    fn launch(&mut self, life: Life) -> Launch {
+        let processors = self.processors.as_ref().and_then(|sets| sets.get(life.slot).cloned());
+        self.known.insert(life.slot, (life, Known { pid: None, since: Instant::now(), ended: None }));
+        Launch {
+            program: self.program.name.clone(),
+            arguments: self.program.arguments.clone(),
+            environment: self.common.variables(std::env::vars_os(), &self.placement, life),
+            processors,
+        }
+    }
+
+    fn started(&mut self, life: Life, pid: u32, streams: Streams) {
+        if let Some((_, known)) = self.known.get_mut(&life.slot) {
+            known.pid = Some(pid);
+        }
+        let rank = self.placement.first_rank + life.slot;
+        let folder = self.log_dir.as_ref().map(|folder| {
+            let run = folder.join(self.common.run.as_str());
+            run.join(life.number.to_string()).join(rank.to_string())
+        });
+        self.logs.follow(Source { life, rank, shown: self.shown.of(life.slot), folder }, streams);
+        self.say(report::started(self.who(life)));
+    }
+
+    fn ended(&mut self, life: Life, _pid: Option<u32>, _ending: Ending) {
+        if let Some((_, known)) = self.known.get_mut(&life.slot) {
+            known.ended = Some((SystemTime::now(), known.since.elapsed()));
+        }
+    }
+
+    fn told(&mut self, fact: Fact) {
+        let who = match fact {
+            Fact::Ended { life, .. } => Some(self.who(life)),
+            // The next one has no number yet; it is the last one's that a person looks for.
+            Fact::Replacing { next, .. } => Some(Who { pid: None, ..self.who(next) }),
+            Fact::UsedUp(failure) => Some(self.who(failure.life)),
+            _ => None,
+        };
+        self.say(report::fact(fact, who, &self.common.budget));
+    }
+}
