@@ -66,7 +66,7 @@ impl Run {
                     peer.phase = Phase::Accepted;
                     wishes.push((*id, admission::wish(peer.wants)));
                 }
-                self.note(Note::Accepted(*id));
+                self.outbox.note(Note::Accepted(*id));
             }
             let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);

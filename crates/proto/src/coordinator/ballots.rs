@@ -31,7 +31,7 @@ impl Run {
         }
         peer.last_call = (rules.call(&wish), now);
         state.ballots.vote(id.kind, from, wish);
-        self.count_ballots = true;
+        self.agenda.count_votes();
         self.judge_mixed_calls(now, group);
     }
 
@@ -48,7 +48,7 @@ impl Run {
     pub(super) fn withdraw(&mut self, peer: PeerId) {
         let Some(group) = self.peers.get(&peer).map(|peer| peer.group) else { return };
         if self.groups.get_mut(&group).is_some_and(|state| state.ballots.take_back(peer)) {
-            self.count_ballots = true;
+            self.agenda.count_votes();
         }
     }
 
@@ -76,7 +76,7 @@ impl Run {
         });
         let waiting = self.waiting_list(now, missing);
         self.end_ballot(group, id.kind, None, BallotEnd::TimedOut(waiting));
-        self.count_ballots = true;
+        self.agenda.count_votes();
     }
 
     /// Takes the next step of every kind for which everybody agrees.
@@ -126,7 +126,7 @@ impl Run {
         let Some(state) = self.groups.get_mut(&group) else { return };
         let id = state.ballots.end(kind, outcome);
         state.refused_ring = None;
-        self.count_ballots = true;
+        self.agenda.count_votes();
         if agreed {
             state.world_told = size; // It comes with the news.
         }
@@ -164,7 +164,7 @@ impl Run {
         {
             state.ballots.vote(kind, from, wish);
         }
-        self.count_ballots = true;
+        self.agenda.count_votes();
         self.judge_mixed_calls(now, group);
     }
 }

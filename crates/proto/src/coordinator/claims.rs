@@ -23,9 +23,10 @@
 //! is what a sole survivor looks like.
 
 use super::groups::GroupState;
+use super::outbox::Timer;
 use super::peers::{Peer, Phase};
 use super::rebuild::Rebuild;
-use super::run::{Action, ConnectionId, Note, Run, Timer};
+use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, MEMBERS_MAX};
@@ -170,14 +171,14 @@ impl Run {
     ) {
         let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild());
         let since = rebuild.map_or(now, |rebuild| rebuild.since);
-        self.schedule(since + self.config.control_grace, Timer::Claims(beside));
+        self.outbox.schedule(since + self.config.control_grace, Timer::Claims(beside));
         self.rivals.insert(from, Rival { at, resume });
     }
 
     /// A peer speaks anew: what it said on an earlier connection waits no longer.
     pub(super) fn forget_rival(&mut self, peer: PeerId) {
         if let Some(rival) = self.rivals.remove(&peer) {
-            self.act(Action::Close(rival.at));
+            self.outbox.act(Action::Close(rival.at));
         }
     }
 
@@ -194,7 +195,7 @@ impl Run {
         if let Some(rebuild) = rebuild {
             let until = rebuild.since + self.config.control_grace;
             if now < until {
-                return self.schedule(until, Timer::Claims(group));
+                return self.outbox.schedule(until, Timer::Claims(group));
             }
             let most = self.rivals.keys().map(|rival| self.voices_of(rival)).max().unwrap_or(0);
             if !rebuild.is_promised(self.term) || most > rebuild.voices() {
@@ -210,7 +211,7 @@ impl Run {
         let Some(state) = self.groups.remove(&group) else { return };
         let text = "this coordinator was restarted and does not know that group: connect again to join";
         self.dismiss(&state.roster, KickReason::Superseded, text);
-        self.count_ballots = true;
+        self.agenda.count_votes();
     }
 
     /// Hears those again who had to wait: all of them, or those whom nothing contradicts any more.
@@ -246,7 +247,7 @@ impl Run {
             return false;
         }
         let members = state.roster.clone();
-        self.note(Note::SteppedDown(term));
+        self.outbox.note(Note::SteppedDown(term));
         self.groups.remove(&group);
         for member in members {
             self.ahead.remove(&member);
@@ -255,7 +256,7 @@ impl Run {
             self.knocks.retain(|_, (asked, _)| *asked != member);
             if let Some(at) = peer.connection {
                 self.connections.remove(&at);
-                self.act(Action::Close(at));
+                self.outbox.act(Action::Close(at));
             }
         }
         if self.peers.is_empty() {

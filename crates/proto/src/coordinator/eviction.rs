@@ -1,7 +1,8 @@
 //! Evidence in, evictions out: only for the causes of rule 20.
 
+use super::outbox::Timer;
 use super::peers::{Knock, Peer, Phase, Sign};
-use super::run::{Action, Note, Run, Timer};
+use super::run::{Action, Note, Run};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::time::{Duration, Instant};
@@ -24,10 +25,9 @@ impl Run {
     }
 
     fn knock(&mut self, peer: PeerId, knock: Knock, to: SocketAddr) {
-        self.next_token += 1;
-        self.knocks.insert(self.next_token, (peer, knock));
-        let token = ConnectToken(self.next_token);
-        self.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
+        let token = ConnectToken(self.outbox.number());
+        self.knocks.insert(token.0, (peer, knock));
+        self.outbox.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
     }
 
     pub(super) fn knocked(&mut self, now: Instant, peer: PeerId, knock: Knock, outcome: ConnectOutcome) {
@@ -43,7 +43,7 @@ impl Run {
                 record.refused_at = Some(now);
                 // A firewall refuses for the living, too. Whoever lives must have the chance to say so before
                 // the refusal counts.
-                self.act(Action::Look(peer));
+                self.outbox.act(Action::Look(peer));
                 self.review_lost(now, peer);
             }
             // A process that is being killed closes one socket after another: its port may accept a moment
@@ -88,7 +88,7 @@ impl Run {
                 _ => false,
             };
             match self.frozen(now, silence) {
-                Some(until) => self.schedule(until, Timer::Lost(peer)),
+                Some(until) => self.outbox.schedule(until, Timer::Lost(peer)),
                 None => self.lose(peer, reason),
             }
             return;
@@ -114,7 +114,7 @@ impl Run {
             self.knock(peer, Knock::Lost, port);
         }
         if let Some(next) = moments.into_iter().flatten().filter(|moment| !due(moment)).min() {
-            self.schedule(next, Timer::Lost(peer));
+            self.outbox.schedule(next, Timer::Lost(peer));
         }
     }
 
@@ -127,7 +127,7 @@ impl Run {
         let due = unheard.map(|refused| refused + patience);
         if due.is_some_and(|due| now.since(due) > patience / 2) && record.lost_since.is_some() {
             record.refused_at = Some(now);
-            self.act(Action::Look(peer));
+            self.outbox.act(Action::Look(peer));
         }
     }
 
@@ -181,7 +181,7 @@ impl Run {
         }
         let until = now + self.config.dead_after;
         self.frozen_until = Some(until);
-        self.note(Note::Frozen);
+        self.outbox.note(Note::Frozen);
         Some(until)
     }
 }

@@ -5,12 +5,13 @@
 //! what happens if no ring avoids them, is said in [`paths`](super::paths).
 
 use super::ops::TagState;
+use super::outbox::Timer;
 use super::paths::Paths;
 use super::peers;
 use super::rebuild::Rebuild;
 use super::returning::Returning;
 use super::rewiring::Rewiring;
-use super::run::{Note, Run, Timer};
+use super::run::{Note, Run};
 use super::usage::Usage;
 use crate::ballot::Ballots;
 use crate::collective::{Group, GroupEpoch, Scope, Tag};
@@ -177,7 +178,7 @@ impl Run {
     /// Members of a group went; the rest goes on in a new epoch.
     pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: Vec<(PeerId, LossReason)>) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        self.world_changed = true;
+        self.agenda.tell_world();
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
         state.away.retain(|peer| !gone.contains(peer));
@@ -225,7 +226,7 @@ impl Run {
             if let Some(state) = self.groups.remove(&group) {
                 self.epoch_floor = self.epoch_floor.max(state.epoch);
             }
-            self.world_changed = true;
+            self.agenda.tell_world();
             return;
         };
         let floor = self.epoch_floor;
@@ -255,7 +256,7 @@ impl Run {
         // Whatever was prepared was prepared for other members.
         state.phase = Phase::Serving;
         let (epoch, size) = (state.epoch, state.roster.len());
-        self.note(Note::Epoch(group, epoch, size));
+        self.outbox.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, joined, left);
         if let Some(state) = self.groups.get_mut(&group) {
             state.world_told = record.global_world_size;
@@ -265,7 +266,7 @@ impl Run {
         self.heard_epoch(group);
         self.release(group);
         self.watch_paths(now, group);
-        self.world_changed = true;
+        self.agenda.tell_world();
     }
 
     /// Tells the members of groups that stay as they are how large the run is now. Without it they would learn it only
@@ -283,7 +284,7 @@ impl Run {
             }
         }
         if later {
-            self.schedule(known_by, Timer::World);
+            self.outbox.schedule(known_by, Timer::World);
         }
         self.tell_all(&told, ToPeer::World { run_epoch, global_world_size });
     }
@@ -336,7 +337,7 @@ impl Run {
         // It answers the epoch, so it has everything that was said before the epoch.
         state.tags.values_mut().for_each(|tag| tag.learned_before(peer, epoch, 0));
         if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
-            self.count_ballots = true;
+            self.agenda.count_votes();
         }
     }
 

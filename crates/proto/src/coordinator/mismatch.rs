@@ -19,7 +19,8 @@
 //! judgement waits for their calls, and the attempt's deadline bounds the wait.
 
 use super::groups::GroupState;
-use super::run::{Run, Timer};
+use super::outbox::Timer;
+use super::run::Run;
 use crate::ballot;
 use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
@@ -105,7 +106,7 @@ impl Run {
         let judged_at = *state.mixed_at.get_or_insert(now + settle);
         let heard: usize = sides.iter().map(|side| side.peers.len()).sum();
         if now < judged_at && heard < state.roster.len() {
-            return self.schedule(judged_at, Timer::Ops(group));
+            return self.outbox.schedule(judged_at, Timer::Ops(group));
         }
         let incumbents = state.incumbents_in(&Scope::Whole);
         let peers: Vec<_> = sides.iter().map(|side| side.peers.clone()).collect();

@@ -25,6 +25,7 @@
 //! machine; a service that holds several keeps one per run id.
 
 mod admission;
+mod agenda;
 mod ballots;
 mod claims;
 mod config;
@@ -32,6 +33,7 @@ mod eviction;
 mod groups;
 mod mismatch;
 mod ops;
+mod outbox;
 mod paths;
 mod peers;
 mod rebuild;

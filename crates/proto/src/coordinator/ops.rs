@@ -4,8 +4,9 @@
 //! commits it; anything that makes that impossible aborts it. A verdict is written once and kept until every
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
+use super::outbox::Timer;
 use super::peers::Peer;
-use super::run::{Run, Timer};
+use super::run::Run;
 use super::usage::Used;
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq};
 use crate::id::PeerId;
@@ -249,7 +250,7 @@ impl Run {
             op.judged_at.get_or_insert(now + self.config.mismatch_settle);
         }
         let wake = op.due(now);
-        self.schedule(wake, Timer::Ops(key.group));
+        self.outbox.schedule(wake, Timer::Ops(key.group));
         if let Some(peer) = self.peers.get_mut(&from) {
             peer.last_call = (words, now);
         }
@@ -306,7 +307,7 @@ impl Run {
                 if let Some(op) = &mut tag.open {
                     op.judged_at.get_or_insert(judged_at);
                 }
-                self.schedule(judged_at, Timer::Ops(key.group));
+                self.outbox.schedule(judged_at, Timer::Ops(key.group));
             }
             Refusal::Link { from: a, to: b, error } => {
                 self.link_broken(now, from, key.group, key.epoch, (a, b), false, &error);
@@ -336,7 +337,7 @@ impl Run {
         let Some(state) = self.groups.get(&group) else { return };
         let due = state.tags.values().filter_map(|tag| Some(tag.open.as_ref()?.due(now)));
         if let Some(due) = due.chain(state.mixed_at.filter(|at| *at > now)).min() {
-            self.schedule(due, Timer::Ops(group));
+            self.outbox.schedule(due, Timer::Ops(group));
         }
     }
 
@@ -462,6 +463,6 @@ impl Run {
                 self.lose(peer, LossReason::NotResumed);
             }
         }
-        self.count_ballots = true;
+        self.agenda.count_votes();
     }
 }

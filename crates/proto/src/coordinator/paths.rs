@@ -32,8 +32,9 @@
 //!
 //! It does not search for rings ([`around`]) and dials nobody: members do, when they are asked.
 
+use super::outbox::Timer;
 use super::peers::{Peer, Sign};
-use super::run::{Run, Timer};
+use super::run::Run;
 use crate::collective::around::{self, Plan};
 use crate::collective::circuit::Budget;
 use crate::collective::{Group, GroupEpoch, Scope};
@@ -246,7 +247,7 @@ impl Run {
                 self.abort(&key, reason.clone());
             }
         }
-        self.schedule(until, Timer::LinkSettle(group));
+        self.outbox.schedule(until, Timer::LinkSettle(group));
         self.watch_paths(now, group);
     }
 
@@ -269,7 +270,7 @@ impl Run {
             let in_doubt = usable.into_iter().any(|(a, b)| doubtful(a) || doubtful(b));
             let until = settling.until + if in_doubt { self.config.dead_after } else { Duration::ZERO };
             if now < until {
-                return self.schedule(until, Timer::LinkSettle(group));
+                return self.outbox.schedule(until, Timer::LinkSettle(group));
             }
         }
         state.paths.settling = None;
@@ -410,7 +411,7 @@ impl Run {
         }
         if let Some(wake) = wake {
             // Never in the past: whoever is woken would come here again at once.
-            self.schedule(wake.max(now + Duration::from_millis(1)), Timer::Paths(group));
+            self.outbox.schedule(wake.max(now + Duration::from_millis(1)), Timer::Paths(group));
         }
     }
 

@@ -1,7 +1,8 @@
 //! Peers: registration, sessions, goodbyes.
 
 use super::claims::Terms;
-use super::run::{Action, ConnectionId, Note, Run, Timer};
+use super::outbox::Timer;
+use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::{FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
@@ -204,16 +205,16 @@ impl Run {
         self.addresses.insert(registration.info.address, from);
         self.peers.insert(from, peer);
         self.attach(from, at);
-        self.note(Note::Registered(from));
-        self.act(Action::Renew(registration.info));
+        self.outbox.note(Note::Registered(from));
+        self.outbox.act(Action::Renew(registration.info));
         self.tell(from, ToPeer::Registered { term: self.term });
         match self.backoff(from).filter(|until| *until > now) {
             // It was evicted lately, perhaps again and again: the others are not disturbed before that (rule 45).
-            Some(until) => self.schedule(until, Timer::Admissible(from)),
+            Some(until) => self.outbox.schedule(until, Timer::Admissible(from)),
             None => self.make_admissible(from),
         }
         self.try_kernel(from);
-        self.count_ballots = true;
+        self.agenda.count_votes();
     }
 
     /// Whether the record of an epoch would hold all peers and that one, were they all of one group (rule 40).
@@ -246,7 +247,7 @@ impl Run {
             return;
         };
         self.newcomers.insert(peer, record.group, record.wants, record.age);
-        self.count_ballots = true;
+        self.agenda.count_votes();
     }
 
     /// Until when a peer that was evicted is not admissible again (rule 45).
@@ -297,7 +298,7 @@ impl Run {
         self.connections.insert(at, peer);
         if let Some(old) = old {
             self.connections.remove(&old);
-            self.act(Action::Close(old));
+            self.outbox.act(Action::Close(old));
         }
     }
 
@@ -310,7 +311,7 @@ impl Run {
         record.connection = None;
         if record.phase == Phase::Registered {
             // It was in nothing yet; it registers again when it comes back.
-            self.count_ballots = true;
+            self.agenda.count_votes();
             return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
         }
         record.lost_since = Some(now);
@@ -320,19 +321,19 @@ impl Run {
             state.away.insert(peer);
             state.returning.remove(&peer);
         }
-        self.note(Note::Disconnected(peer));
-        self.act(Action::Look(peer));
+        self.outbox.note(Note::Disconnected(peer));
+        self.outbox.act(Action::Look(peer));
         self.abort_ops_without(group, peer, LossReason::Disconnected);
         self.review_lost(now, peer);
     }
 
     /// A breach: the peer is told why and is out; nobody else is disturbed beyond its absence (rule 20f).
     pub(super) fn kick(&mut self, peer: PeerId, text: &str) {
-        if !self.peers.contains_key(&peer) || self.is_doomed(peer) {
+        if !self.peers.contains_key(&peer) || self.agenda.is_doomed(peer) {
             return;
         }
         self.counters.kicks += 1;
-        self.note(Note::Kicked(peer, KickReason::Breach, text.to_owned()));
+        self.outbox.note(Note::Kicked(peer, KickReason::Breach, text.to_owned()));
         let (reason, text, term) = (KickReason::Breach, text.to_owned(), self.term);
         self.tell(peer, ToPeer::Kicked { reason, text, term });
         self.lose(peer, LossReason::Kicked);
@@ -352,9 +353,9 @@ impl Run {
             }
             if let Some(at) = record.connection {
                 self.connections.remove(&at);
-                self.act(Action::Close(at));
+                self.outbox.act(Action::Close(at));
             }
-            self.note(Note::Lost(*peer, *reason));
+            self.outbox.note(Note::Lost(*peer, *reason));
             if record.phase == Phase::Accepted {
                 shrinking.entry(record.group).or_default().push((*peer, *reason));
             }

@@ -8,8 +8,9 @@
 
 use super::claims::{Standing, Terms, Weight};
 use super::groups::{self, GroupState};
+use super::outbox::Timer;
 use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
-use super::run::{Action, ConnectionId, Note, Run, Timer};
+use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::ballot::{self, Ballots, known};
 use crate::collective::{Group, OpKey, Scope};
@@ -185,10 +186,10 @@ impl Run {
         if let Some(old) = connection {
             // Its old connection is gone, though we have not noticed: what that means comes first (rule 4).
             self.connections.remove(&old);
-            self.act(Action::Close(old));
+            self.outbox.act(Action::Close(old));
             self.disconnected(now, from, old);
         }
-        let doomed = self.is_doomed(from);
+        let doomed = self.agenda.is_doomed(from);
         let Some(peer) = self.peers.get_mut(&from).filter(|_| !doomed) else {
             // Nothing of what it hears on its old connection reaches it any more.
             return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
@@ -210,7 +211,7 @@ impl Run {
             peer.terms = Terms::new(resume.term);
             peer.terms.tell(self.term);
         }
-        self.note(Note::Resumed(from));
+        self.outbox.note(Note::Resumed(from));
         self.tell(from, ToPeer::Resumed { term: self.term });
         if unknown {
             self.try_kernel(from);
@@ -318,7 +319,7 @@ impl Run {
         (state.founder, state.ancestors) = (record.founder, record.ancestors.clone());
         let until = rebuild.since + self.config.control_grace;
         state.phase = groups::Phase::Rebuilding(Box::new(rebuild));
-        self.schedule(until, Timer::Claims(group));
+        self.outbox.schedule(until, Timer::Claims(group));
         for info in &record.roster {
             self.review_lost(now, info.id);
         }
@@ -333,7 +334,7 @@ impl Run {
             self.leave_address(*peer, record.info.address);
             if let Some(at) = record.connection {
                 self.connections.remove(&at);
-                self.act(Action::Close(at));
+                self.outbox.act(Action::Close(at));
             }
         }
     }
@@ -388,9 +389,9 @@ impl Run {
         for (peer, told) in &resumed {
             self.welcome(*peer, group, told.epoch, known(&told.ballots));
         }
-        self.note(Note::Rebuilt(group, record.epoch));
+        self.outbox.note(Note::Rebuilt(group, record.epoch));
         for liar in decided.liars {
-            self.note(Note::Contradiction(liar));
+            self.outbox.note(Note::Contradiction(liar));
             self.kick(liar, "its resume contradicts what the others know (rule 17)");
         }
         for laggard in decided.laggards {
@@ -409,15 +410,15 @@ impl Run {
         for peer in resumed.into_keys() {
             let held = self.peers.get_mut(&peer).map(|peer| std::mem::take(&mut peer.held));
             for message in held.unwrap_or_default() {
-                if !self.is_doomed(peer) {
+                if !self.agenda.is_doomed(peer) {
                     self.handle_settled_message(now, peer, message);
                 }
             }
         }
         self.settle(now, group);
         self.watch_paths(now, group);
-        self.count_ballots = true;
-        self.world_changed = true;
+        self.agenda.count_votes();
+        self.agenda.tell_world();
     }
 
     /// Keeps a member's messages until everything is decided. True if the message was taken.

@@ -40,11 +40,10 @@ impl Run {
         assert!(ring.len() == members.len() && wanted == members, "a ring has every member once");
         if !state.paths.takes(&ring) {
             state.refused_ring = Some(ring);
-            self.count_ballots = true;
+            self.agenda.count_votes();
             return;
         }
-        self.next_token += 1;
-        let number = self.next_token;
+        let number = self.outbox.number();
         state.phase = Phase::Rewiring(Rewiring { kind, ring, number, unprepared: members });
         let roster = self.groups[&group].roster.clone();
         self.tell_prepare(group, &roster);
@@ -76,7 +75,7 @@ impl Run {
                     state.refused_ring = Some(std::mem::take(&mut rewiring.ring));
                     state.phase = Phase::Serving;
                 }
-                self.count_ballots = true;
+                self.agenda.count_votes();
             }
             Phase::Serving | Phase::Rewiring(_) | Phase::Rebuilding(_) => self.counters.stale += 1,
         }

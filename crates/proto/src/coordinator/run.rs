@@ -1,7 +1,9 @@
 //! The machine's state, its face and its timers; what it decides is in the files beside it.
 
 use super::Config;
+use super::agenda::{Agenda, Chore};
 use super::groups::GroupState;
+use super::outbox::{Outbox, Timer};
 use super::peers::{Evicted, Peer, Phase, Sign};
 use crate::ballot::Lobby;
 use crate::collective::{Group, GroupEpoch, RunEpoch};
@@ -12,7 +14,7 @@ use crate::time::{Duration, Instant};
 use crate::wire::InvalidMessage;
 use crate::wire::control::{Encryption, KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use crate::wire::membership::MemberInfo;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// One control connection, numbered by the driver; never reused.
@@ -75,27 +77,6 @@ pub enum Note {
     SteppedDown(Term),
 }
 
-/// Each has at most one alarm, the earliest that was asked for; whoever handles it asks again.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(super) enum Timer {
-    /// A collective's deadline, or the end of collecting differing calls, may have come.
-    Ops(Group),
-    /// A peer without a connection must be looked at.
-    Lost(PeerId),
-    /// The ends of a broken link had their time.
-    LinkSettle(Group),
-    /// Broken links are to be dialled again, or nobody knows a ring for too long.
-    Paths(Group),
-    /// A peer that was evicted lately may be admitted again.
-    Admissible(PeerId),
-    /// Members of a group that is being rebuilt had their time to speak.
-    Claims(Group),
-    /// Members of a run that we do not know had their time to come back.
-    Fresh,
-    /// Groups of a run that was rebuilt had theirs.
-    World,
-}
-
 /// The coordinator of one run.
 ///
 /// Calling contract: hand in messages of one connection in their order, and `handle_closed` after the last,
@@ -126,23 +107,14 @@ pub struct Run {
     pub(super) next_age: u64,
     /// Whose connects are under way, and which port they try.
     pub(super) knocks: BTreeMap<u64, (PeerId, super::peers::Knock)>,
-    pub(super) next_token: u64,
     pub(super) frozen_until: Option<Instant>,
     /// Until then this may be an old run whose members are still on their way: nobody new is let in.
     pub(super) fresh_after: Option<Instant>,
     /// Whether the data links are encrypted: whoever came first has said, and the others must want the same.
     pub(super) encryption: Option<Encryption>,
     pub(super) counters: Counters,
-    /// Who is to be lost before the call at hand returns. Losing is never done in the middle of something else:
-    /// it aborts, opens epochs and counts votes, and those must find everything in order.
-    doomed: VecDeque<(PeerId, LossReason)>,
-    /// Whether votes are to be counted before the call at hand returns.
-    pub(super) count_ballots: bool,
-    /// Whether some groups may have to be told how large the run is.
-    pub(super) world_changed: bool,
-    timers: BTreeSet<(Instant, Timer)>,
-    alarms: BTreeMap<Timer, Instant>,
-    actions: VecDeque<Action>,
+    pub(super) agenda: Agenda,
+    pub(super) outbox: Outbox,
 }
 
 /// What happened how often since the start.
@@ -179,17 +151,12 @@ impl Run {
             born: None,
             next_age: 0,
             knocks: BTreeMap::new(),
-            next_token: 0,
             frozen_until: None,
             fresh_after: None,
             encryption: None,
             counters: Counters::default(),
-            doomed: VecDeque::new(),
-            count_ballots: false,
-            world_changed: false,
-            timers: BTreeSet::new(),
-            alarms: BTreeMap::new(),
-            actions: VecDeque::new(),
+            agenda: Agenda::default(),
+            outbox: Outbox::default(),
         }
     }
 
@@ -197,7 +164,7 @@ impl Run {
     /// that is founded is served, and members of before who came later would be strangers to it (rule 41).
     pub fn expect_old_members(&mut self, until: Instant) {
         self.fresh_after = Some(until);
-        self.schedule(until, Timer::Fresh);
+        self.outbox.schedule(until, Timer::Fresh);
     }
 
     /// A message arrived on a connection whose other end is proven to be `from`.
@@ -206,7 +173,7 @@ impl Run {
         match message {
             ToCoordinator::AskStatus => {
                 let status = self.status(now).to_json();
-                self.act(Action::Send(at, ToPeer::Status(status)));
+                self.outbox.act(Action::Send(at, ToPeer::Status(status)));
             }
             ToCoordinator::Register(registration, generation, term) => {
                 self.meet_term(term);
@@ -316,46 +283,41 @@ impl Run {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(&(due, timer)) = self.timers.first().filter(|(due, _)| *due <= now) {
-            self.timers.remove(&(due, timer));
-            self.alarms.remove(&timer);
+        while let Some(timer) = self.outbox.take_due(now) {
             match timer {
                 Timer::Ops(group) => self.review_ops(now, group),
                 Timer::Lost(peer) => self.review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
-                Timer::World => self.world_changed = true,
+                Timer::World => self.agenda.tell_world(),
                 Timer::Paths(group) => self.review_paths(now, group),
                 Timer::Admissible(peer) => self.make_admissible(peer),
                 Timer::Claims(group) => self.weigh_claims(now, group),
                 Timer::Fresh => {
                     self.fresh_after = None;
-                    self.count_ballots = true;
+                    self.agenda.count_votes();
                 }
             }
         }
         self.finish(now);
     }
 
-    /// Does what the call at hand has led to: losses first, then the votes.
+    /// Does what the call at hand has led to.
     fn finish(&mut self, now: Instant) {
-        loop {
-            if !self.doomed.is_empty() {
-                let doomed: Vec<_> = std::mem::take(&mut self.doomed).into();
-                self.remove_peers(now, &doomed);
-                self.count_ballots = true;
-            } else if std::mem::take(&mut self.count_ballots) {
-                self.count_votes(now);
-            } else if std::mem::take(&mut self.world_changed) {
-                self.tell_world(now);
-            } else {
-                return;
+        while let Some(chore) = self.agenda.next() {
+            match chore {
+                Chore::Remove(doomed) => {
+                    self.remove_peers(now, &doomed);
+                    self.agenda.count_votes();
+                }
+                Chore::CountVotes => self.count_votes(now),
+                Chore::TellWorld => self.tell_world(now),
             }
         }
     }
 
     /// Decides that a peer is out; what follows from it is done before the call at hand returns.
     pub(super) fn lose(&mut self, peer: PeerId, reason: LossReason) {
-        if !self.peers.contains_key(&peer) || self.is_doomed(peer) {
+        if !self.peers.contains_key(&peer) || self.agenda.is_doomed(peer) {
             return;
         }
         if !matches!(reason, LossReason::Left | LossReason::Kicked) {
@@ -364,22 +326,18 @@ impl Run {
             let (reason, term) = (KickReason::Evicted, self.term);
             self.tell(peer, ToPeer::Kicked { reason, text, term });
         }
-        self.act(Action::Evict(peer));
-        self.doomed.push_back((peer, reason));
-    }
-
-    pub(super) fn is_doomed(&self, peer: PeerId) -> bool {
-        self.doomed.iter().any(|(doomed, _)| *doomed == peer)
+        self.outbox.act(Action::Evict(peer));
+        self.agenda.remove(peer, reason);
     }
 
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.actions.pop_front()
+        self.outbox.next_action()
     }
 
     /// When to call `handle_timeout`.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.timers.first().map(|(due, _)| *due)
+        self.outbox.next_alarm()
     }
 
     /// The number of this coordinator's reign.
@@ -401,7 +359,7 @@ impl Run {
             + self.evicted.len()
             + self.connections.len()
             + self.knocks.len()
-            + self.timers.len()
+            + self.outbox.alarms()
             + groups
             + held
             + claims
@@ -437,23 +395,10 @@ impl Run {
         self.peers.is_empty() && self.rivals.is_empty()
     }
 
-    /// Asks to be woken for that reason at `at`, or earlier if that was asked for already.
-    pub(super) fn schedule(&mut self, at: Instant, timer: Timer) {
-        match self.alarms.get(&timer) {
-            Some(alarm) if *alarm <= at => return,
-            Some(&later) => {
-                self.timers.remove(&(later, timer));
-            }
-            None => {}
-        }
-        self.alarms.insert(timer, at);
-        self.timers.insert((at, timer));
-    }
-
     /// How many alarms are set.
     #[cfg(test)]
     pub(super) fn timers(&self) -> usize {
-        self.timers.len()
+        self.outbox.alarms()
     }
 
     /// How many connections are held.
@@ -462,18 +407,10 @@ impl Run {
         self.connections.len()
     }
 
-    pub(super) fn act(&mut self, action: Action) {
-        self.actions.push_back(action);
-    }
-
-    pub(super) fn note(&mut self, note: Note) {
-        self.act(Action::Note(note));
-    }
-
     /// Sends to a peer if it is connected; what it misses it learns when it resumes.
     pub(super) fn tell(&mut self, peer: PeerId, message: ToPeer) {
         if let Some(at) = self.peers.get(&peer).and_then(|peer| peer.connection) {
-            self.act(Action::Send(at, message));
+            self.outbox.act(Action::Send(at, message));
         }
     }
 
@@ -483,15 +420,13 @@ impl Run {
         let connections: Vec<_> = peers.into_iter().filter_map(connection).collect();
         match connections[..] {
             [] => {}
-            [at] => self.act(Action::Send(at, message)),
-            _ => self.act(Action::SendAll(connections, message)),
+            [at] => self.outbox.act(Action::Send(at, message)),
+            _ => self.outbox.act(Action::SendAll(connections, message)),
         }
     }
 
     /// Refuses a connection that belongs to no peer.
     pub(super) fn turn_away(&mut self, at: ConnectionId, reason: KickReason, text: &str) {
-        let (text, term) = (text.to_owned(), self.term);
-        self.act(Action::Send(at, ToPeer::Kicked { reason, text, term }));
-        self.act(Action::Close(at));
+        self.outbox.turn_away(at, reason, text, self.term);
     }
 }
