@@ -1,7 +1,6 @@
 //! Letting newcomers in: what the coordinator does for the ballot of that name ([`crate::ballot::admission`]).
 
 use super::groups::GroupState;
-use super::peers::Phase;
 use super::run::{Note, Run};
 use super::status::some;
 use crate::ballot::admission::{self, KIND};
@@ -14,13 +13,13 @@ use std::collections::BTreeMap;
 impl Run {
     /// How many newcomers a vote of all groups would let in, were it held now (rule 10).
     pub(super) fn pending(&self) -> u32 {
-        if self.newcomers.is_empty() { 0 } else { admission::pending(&self.hall(KIND)) }
+        if self.office.peers.newcomers().is_empty() { 0 } else { admission::pending(&self.hall(KIND)) }
     }
 
     /// What newcomers wait for, one sentence each.
     pub(super) fn newcomers_wait(&self, now: Instant, name: impl Fn(&PeerId) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
-        if let Some(until) = self.fresh_after.filter(|_| !self.newcomers.is_empty()) {
+        if let Some(until) = self.fresh_after.filter(|_| !self.office.peers.newcomers().is_empty()) {
             let time = until.since(now).as_secs_f64();
             sentences.push(format!(
                 "nobody is admitted yet: members of before the coordinator's start have {time:.1} s to come back"
@@ -28,10 +27,14 @@ impl Run {
         }
         let hall = self.hall(KIND);
         let mut admissible = Vec::new();
-        for group in self.newcomers.groups().take(NAMED_MAX) {
+        for group in self.office.peers.newcomers().groups().take(NAMED_MAX) {
             let most = admission::prospect(&hall, group).map(|prospect| prospect.most);
-            let (modest, others): (Vec<_>, Vec<_>) =
-                self.newcomers.of(group).partition(|(_, wants)| most.is_some_and(|most| *wants <= most));
+            let (modest, others): (Vec<_>, Vec<_>) = self
+                .office
+                .peers
+                .newcomers()
+                .of(group)
+                .partition(|(_, wants)| most.is_some_and(|most| *wants <= most));
             admissible.extend(modest.iter().map(|(id, _)| *id));
             let there = self.groups.get(&group).map_or(0, |state| state.roster.len());
             for (id, wants) in others.iter().take(NAMED_MAX) {
@@ -61,12 +64,10 @@ impl Run {
         for (group, joined) in by_group {
             let mut wishes = Vec::new();
             for id in &joined {
-                self.newcomers.remove(*id);
-                if let Some(peer) = self.peers.get_mut(id) {
-                    peer.phase = Phase::Accepted;
-                    wishes.push((*id, admission::wish(peer.wants)));
+                if let Some(wants) = self.office.peers.admit(*id) {
+                    wishes.push((*id, admission::wish(wants)));
                 }
-                self.outbox.note(Note::Accepted(*id));
+                self.office.outbox.note(Note::Accepted(*id));
             }
             let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);

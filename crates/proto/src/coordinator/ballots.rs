@@ -18,26 +18,26 @@ impl Run {
             return self.tell_end([&from], id, BallotEnd::Unknown);
         };
         if let Err(text) = rules.check(&wish) {
-            return self.kick(from, &format!("its vote in {id} {text}"));
+            return self.office.kick(from, &format!("its vote in {id} {text}"));
         }
-        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.phase == Phase::Accepted) else {
+        let Some(peer) = self.office.peers.get_mut(from).filter(|peer| peer.phase == Phase::Accepted) else {
             return;
         };
         let group = peer.group;
         let Some(state) = self.groups.get_mut(&group) else { return };
         if id.number < state.ballots.current(id.kind).number {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return; // That ballot is over, and the news is on its way to it.
         }
         peer.last_call = (rules.call(&wish), now);
         state.ballots.vote(id.kind, from, wish);
-        self.agenda.count_votes();
+        self.office.agenda.count_votes();
         self.judge_mixed_calls(now, group);
     }
 
     /// A member's call ended without us: its vote no longer stands.
     pub(super) fn take_back_vote(&mut self, from: PeerId, id: BallotId) {
-        let group = self.peers.get(&from).map(|peer| peer.group);
+        let group = self.office.peers.get(from).map(|peer| peer.group);
         let state = group.and_then(|group| self.groups.get(&group));
         if state.and_then(|state| state.ballots.vote_of(from)).is_some_and(|(kind, _)| kind == id.kind) {
             self.withdraw(from);
@@ -46,16 +46,16 @@ impl Run {
 
     /// A member's vote no longer stands, in whichever ballot it is.
     pub(super) fn withdraw(&mut self, peer: PeerId) {
-        let Some(group) = self.peers.get(&peer).map(|peer| peer.group) else { return };
+        let Some(group) = self.office.peers.get(peer).map(|peer| peer.group) else { return };
         if self.groups.get_mut(&group).is_some_and(|state| state.ballots.take_back(peer)) {
-            self.agenda.count_votes();
+            self.office.agenda.count_votes();
         }
     }
 
     /// A voter's deadline passed: the ballot is over for its whole group, and all learn who was waited for (rule 6).
     pub(super) fn ballot_expired(&mut self, now: Instant, from: PeerId, id: BallotId) {
         let (Some(group), Some(rules)) =
-            (self.peers.get(&from).map(|peer| peer.group), ballot::rules(id.kind))
+            (self.office.peers.get(from).map(|peer| peer.group), ballot::rules(id.kind))
         else {
             return;
         };
@@ -64,7 +64,7 @@ impl Run {
             return;
         }
         if id != state.ballots.current(id.kind) {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         }
         let within_reach =
@@ -74,15 +74,15 @@ impl Run {
             let voted = move |peer: &PeerId| votes.is_some_and(|votes| votes.contains_key(peer));
             state.roster.iter().filter(move |peer| !voted(peer) || state.unconfirmed.contains(peer))
         });
-        let waiting = self.waiting_list(now, missing);
+        let waiting = self.office.peers.waiting_list(now, missing);
         self.end_ballot(group, id.kind, None, BallotEnd::TimedOut(waiting));
-        self.agenda.count_votes();
+        self.office.agenda.count_votes();
     }
 
     /// Takes the next step of every kind for which everybody agrees.
     pub(super) fn count_votes(&mut self, now: Instant) {
         self.open_prepared(now);
-        if self.newcomers.is_empty()
+        if self.office.peers.newcomers().is_empty()
             && self.groups.values().all(|state| state.ballots.open().next().is_none())
         {
             return;
@@ -117,7 +117,7 @@ impl Run {
             is_linked: state.unconfirmed.is_empty(),
         });
         // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
-        Hall::new(seats.collect(), Some(&self.newcomers).filter(|_| self.fresh_after.is_none()))
+        Hall::new(seats.collect(), Some(self.office.peers.newcomers()).filter(|_| self.fresh_after.is_none()))
     }
 
     /// Ends a group's open ballot of that kind, for everybody who is in the group.
@@ -126,7 +126,7 @@ impl Run {
         let Some(state) = self.groups.get_mut(&group) else { return };
         let id = state.ballots.end(kind, outcome);
         state.refused_ring = None;
-        self.agenda.count_votes();
+        self.office.agenda.count_votes();
         if agreed {
             state.world_told = size; // It comes with the news.
         }
@@ -141,7 +141,7 @@ impl Run {
         end: BallotEnd,
     ) {
         let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
-        self.tell_all(peers, ToPeer::BallotEnded { ballot, end, run_epoch, global_world_size });
+        self.office.tell_all(peers, ToPeer::BallotEnded { ballot, end, run_epoch, global_world_size });
     }
 
     /// Tells a member that comes back how the ballots ended whose end it did not hear.
@@ -164,7 +164,7 @@ impl Run {
         {
             state.ballots.vote(kind, from, wish);
         }
-        self.agenda.count_votes();
+        self.office.agenda.count_votes();
         self.judge_mixed_calls(now, group);
     }
 }

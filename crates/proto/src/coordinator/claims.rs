@@ -24,7 +24,7 @@
 
 use super::groups::GroupState;
 use super::outbox::Timer;
-use super::peers::{Peer, Phase};
+use super::peers::Phase;
 use super::rebuild::Rebuild;
 use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
@@ -121,15 +121,15 @@ impl Run {
             if !state.is_of_history(record) {
                 return Standing::Stranger;
             }
-            let ours = self.peers.get(&from).is_none_or(|peer| peer.terms.has(resume.term));
-            if !ours && self.is_member(from, group) {
+            let ours = self.office.peers.get(from).is_none_or(|peer| peer.terms.has(resume.term));
+            if !ours && self.office.peers.is_member(from, group) {
                 let deposed = self.is_deposed(from, group, resume.term);
                 return if deposed { Standing::Witness } else { Standing::Ahead };
             }
             // It may know an epoch of ours that we never opened.
             return if record.epoch > state.epoch { Standing::Stranger } else { Standing::Member };
         }
-        if self.peers.len() + self.rivals.len() + record.roster.len() > 2 * MEMBERS_MAX {
+        if self.office.peers.len() + self.rivals.len() + record.roster.len() > 2 * MEMBERS_MAX {
             return Standing::Stranger;
         }
         // Sessions outlive a coordinator by this time. A group of which nobody has spoken by then is invented.
@@ -155,7 +155,7 @@ impl Run {
             return Some(group);
         }
         record.roster.iter().find_map(|info| {
-            let known = self.peers.get(&info.id).filter(|peer| peer.phase == Phase::Accepted)?;
+            let known = self.office.peers.get(info.id).filter(|peer| peer.phase == Phase::Accepted)?;
             Some(known.group).filter(|other| *other != group)
         })
     }
@@ -171,14 +171,14 @@ impl Run {
     ) {
         let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild());
         let since = rebuild.map_or(now, |rebuild| rebuild.since);
-        self.outbox.schedule(since + self.config.control_grace, Timer::Claims(beside));
+        self.office.outbox.schedule(since + self.config.control_grace, Timer::Claims(beside));
         self.rivals.insert(from, Rival { at, resume });
     }
 
     /// A peer speaks anew: what it said on an earlier connection waits no longer.
     pub(super) fn forget_rival(&mut self, peer: PeerId) {
         if let Some(rival) = self.rivals.remove(&peer) {
-            self.outbox.act(Action::Close(rival.at));
+            self.office.outbox.act(Action::Close(rival.at));
         }
     }
 
@@ -195,10 +195,10 @@ impl Run {
         if let Some(rebuild) = rebuild {
             let until = rebuild.since + self.config.control_grace;
             if now < until {
-                return self.outbox.schedule(until, Timer::Claims(group));
+                return self.office.outbox.schedule(until, Timer::Claims(group));
             }
             let most = self.rivals.keys().map(|rival| self.voices_of(rival)).max().unwrap_or(0);
-            if !rebuild.is_promised(self.term) || most > rebuild.voices() {
+            if !rebuild.is_promised(self.office.term) || most > rebuild.voices() {
                 self.dissolve(group);
             }
         }
@@ -210,8 +210,8 @@ impl Run {
     fn dissolve(&mut self, group: Group) {
         let Some(state) = self.groups.remove(&group) else { return };
         let text = "this coordinator was restarted and does not know that group: connect again to join";
-        self.dismiss(&state.roster, KickReason::Superseded, text);
-        self.agenda.count_votes();
+        self.office.dismiss(&state.roster, KickReason::Superseded, text);
+        self.office.agenda.count_votes();
     }
 
     /// Hears those again who had to wait: all of them, or those whom nothing contradicts any more.
@@ -241,26 +241,21 @@ impl Run {
     fn is_deposed(&mut self, from: PeerId, group: Group, term: Term) -> bool {
         let Some(state) = self.groups.get(&group) else { return false };
         self.ahead.insert(from, term);
-        self.ahead.retain(|peer, _| self.peers.contains_key(peer));
+        self.ahead.retain(|peer, _| self.office.peers.knows(*peer));
         let ahead = state.roster.iter().filter(|peer| self.ahead.contains_key(peer)).count();
         if 2 * ahead <= state.roster.len() {
             return false;
         }
         let members = state.roster.clone();
-        self.outbox.note(Note::SteppedDown(term));
+        self.office.outbox.note(Note::SteppedDown(term));
         self.groups.remove(&group);
         for member in members {
             self.ahead.remove(&member);
-            let Some(peer) = self.peers.remove(&member) else { continue };
-            self.leave_address(member, peer.info.address);
+            self.office.strike_out(member);
             self.knocks.retain(|_, (asked, _)| *asked != member);
-            if let Some(at) = peer.connection {
-                self.connections.remove(&at);
-                self.outbox.act(Action::Close(at));
-            }
         }
-        if self.peers.is_empty() {
-            self.encryption = None;
+        if self.office.peers.is_empty() {
+            self.office.peers.forget_encryption();
             self.frozen_until = None;
         }
         true
@@ -272,7 +267,7 @@ impl Run {
         let waiting = self.rivals.iter().map(|(peer, rival)| (*peer, rival.resume.term));
         let told = rebuilds.flat_map(Rebuild::terms).chain(waiting);
         let others: Vec<_> = told.filter(|(peer, _)| *peer != from).collect();
-        let highest = others.iter().map(|(_, term)| *term).fold(self.term, Term::max);
+        let highest = others.iter().map(|(_, term)| *term).fold(self.office.term, Term::max);
         if term > highest.saturating_add(TERM_FAR) {
             let served = self.groups.values().any(GroupState::is_served);
             if others.is_empty() && !served {
@@ -285,7 +280,7 @@ impl Run {
         // Somebody may have come before with such a term, and waits for others to confirm it.
         let rest = |peer: PeerId| {
             let rest = others.iter().filter(|(other, _)| *other != peer).map(|(_, term)| *term);
-            rest.fold(self.term.max(term), Term::max)
+            rest.fold(self.office.term.max(term), Term::max)
         };
         let far = |(peer, claimed): &&(PeerId, Term)| *claimed > rest(*peer).saturating_add(TERM_FAR);
         let liar = others.iter().find(far).copied();
@@ -293,8 +288,8 @@ impl Run {
             && let Some(rival) = self.rivals.remove(&liar)
         {
             let text = format!("resumed with term {claimed}, which nobody else has obeyed");
-            self.counters.kicks += 1;
-            self.turn_away(rival.at, KickReason::Breach, &text);
+            self.office.counters.kicks += 1;
+            self.office.turn_away(rival.at, KickReason::Breach, &text);
         }
         Weight::Counts
     }
@@ -303,7 +298,7 @@ impl Run {
     /// that was started afresh takes that term over: it has decided nothing yet. One that has had members does
     /// not: if it is one of the past, the peer must refuse it.
     pub(super) fn meet_term(&mut self, seen: Term) {
-        if self.groups.is_empty() && seen <= self.term.saturating_add(TERM_FAR) {
+        if self.groups.is_empty() && seen <= self.office.term.saturating_add(TERM_FAR) {
             self.raise_term(seen);
         }
     }
@@ -312,16 +307,15 @@ impl Run {
     /// it. At its bound it stays: the next reign is not told apart from this one, and nobody refuses it.
     pub(super) fn raise_term(&mut self, wanted: Term) {
         let wanted = wanted.min(COUNT_MAX);
-        if wanted <= self.term {
+        if wanted <= self.office.term {
             return;
         }
-        self.term = wanted;
-        let here = self.peers.iter_mut().filter(|(_, peer)| peer.connection.is_some());
-        let tell = |(id, peer): (&PeerId, &mut Peer)| {
+        self.office.term = wanted;
+        let mut told = Vec::new();
+        for (id, peer) in self.office.peers.iter_mut().filter(|(_, peer)| peer.connection.is_some()) {
             peer.terms.tell(wanted);
-            *id
-        };
-        let told: Vec<_> = here.map(tell).collect();
-        self.tell_all(&told, ToPeer::Resumed { term: wanted });
+            told.push(id);
+        }
+        self.office.tell_all(&told, ToPeer::Resumed { term: wanted });
     }
 }

@@ -16,7 +16,7 @@ const KNOCK_TIMEOUT: Duration = Duration::from_millis(500);
 impl Run {
     /// Finds out, while the peer lives, whether its kernel's refusal will be worth anything (rule 22).
     pub(super) fn try_kernel(&mut self, peer: PeerId) {
-        let Some(record) = self.peers.get(&peer) else { return };
+        let Some(record) = self.office.peers.get(peer) else { return };
         let (port, closed) = (record.info.address, record.info.closed_port);
         if closed != 0 {
             self.knock(peer, Knock::TrialPort, port);
@@ -25,14 +25,14 @@ impl Run {
     }
 
     fn knock(&mut self, peer: PeerId, knock: Knock, to: SocketAddr) {
-        let token = ConnectToken(self.outbox.number());
+        let token = ConnectToken(self.office.outbox.number());
         self.knocks.insert(token.0, (peer, knock));
-        self.outbox.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
+        self.office.outbox.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
     }
 
     pub(super) fn knocked(&mut self, now: Instant, peer: PeerId, knock: Knock, outcome: ConnectOutcome) {
-        let replaced = self.is_replaced(peer);
-        let Some(record) = self.peers.get_mut(&peer) else { return };
+        let replaced = self.office.peers.is_replaced(peer);
+        let Some(record) = self.office.peers.get_mut(peer) else { return };
         match (knock, outcome) {
             (Knock::TrialPort, ConnectOutcome::Accepted) => record.accepts = Some(true),
             (Knock::TrialPort, ConnectOutcome::Refused) => record.accepts = Some(false),
@@ -43,7 +43,7 @@ impl Run {
                 record.refused_at = Some(now);
                 // A firewall refuses for the living, too. Whoever lives must have the chance to say so before
                 // the refusal counts.
-                self.outbox.act(Action::Look(peer));
+                self.office.outbox.act(Action::Look(peer));
                 self.review_lost(now, peer);
             }
             // A process that is being killed closes one socket after another: its port may accept a moment
@@ -58,7 +58,7 @@ impl Run {
 
     /// The health plane says how a peer is.
     pub(super) fn note_sign(&mut self, now: Instant, peer: PeerId, sign: Sign) {
-        let Some(record) = self.peers.get_mut(&peer) else { return };
+        let Some(record) = self.office.peers.get_mut(peer) else { return };
         record.sign = sign;
         if let Sign::Alive { acked: Some(acked) } = sign
             && record.refused_at.is_some_and(|refused| acked > refused)
@@ -78,7 +78,7 @@ impl Run {
     /// Is that peer to be evicted now? If not, when is it to be looked at again?
     pub(super) fn review_lost(&mut self, now: Instant, peer: PeerId) {
         self.forgive_own_lateness(now, peer);
-        let Some(record) = self.peers.get(&peer) else { return };
+        let Some(record) = self.office.peers.get(peer) else { return };
         if let Some(reason) = self.cause(now, record) {
             let silence = match reason {
                 LossReason::Dead(reason) => {
@@ -88,8 +88,8 @@ impl Run {
                 _ => false,
             };
             match self.frozen(now, silence) {
-                Some(until) => self.outbox.schedule(until, Timer::Lost(peer)),
-                None => self.lose(peer, reason),
+                Some(until) => self.office.outbox.schedule(until, Timer::Lost(peer)),
+                None => self.office.lose(peer, reason),
             }
             return;
         }
@@ -103,8 +103,8 @@ impl Run {
         ];
         let due = |moment: &Instant| *moment <= now;
         if record.knock_at.as_ref().is_some_and(due) && record.kernel_trusted() {
-            let (port, replaced) = (record.info.address, self.is_replaced(peer));
-            if let Some(record) = self.peers.get_mut(&peer) {
+            let (port, replaced) = (record.info.address, self.office.peers.is_replaced(peer));
+            if let Some(record) = self.office.peers.get_mut(peer) {
                 record.knock_at = None;
             }
             if replaced {
@@ -114,7 +114,7 @@ impl Run {
             self.knock(peer, Knock::Lost, port);
         }
         if let Some(next) = moments.into_iter().flatten().filter(|moment| !due(moment)).min() {
-            self.outbox.schedule(next, Timer::Lost(peer));
+            self.office.outbox.schedule(next, Timer::Lost(peer));
         }
     }
 
@@ -122,12 +122,12 @@ impl Run {
     /// peer may have stood still with it (a frozen machine), or its answer is not read yet. It asks again.
     fn forgive_own_lateness(&mut self, now: Instant, peer: PeerId) {
         let patience = self.config.probe_timeout;
-        let Some(record) = self.peers.get_mut(&peer) else { return };
+        let Some(record) = self.office.peers.get_mut(peer) else { return };
         let unheard = record.refused_at.filter(|refused| record.heard <= *refused);
         let due = unheard.map(|refused| refused + patience);
         if due.is_some_and(|due| now.since(due) > patience / 2) && record.lost_since.is_some() {
             record.refused_at = Some(now);
-            self.outbox.act(Action::Look(peer));
+            self.office.outbox.act(Action::Look(peer));
         }
     }
 
@@ -174,14 +174,15 @@ impl Run {
             Sign::Suspect => true,
             Sign::Alive { .. } | Sign::Stalled => false,
         };
-        let accepted = self.peers.values().filter(|peer| peer.phase == Phase::Accepted).count();
-        let count = self.peers.values().filter(|peer| peer.phase == Phase::Accepted && silent(peer)).count();
+        let accepted = || self.office.peers.iter().filter(|(_, peer)| peer.phase == Phase::Accepted);
+        let count = accepted().filter(|(_, peer)| silent(peer)).count();
+        let accepted = accepted().count();
         if accepted < 2 || 2 * count <= accepted {
             return None;
         }
         let until = now + self.config.dead_after;
         self.frozen_until = Some(until);
-        self.outbox.note(Note::Frozen);
+        self.office.outbox.note(Note::Frozen);
         Some(until)
     }
 }

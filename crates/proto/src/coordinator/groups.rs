@@ -7,7 +7,6 @@
 use super::ops::TagState;
 use super::outbox::Timer;
 use super::paths::Paths;
-use super::peers;
 use super::rebuild::Rebuild;
 use super::returning::Returning;
 use super::rewiring::Rewiring;
@@ -170,15 +169,10 @@ impl Run {
         self.groups.values().map(|group| group.roster.len() as u32).sum()
     }
 
-    /// Whether `peer` is an accepted member of that group.
-    pub(super) fn is_member(&self, peer: PeerId, group: Group) -> bool {
-        self.peers.get(&peer).is_some_and(|peer| peer.phase == peers::Phase::Accepted && peer.group == group)
-    }
-
     /// Members of a group went; the rest goes on in a new epoch.
     pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: Vec<(PeerId, LossReason)>) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        self.agenda.tell_world();
+        self.office.agenda.tell_world();
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
         state.away.retain(|peer| !gone.contains(peer));
@@ -200,7 +194,9 @@ impl Run {
     /// numbers differ as well.
     pub(super) fn begin_history(&mut self, group: Group) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        let Some(first) = state.roster.first().and_then(|first| self.peers.get(first)) else { return };
+        let Some(first) = state.roster.first().and_then(|first| self.office.peers.get(*first)) else {
+            return;
+        };
         state.ancestors.push(Ancestor { founder: state.founder, epoch: state.epoch });
         state.ancestors.drain(..state.ancestors.len().saturating_sub(ANCESTORS_MAX));
         state.founder = first.session.founder(first.info.id, first.generation);
@@ -226,13 +222,13 @@ impl Run {
             if let Some(state) = self.groups.remove(&group) {
                 self.epoch_floor = self.epoch_floor.max(state.epoch);
             }
-            self.agenda.tell_world();
+            self.office.agenda.tell_world();
             return;
         };
         let floor = self.epoch_floor;
         // A peer that founds a group again, in a later session, begins another history.
         let founder =
-            self.peers.get(&first).map_or(first, |peer| peer.session.founder(first, peer.generation));
+            self.office.peers.get(first).map_or(first, |peer| peer.session.founder(first, peer.generation));
         let state = self.groups.entry(group).or_insert_with(|| GroupState::new(founder, floor));
         for tag in state.tags.values_mut() {
             left.iter().for_each(|(peer, _)| tag.forget(*peer));
@@ -256,17 +252,17 @@ impl Run {
         // Whatever was prepared was prepared for other members.
         state.phase = Phase::Serving;
         let (epoch, size) = (state.epoch, state.roster.len());
-        self.outbox.note(Note::Epoch(group, epoch, size));
+        self.office.outbox.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, joined, left);
         if let Some(state) = self.groups.get_mut(&group) {
             state.world_told = record.global_world_size;
         }
         let roster = self.groups[&group].roster.clone();
-        self.tell_all(&roster, ToPeer::Epoch(record));
+        self.office.tell_all(&roster, ToPeer::Epoch(record));
         self.heard_epoch(group);
         self.release(group);
         self.watch_paths(now, group);
-        self.agenda.tell_world();
+        self.office.agenda.tell_world();
     }
 
     /// Tells the members of groups that stay as they are how large the run is now. Without it they would learn it only
@@ -284,9 +280,9 @@ impl Run {
             }
         }
         if later {
-            self.outbox.schedule(known_by, Timer::World);
+            self.office.outbox.schedule(known_by, Timer::World);
         }
-        self.tell_all(&told, ToPeer::World { run_epoch, global_world_size });
+        self.office.tell_all(&told, ToPeer::World { run_epoch, global_world_size });
     }
 
     /// The group's epoch as it is told to a member.
@@ -305,7 +301,11 @@ impl Run {
             run_epoch: self.run_epoch,
             group,
             epoch: state.epoch,
-            roster: state.roster.iter().filter_map(|peer| Some(self.peers.get(peer)?.info.clone())).collect(),
+            roster: state
+                .roster
+                .iter()
+                .filter_map(|peer| Some(self.office.peers.get(*peer)?.info.clone()))
+                .collect(),
             ring: state.ring.iter().map(|peer| rank[peer]).collect(),
             decider: Decider::Coordinator,
             global_world_size: self.global_world_size(),
@@ -327,17 +327,17 @@ impl Run {
 
     /// A member's link to its successor is up.
     pub(super) fn link_up(&mut self, peer: PeerId, group: Group, epoch: GroupEpoch) {
-        if !self.is_member(peer, group) {
-            return self.kick(peer, &self.no_member(peer, "reported links of", group));
+        if !self.office.peers.is_member(peer, group) {
+            return self.office.kick(peer, &self.no_member(peer, "reported links of", group));
         }
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch) else {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         };
         // It answers the epoch, so it has everything that was said before the epoch.
         state.tags.values_mut().for_each(|tag| tag.learned_before(peer, epoch, 0));
         if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
-            self.agenda.count_votes();
+            self.office.agenda.count_votes();
         }
     }
 

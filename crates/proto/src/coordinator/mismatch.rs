@@ -40,7 +40,7 @@ enum Judgement {
 impl Run {
     /// Which of these sides is right, in a scope with those incumbents.
     fn judge(&self, incumbents: &BTreeSet<PeerId>, sides: &[Vec<PeerId>]) -> Judgement {
-        let age = |peer: &PeerId| self.peers.get(peer).map_or(u64::MAX, |peer| peer.age);
+        let age = |peer: &PeerId| self.office.peers.get(*peer).map_or(u64::MAX, |peer| peer.age);
         let judges = |side: &&Vec<PeerId>| -> Vec<PeerId> {
             let counts = |peer: &&PeerId| incumbents.is_empty() || incumbents.contains(peer);
             side.iter().filter(counts).copied().collect()
@@ -106,7 +106,7 @@ impl Run {
         let judged_at = *state.mixed_at.get_or_insert(now + settle);
         let heard: usize = sides.iter().map(|side| side.peers.len()).sum();
         if now < judged_at && heard < state.roster.len() {
-            return self.outbox.schedule(judged_at, Timer::Ops(group));
+            return self.office.outbox.schedule(judged_at, Timer::Ops(group));
         }
         let incumbents = state.incumbents_in(&Scope::Whole);
         let peers: Vec<_> = sides.iter().map(|side| side.peers.clone()).collect();
@@ -135,7 +135,7 @@ impl Run {
             return;
         }
         for peer in deviating.iter().filter(|peer| !incumbents.contains(peer)) {
-            self.lose(*peer, LossReason::Deviated);
+            self.office.lose(*peer, LossReason::Deviated);
         }
     }
 }

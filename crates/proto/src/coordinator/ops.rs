@@ -5,14 +5,13 @@
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
 use super::outbox::Timer;
-use super::peers::Peer;
 use super::run::Run;
 use super::usage::Used;
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey, Scope, Seq};
 use crate::id::PeerId;
-use crate::limits::{CALLS_MAX, NAMED_MAX, UNCLAIMED_MAX};
+use crate::limits::{CALLS_MAX, UNCLAIMED_MAX};
 use crate::time::{Duration, Instant};
-use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict, Waiting};
+use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::mem::discriminant;
 
@@ -175,24 +174,28 @@ impl Run {
         fingerprint: Fingerprint,
         timeout_ms: u64,
     ) {
-        if !self.is_member(from, key.group) {
-            return self.kick(from, &self.no_member(from, "initiated in", key.group));
+        if !self.office.peers.is_member(from, key.group) {
+            return self.office.kick(from, &self.no_member(from, "initiated in", key.group));
         }
         let strangers = match &key.scope {
-            Scope::Members(listed) => !listed.iter().all(|peer| self.is_member(*peer, key.group)),
+            Scope::Members(listed) => {
+                !listed.iter().all(|peer| self.office.peers.is_member(*peer, key.group))
+            }
             Scope::Whole => false,
         };
         let Some(state) = self.groups.get_mut(&key.group) else { return };
         if key.epoch > state.epoch || !key.scope.involves(from) {
             let text = format!("initiated {key}, the group is in epoch {}", state.epoch);
-            return self.kick(from, &text);
+            return self.office.kick(from, &text);
         }
         if key.epoch < state.epoch {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return; // The new epoch is on its way to it.
         }
         if strangers {
-            return self.kick(from, &format!("initiated {key}, some of whom are no members of the group"));
+            return self
+                .office
+                .kick(from, &format!("initiated {key}, some of whom are no members of the group"));
         }
         let place = (key.scope.clone(), key.tag);
         let used = state.tags.get(&place).is_some_and(|tag| tag.used);
@@ -200,19 +203,19 @@ impl Run {
             // Nothing was begun for it: no verdict follows, and no number is used up.
             let Used { tags, listed } = state.usage.of(peer);
             let (tags, listed) = (tags as u32, listed as u32);
-            return self.tell(from, ToPeer::Denied { key, peer, tags, listed });
+            return self.office.tell(from, ToPeer::Denied { key, peer, tags, listed });
         }
         let tag = state.tags.entry(place).or_default();
         if !std::mem::replace(&mut tag.used, true) {
             state.usage.add(&key.scope);
         }
         if key.seq < tag.next_seq {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return; // Its verdict is on its way to it.
         }
         if key.seq > tag.next_seq {
             let text = format!("initiated {key} while seq {} is next", tag.next_seq);
-            return self.kick(from, &text);
+            return self.office.kick(from, &text);
         }
         tag.learned_before(from, key.epoch, key.seq);
         let words = format!("{fingerprint}");
@@ -234,7 +237,7 @@ impl Run {
         });
         if let Some(vote) = op.votes.get(&from) {
             if op.calls[vote.call] != fingerprint {
-                return self.kick(from, &format!("initiated {key} twice, with different calls"));
+                return self.office.kick(from, &format!("initiated {key} twice, with different calls"));
             }
         } else {
             let call = op.calls.iter().position(|known| *known == fingerprint).unwrap_or_else(|| {
@@ -250,8 +253,8 @@ impl Run {
             op.judged_at.get_or_insert(now + self.config.mismatch_settle);
         }
         let wake = op.due(now);
-        self.outbox.schedule(wake, Timer::Ops(key.group));
-        if let Some(peer) = self.peers.get_mut(&from) {
+        self.office.outbox.schedule(wake, Timer::Ops(key.group));
+        if let Some(peer) = self.office.peers.get_mut(from) {
             peer.last_call = (words, now);
         }
         self.withdraw(from); // Whoever reduces waits in no ballot any more.
@@ -268,14 +271,14 @@ impl Run {
     /// A member holds the result.
     pub(super) fn complete(&mut self, from: PeerId, key: &OpKey) {
         let Some(tag) = self.tag(key).filter(|tag| tag.next_seq == key.seq) else {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         };
         let Some(op) = &mut tag.open else {
-            return self.kick(from, &format!("completed {key}, which nobody has begun"));
+            return self.office.kick(from, &format!("completed {key}, which nobody has begun"));
         };
         let Some(vote) = op.votes.get_mut(&from) else {
-            return self.kick(from, &format!("completed {key} without having initiated it"));
+            return self.office.kick(from, &format!("completed {key} without having initiated it"));
         };
         if !std::mem::replace(&mut vote.complete, true) {
             op.completes += 1;
@@ -292,12 +295,12 @@ impl Run {
     pub(super) fn refuse(&mut self, now: Instant, from: PeerId, key: &OpKey, reason: Refusal) {
         let judged_at = now + self.config.mismatch_settle;
         let Some(tag) = self.tag(key).filter(|tag| tag.next_seq == key.seq) else {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         };
         let Some(vote) = tag.open.as_ref().and_then(|op| op.votes.get(&from)) else { return };
         if vote.complete && reason != Refusal::Cancelled {
-            return self.kick(from, &format!("refused {key} after completing it"));
+            return self.office.kick(from, &format!("refused {key} after completing it"));
         }
         match reason {
             Refusal::Deadline => self.time_out(now, key),
@@ -307,7 +310,7 @@ impl Run {
                 if let Some(op) = &mut tag.open {
                     op.judged_at.get_or_insert(judged_at);
                 }
-                self.outbox.schedule(judged_at, Timer::Ops(key.group));
+                self.office.outbox.schedule(judged_at, Timer::Ops(key.group));
             }
             Refusal::Link { from: a, to: b, error } => {
                 self.link_broken(now, from, key.group, key.epoch, (a, b), false, &error);
@@ -316,7 +319,7 @@ impl Run {
     }
 
     pub(super) fn acknowledge(&mut self, from: PeerId, key: &OpKey) {
-        if self.is_member(from, key.group)
+        if self.office.peers.is_member(from, key.group)
             && key.scope.involves(from)
             && let Some(state) = self.groups.get_mut(&key.group)
             && let Some(tag) = state.tags.get_mut(&(key.scope.clone(), key.tag))
@@ -337,7 +340,7 @@ impl Run {
         let Some(state) = self.groups.get(&group) else { return };
         let due = state.tags.values().filter_map(|tag| Some(tag.open.as_ref()?.due(now)));
         if let Some(due) = due.chain(state.mixed_at.filter(|at| *at > now)).min() {
-            self.outbox.schedule(due, Timer::Ops(group));
+            self.office.outbox.schedule(due, Timer::Ops(group));
         }
     }
 
@@ -350,37 +353,8 @@ impl Run {
             None => true,
             Some(vote) => called_by_all && !vote.complete,
         };
-        let list = self.waiting_list(now, members.iter().filter(waiting));
+        let list = self.office.peers.waiting_list(now, members.iter().filter(waiting));
         self.abort(key, AbortReason::Timeout(list));
-    }
-
-    /// Whom something waits for: those who are away first, because the others may wait for them, too.
-    pub(super) fn waiting_list<'a>(
-        &self,
-        now: Instant,
-        peers: impl Iterator<Item = &'a PeerId>,
-    ) -> Vec<Waiting> {
-        // A ring waits for everybody once it waits for one: whoever is in doubt is named first.
-        let doubtful = |peer: &PeerId| self.peers.get(peer).is_none_or(Peer::is_doubtful);
-        let (mut first, then): (Vec<&PeerId>, Vec<&PeerId>) = peers.partition(|peer| doubtful(peer));
-        first.extend(then);
-        first.truncate(NAMED_MAX);
-        first.into_iter().map(|peer| self.waiting(now, *peer)).collect()
-    }
-
-    pub(super) fn waiting(&self, now: Instant, peer: PeerId) -> Waiting {
-        let record = self.peers.get(&peer);
-        Waiting {
-            peer,
-            name: record.map_or_else(String::new, |peer| peer.info.name.clone()),
-            health: match record {
-                Some(peer) if peer.lost_since.is_some() => "disconnected".to_owned(),
-                Some(peer) => peer.health_word().to_owned(),
-                None => "gone".to_owned(),
-            },
-            last_call: record.map_or_else(String::new, |peer| peer.last_call.0.chars().take(200).collect()),
-            age_ms: record.map_or(0, |peer| now.since(peer.last_call.1).as_millis() as u64),
-        }
     }
 
     /// A member lost its connection: the attempts that still need its word end now (rule 4).
@@ -443,7 +417,7 @@ impl Run {
         let dropped = if overfull { tag.kept.pop_front() } else { None };
         match verdict {
             Verdict::Commit { .. } => {
-                self.counters.commits += 1;
+                self.office.counters.commits += 1;
                 if key.scope == Scope::Whole {
                     state.incumbents = state.roster.len();
                 }
@@ -454,15 +428,15 @@ impl Run {
                     state.forgive_links();
                 }
             }
-            Verdict::Abort(_) => self.counters.aborts += 1,
+            Verdict::Abort(_) => self.office.counters.aborts += 1,
         }
         let members = self.listening(key.group, members);
-        self.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
+        self.office.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
         for peer in dropped.into_iter().flat_map(|kept| kept.unknowing) {
-            if self.peers.get(&peer).is_some_and(|peer| peer.connection.is_none()) {
-                self.lose(peer, LossReason::NotResumed);
+            if self.office.peers.get(peer).is_some_and(|peer| peer.connection.is_none()) {
+                self.office.lose(peer, LossReason::NotResumed);
             }
         }
-        self.agenda.count_votes();
+        self.office.agenda.count_votes();
     }
 }

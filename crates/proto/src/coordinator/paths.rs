@@ -210,16 +210,18 @@ impl Run {
         error: &str,
     ) {
         let (from, to) = link;
-        if (reporter != from && reporter != to) || from == to || !self.is_member(reporter, group) {
-            return self.kick(reporter, "reported a link that is not its own");
+        if (reporter != from && reporter != to) || from == to || !self.office.peers.is_member(reporter, group)
+        {
+            return self.office.kick(reporter, "reported a link that is not its own");
         }
-        let both = self.is_member(from, group) && self.is_member(to, group);
+        let both = self.office.peers.is_member(from, group) && self.office.peers.is_member(to, group);
         // A link that broke while one of its ends is in doubt was perhaps not at fault: that is no blame.
-        let doubtful = [from, to].iter().any(|end| self.peers.get(end).is_some_and(Peer::is_doubtful));
+        let doubtful =
+            [from, to].iter().any(|end| self.office.peers.get(*end).is_some_and(Peer::is_doubtful));
         let until = now + self.config.link_settle;
         let (first_pause, pause_max) = (2 * self.config.probe_timeout, self.config.dead_after);
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch && both) else {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         };
         let paths = &mut state.paths;
@@ -247,7 +249,7 @@ impl Run {
                 self.abort(&key, reason.clone());
             }
         }
-        self.outbox.schedule(until, Timer::LinkSettle(group));
+        self.office.outbox.schedule(until, Timer::LinkSettle(group));
         self.watch_paths(now, group);
     }
 
@@ -265,12 +267,12 @@ impl Run {
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
         if let Some(settling) = &state.paths.settling {
-            let doubtful = |end: &PeerId| self.peers.get(end).is_some_and(Peer::is_doubtful);
+            let doubtful = |end: &PeerId| self.office.peers.get(*end).is_some_and(Peer::is_doubtful);
             let usable = settling.links.keys().filter(|link| !state.paths.broken.contains(link));
             let in_doubt = usable.into_iter().any(|(a, b)| doubtful(a) || doubtful(b));
             let until = settling.until + if in_doubt { self.config.dead_after } else { Duration::ZERO };
             if now < until {
-                return self.outbox.schedule(until, Timer::LinkSettle(group));
+                return self.office.outbox.schedule(until, Timer::LinkSettle(group));
             }
         }
         state.paths.settling = None;
@@ -331,7 +333,10 @@ impl Run {
     fn without_excused(&self, group: Group) -> BTreeSet<Link> {
         let Some(state) = self.groups.get(&group) else { return BTreeSet::new() };
         let excused = |end: &PeerId| {
-            self.peers.get(end).is_none_or(|peer| peer.lost_since.is_some() || peer.sign == Sign::Stalled)
+            self.office
+                .peers
+                .get(*end)
+                .is_none_or(|peer| peer.lost_since.is_some() || peer.sign == Sign::Stalled)
         };
         state.paths.broken.iter().copied().filter(|(a, b)| !excused(a) && !excused(b)).collect()
     }
@@ -348,15 +353,16 @@ impl Run {
         }
         // Of whom there are doubts already, because it is away or the health plane does not call it alive, is
         // reached by fewer still.
-        let rank =
-            |peer: &PeerId| self.peers.get(peer).map_or((true, 0), |peer| (peer.is_doubtful(), peer.age));
+        let rank = |peer: &PeerId| {
+            self.office.peers.get(*peer).map_or((true, 0), |peer| (peer.is_doubtful(), peer.age))
+        };
         let victim = cut_from.iter().max_by_key(|(peer, cut)| {
             let (doubtful, age) = rank(peer);
             (doubtful, cut.len(), age)
         });
         let victim = victim.map(|(peer, _)| *peer);
         if let Some(victim) = victim {
-            self.lose(victim, LossReason::Unreachable);
+            self.office.lose(victim, LossReason::Unreachable);
         }
     }
 
@@ -390,9 +396,9 @@ impl Run {
                     // Nobody answered: that went wrong, too.
                     redial.pause = retry::longer(redial.pause, dead_after);
                     redial.due = now + redial.pause;
-                } else if self.peers.get(from).is_none_or(|peer| peer.connection.is_none()) {
+                } else if self.office.peers.connection(*from).is_none() {
                     redial.due = now + redial.pause;
-                } else if let Some(address) = self.peers.get(to).map(|peer| peer.info.address) {
+                } else if let Some(address) = self.office.peers.get(*to).map(|peer| peer.info.address) {
                     let dials = busy.entry(*from).or_default();
                     if *dials < REDIALS_MAX {
                         *dials += 1;
@@ -407,11 +413,11 @@ impl Run {
             wake = Some(earlier(wake, redial.due));
         }
         for (from, ask) in asks {
-            self.tell(from, ask);
+            self.office.tell(from, ask);
         }
         if let Some(wake) = wake {
             // Never in the past: whoever is woken would come here again at once.
-            self.outbox.schedule(wake.max(now + Duration::from_millis(1)), Timer::Paths(group));
+            self.office.outbox.schedule(wake.max(now + Duration::from_millis(1)), Timer::Paths(group));
         }
     }
 
@@ -439,15 +445,15 @@ impl Run {
     pub(super) fn redialled(&mut self, now: Instant, from: PeerId, group: Group, to: PeerId, well: bool) {
         let dead_after = self.config.dead_after;
         // An answer may come after the session that it was asked of, which says nothing against its sender.
-        let member = self.is_member(from, group);
+        let member = self.office.peers.is_member(from, group);
         let Some(state) = self.groups.get_mut(&group).filter(|_| member) else {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         };
         let paths = &mut state.paths;
         let link = (from, to);
         let Some(redial) = paths.redials.get_mut(&link).filter(|redial| redial.asked) else {
-            self.counters.stale += 1;
+            self.office.count_stale();
             return;
         };
         if !well {

@@ -5,7 +5,7 @@ use super::outbox::Timer;
 use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{FAILED_MAX, MEMBERS_MAX, META_BYTES_MAX, NAME_BYTES_MAX, ROSTER_BYTES_MAX};
+use crate::limits::{FAILED_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::retry;
 use crate::time::Instant;
 use crate::wire::control::{
@@ -13,10 +13,6 @@ use crate::wire::control::{
 };
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
-use std::net::SocketAddr;
-
-/// Most bytes of a member's encoding besides its name and metadata.
-const MEMBER_BYTES_MAX: usize = 64;
 
 /// What the health plane says of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -159,12 +155,12 @@ impl Run {
     ) {
         if registration.info.id != from {
             let text = format!("registered as {} over a connection of {from}", registration.info.id);
-            return self.turn_away(at, KickReason::Breach, &text);
+            return self.office.turn_away(at, KickReason::Breach, &text);
         }
         self.forget_rival(from);
-        if let Some(known) = self.peers.get(&from) {
+        if let Some(known) = self.office.peers.get(from) {
             if known.connection == Some(at) {
-                return self.kick(from, "registered twice on one connection");
+                return self.office.kick(from, "registered twice on one connection");
             }
             // Of a member that a rebuild expects only the id is known: it says itself that it is in nothing.
             let expected = known.session == UNKNOWN_SESSION;
@@ -172,82 +168,44 @@ impl Run {
                 || registration.session.succeeds(known.session);
             if !expected && !same {
                 let text = format!("{from} is registered already: every process needs a PeerId of its own");
-                return self.turn_away(at, KickReason::Duplicate, &text);
+                return self.office.turn_away(at, KickReason::Duplicate, &text);
             }
             // The same process starts again from the beginning: whatever it was in before is over.
             self.remove_peers(now, &[(from, LossReason::Left)]);
         }
-        if self.peers.len() >= MEMBERS_MAX {
+        if self.office.peers.len() >= MEMBERS_MAX {
             let text = format!("this run has {MEMBERS_MAX} peers, which is the limit");
-            return self.turn_away(at, KickReason::Limit, &text);
+            return self.office.turn_away(at, KickReason::Limit, &text);
         }
-        if !self.roster_fits(&registration.info) {
+        if !self.office.peers.roster_fits(&registration.info) {
             let text = format!(
                 "names and metadata of this run's {} peers take {ROSTER_BYTES_MAX} bytes, which is the limit: use \
                  shorter ones",
-                self.peers.len()
+                self.office.peers.len()
             );
-            return self.turn_away(at, KickReason::Limit, &text);
+            return self.office.turn_away(at, KickReason::Limit, &text);
         }
         let wanted = registration.encryption;
-        if self.peers.is_empty() {
-            self.encryption = Some(wanted);
-        }
-        if let Some(agreed) = self.encryption.filter(|agreed| *agreed != wanted) {
+        if let Err(agreed) = self.office.peers.ask_encryption(wanted) {
             let text = other_encryption(wanted, agreed);
-            return self.turn_away(at, KickReason::Encryption, &text);
+            return self.office.turn_away(at, KickReason::Encryption, &text);
         }
-        let mut peer = Peer::new(now, &registration, self.next_age);
-        self.next_age += 1;
+        let peer = self.office.peers.enter(now, &registration);
         peer.generation = generation;
-        peer.terms = Terms::new(self.term);
-        // A port belongs to one process: whoever else said to be there is not (rule 45).
-        self.addresses.insert(registration.info.address, from);
-        self.peers.insert(from, peer);
+        peer.terms = Terms::new(self.office.term);
         self.attach(from, at);
-        self.outbox.note(Note::Registered(from));
-        self.outbox.act(Action::Renew(registration.info));
-        self.tell(from, ToPeer::Registered { term: self.term });
+        self.office.outbox.note(Note::Registered(from));
+        self.office.outbox.act(Action::Renew(registration.info));
+        self.office.tell(from, ToPeer::Registered { term: self.office.term });
         match self.backoff(from).filter(|until| *until > now) {
             // It was evicted lately, perhaps again and again: the others are not disturbed before that (rule 45).
-            Some(until) => self.outbox.schedule(until, Timer::Admissible(from)),
-            None => self.make_admissible(from),
+            Some(until) => self.office.outbox.schedule(until, Timer::Admissible(from)),
+            None => {
+                self.office.peers.make_admissible(from);
+            }
         }
         self.try_kernel(from);
-        self.agenda.count_votes();
-    }
-
-    /// Whether the record of an epoch would hold all peers and that one, were they all of one group (rule 40).
-    fn roster_fits(&self, newcomer: &MemberInfo) -> bool {
-        let most = NAME_BYTES_MAX + META_BYTES_MAX + MEMBER_BYTES_MAX;
-        // As a rule there is no need to look.
-        if (self.peers.len() + 1) * most <= ROSTER_BYTES_MAX {
-            return true;
-        }
-        let bytes: usize = self.peers.values().map(|peer| minicbor::len(&peer.info)).sum();
-        bytes + minicbor::len(newcomer) <= ROSTER_BYTES_MAX
-    }
-
-    /// Whether another peer registered later at the address of this one: what the kernel says there is not about it.
-    pub(super) fn is_replaced(&self, peer: PeerId) -> bool {
-        let address = self.peers.get(&peer).map(|record| record.info.address);
-        address.and_then(|address| self.addresses.get(&address)).is_some_and(|last| *last != peer)
-    }
-
-    /// A peer is gone: nobody is known to be at its address, unless somebody came there since.
-    pub(super) fn leave_address(&mut self, peer: PeerId, address: SocketAddr) {
-        if self.addresses.get(&address) == Some(&peer) {
-            self.addresses.remove(&address);
-        }
-    }
-
-    /// A peer that registered, and is still there, may be admitted from now on.
-    pub(super) fn make_admissible(&mut self, peer: PeerId) {
-        let Some(record) = self.peers.get(&peer).filter(|record| record.phase == Phase::Registered) else {
-            return;
-        };
-        self.newcomers.insert(peer, record.group, record.wants, record.age);
-        self.agenda.count_votes();
+        self.office.agenda.count_votes();
     }
 
     /// Until when a peer that was evicted is not admissible again (rule 45).
@@ -269,49 +227,29 @@ impl Run {
         self.evicted.insert(peer, Evicted { times: times.saturating_add(1), last: now });
     }
 
-    /// What a member that resumes says of the run's data links. A newcomer that came before it, to a coordinator
-    /// that knew nothing, cannot have agreed on anything: it gives way. False if the run has agreed otherwise.
-    pub(super) fn agree_encryption(&mut self, wanted: Encryption) -> bool {
-        if self.encryption == Some(wanted) {
-            return true;
-        }
-        let agreed = |peer: &Peer| peer.phase == Phase::Accepted && peer.session != UNKNOWN_SESSION;
-        if self.peers.values().any(agreed) {
-            return false;
-        }
-        self.encryption = Some(wanted);
-        let deviating: Vec<_> = self.newcomers.ids().copied().collect();
-        self.dismiss(&deviating, KickReason::Encryption, &other_encryption(wanted.other(), wanted));
-        true
-    }
-
     /// Binds a connection to a peer; an older one of the same peer is closed.
     pub(super) fn attach(&mut self, peer: PeerId, at: ConnectionId) {
-        let Some(record) = self.peers.get_mut(&peer) else { return };
-        let old = record.connection.replace(at);
-        record.lost_since = None;
-        record.refused_at = None;
-        record.knock_at = None;
-        if let Some(group) = self.groups.get_mut(&record.group) {
-            group.away.remove(&peer);
+        let old = self.office.peers.attach(peer, at);
+        let group = self.office.peers.get(peer).map(|record| record.group);
+        if let Some(state) = group.and_then(|group| self.groups.get_mut(&group)) {
+            state.away.remove(&peer);
         }
-        self.connections.insert(at, peer);
         if let Some(old) = old {
-            self.connections.remove(&old);
-            self.outbox.act(Action::Close(old));
+            self.office.outbox.act(Action::Close(old));
         }
     }
 
     /// A connection closed without a goodbye: everything that waits for this peer is aborted at once, and
     /// whether it is dead is another question (rules 4 and 20).
     pub(super) fn disconnected(&mut self, now: Instant, peer: PeerId, at: ConnectionId) {
-        let Some(record) = self.peers.get_mut(&peer).filter(|record| record.connection == Some(at)) else {
+        let Some(record) = self.office.peers.get_mut(peer).filter(|record| record.connection == Some(at))
+        else {
             return;
         };
         record.connection = None;
         if record.phase == Phase::Registered {
             // It was in nothing yet; it registers again when it comes back.
-            self.agenda.count_votes();
+            self.office.agenda.count_votes();
             return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
         }
         record.lost_since = Some(now);
@@ -321,41 +259,23 @@ impl Run {
             state.away.insert(peer);
             state.returning.remove(&peer);
         }
-        self.outbox.note(Note::Disconnected(peer));
-        self.outbox.act(Action::Look(peer));
+        self.office.outbox.note(Note::Disconnected(peer));
+        self.office.outbox.act(Action::Look(peer));
         self.abort_ops_without(group, peer, LossReason::Disconnected);
         self.review_lost(now, peer);
-    }
-
-    /// A breach: the peer is told why and is out; nobody else is disturbed beyond its absence (rule 20f).
-    pub(super) fn kick(&mut self, peer: PeerId, text: &str) {
-        if !self.peers.contains_key(&peer) || self.agenda.is_doomed(peer) {
-            return;
-        }
-        self.counters.kicks += 1;
-        self.outbox.note(Note::Kicked(peer, KickReason::Breach, text.to_owned()));
-        let (reason, text, term) = (KickReason::Breach, text.to_owned(), self.term);
-        self.tell(peer, ToPeer::Kicked { reason, text, term });
-        self.lose(peer, LossReason::Kicked);
     }
 
     /// Takes peers out of the run for good, and their groups to the next epoch: one for all who go together.
     pub(super) fn remove_peers(&mut self, now: Instant, gone: &[(PeerId, LossReason)]) {
         let mut shrinking: BTreeMap<Group, Vec<(PeerId, LossReason)>> = BTreeMap::new();
         for (peer, reason) in gone {
-            let Some(record) = self.peers.remove(peer) else { continue };
-            self.newcomers.remove(*peer);
-            self.leave_address(*peer, record.info.address);
+            let Some(record) = self.office.strike_out(*peer) else { continue };
             // Questions about this session are not answered to the next one.
             self.knocks.retain(|_, (asked, _)| asked != peer);
             if !matches!(reason, LossReason::Left | LossReason::Kicked | LossReason::Disconnected) {
                 self.note_eviction(now, *peer);
             }
-            if let Some(at) = record.connection {
-                self.connections.remove(&at);
-                self.outbox.act(Action::Close(at));
-            }
-            self.outbox.note(Note::Lost(*peer, *reason));
+            self.office.outbox.note(Note::Lost(*peer, *reason));
             if record.phase == Phase::Accepted {
                 shrinking.entry(record.group).or_default().push((*peer, *reason));
             }
@@ -369,7 +289,7 @@ impl Run {
     }
 }
 
-fn other_encryption(wanted: Encryption, agreed: Encryption) -> String {
+pub(super) fn other_encryption(wanted: Encryption, agreed: Encryption) -> String {
     format!(
         "the data links of this run have encryption {agreed} and this peer asks for encryption {wanted}: \
          start every peer of a run with the same setting"

@@ -9,7 +9,7 @@
 use super::claims::{Standing, Terms, Weight};
 use super::groups::{self, GroupState};
 use super::outbox::Timer;
-use super::peers::{Peer, Phase, Sign, UNKNOWN_SESSION};
+use super::peers::{Phase, Sign, UNKNOWN_SESSION, other_encryption};
 use super::run::{Action, ConnectionId, Note, Run};
 use super::testimony::{Testimony, decide};
 use crate::ballot::{self, Ballots, known};
@@ -115,7 +115,7 @@ impl Run {
     pub(super) fn resume(&mut self, now: Instant, at: ConnectionId, from: PeerId, resume: Resume) {
         match plausible(from, &resume) {
             Ok(()) => self.hear_resume(now, at, from, resume, false),
-            Err(text) => self.turn_away(at, KickReason::Breach, &text),
+            Err(text) => self.office.turn_away(at, KickReason::Breach, &text),
         }
     }
 
@@ -130,29 +130,29 @@ impl Run {
     ) {
         let group = resume.registration.group;
         self.forget_rival(from);
-        if let Some(peer) = self.peers.get(&from) {
+        if let Some(peer) = self.office.peers.get(from) {
             // Whether it is who it says is asked before anything is done on its word.
             let unknown = peer.session == UNKNOWN_SESSION;
             let same = peer.session == resume.registration.session && resume.generation > peer.generation;
             if !unknown && !same {
                 let text = format!("{from} is here already with a newer connection or another session");
-                return self.turn_away(at, KickReason::Duplicate, &text);
+                return self.office.turn_away(at, KickReason::Duplicate, &text);
             }
             if peer.connection == Some(at) {
-                return self.kick(from, "resumed twice on one connection");
+                return self.office.kick(from, "resumed twice on one connection");
             }
             if !unknown && peer.phase == Phase::Accepted && peer.group != group {
                 let text = format!("resumed in group {group}, it is in group {}", peer.group);
-                self.kick(from, &text);
-                return self.turn_away(at, KickReason::Breach, &text);
+                self.office.kick(from, &text);
+                return self.office.turn_away(at, KickReason::Breach, &text);
             }
         }
         match self.weigh_term(from, resume.term, waited) {
             Weight::Counts => {}
             Weight::Alone => return self.park(now, at, from, resume, group),
             Weight::Breach(text) => {
-                self.counters.kicks += 1;
-                return self.turn_away(at, KickReason::Breach, &text);
+                self.office.counters.kicks += 1;
+                return self.office.turn_away(at, KickReason::Breach, &text);
             }
         }
         match self.regard(now, from, &resume) {
@@ -161,38 +161,46 @@ impl Run {
             Standing::Rival(other) => return self.park(now, at, from, resume, other),
             Standing::Ahead => {
                 let text = "this coordinator is behind the one that it obeyed: most members must say so";
-                return self.turn_away(at, KickReason::Superseded, text);
+                return self.office.turn_away(at, KickReason::Superseded, text);
             }
             Standing::Stranger => {
                 let text = "unknown here, the run goes on without it: connect again to join";
-                return self.turn_away(at, KickReason::Superseded, text);
+                return self.office.turn_away(at, KickReason::Superseded, text);
             }
         }
         let rebuilding = self.groups.get(&group).is_some_and(GroupState::is_rebuilding);
-        let Some(peer) = self.peers.get(&from).filter(|_| self.is_member(from, group)) else {
+        let Some(peer) = self.office.peers.get(from).filter(|_| self.office.peers.is_member(from, group))
+        else {
             // Its record may have been what the others waited for.
             self.hear_rivals(now, false);
             self.try_finish_rebuild(now, group);
-            return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
+            return self.office.turn_away(
+                at,
+                KickReason::Evicted,
+                "evicted while it was away: connect again",
+            );
         };
         let connection = peer.connection;
-        if !self.agree_encryption(resume.registration.encryption) {
-            return self.turn_away(
-                at,
-                KickReason::Encryption,
-                "resumed with another encryption than the run's",
-            );
-        }
+        let wanted = resume.registration.encryption;
+        let Ok(giving_way) = self.office.peers.recall_encryption(wanted) else {
+            let text = "resumed with another encryption than the run's";
+            return self.office.turn_away(at, KickReason::Encryption, text);
+        };
+        self.office.dismiss(&giving_way, KickReason::Encryption, &other_encryption(wanted.other(), wanted));
         if let Some(old) = connection {
             // Its old connection is gone, though we have not noticed: what that means comes first (rule 4).
-            self.connections.remove(&old);
-            self.outbox.act(Action::Close(old));
+            self.office.peers.hang_up(old);
+            self.office.outbox.act(Action::Close(old));
             self.disconnected(now, from, old);
         }
-        let doomed = self.agenda.is_doomed(from);
-        let Some(peer) = self.peers.get_mut(&from).filter(|_| !doomed) else {
+        let doomed = self.office.agenda.is_doomed(from);
+        let Some(peer) = self.office.peers.get_mut(from).filter(|_| !doomed) else {
             // Nothing of what it hears on its old connection reaches it any more.
-            return self.turn_away(at, KickReason::Evicted, "evicted while it was away: connect again");
+            return self.office.turn_away(
+                at,
+                KickReason::Evicted,
+                "evicted while it was away: connect again",
+            );
         };
         // In a rebuilt coordinator nobody's session is known yet; the first who resumes brings it (rule 18).
         let unknown = peer.session == UNKNOWN_SESSION;
@@ -207,12 +215,12 @@ impl Run {
             self.raise_term(resume.term.saturating_add(1));
         }
         self.attach(from, at);
-        if let Some(peer) = self.peers.get_mut(&from) {
+        if let Some(peer) = self.office.peers.get_mut(from) {
             peer.terms = Terms::new(resume.term);
-            peer.terms.tell(self.term);
+            peer.terms.tell(self.office.term);
         }
-        self.outbox.note(Note::Resumed(from));
-        self.tell(from, ToPeer::Resumed { term: self.term });
+        self.office.outbox.note(Note::Resumed(from));
+        self.office.tell(from, ToPeer::Resumed { term: self.office.term });
         if unknown {
             self.try_kernel(from);
         }
@@ -229,7 +237,7 @@ impl Run {
     /// A peer obeys no lower term any more. Only now its resume is sure to stay true: nobody but us tells it
     /// anything new.
     pub(super) fn promised(&mut self, now: Instant, from: PeerId, term: u64) {
-        let Some(peer) = self.peers.get_mut(&from) else { return };
+        let Some(peer) = self.office.peers.get_mut(from) else { return };
         peer.terms.promise(term);
         let group = peer.group;
         let rebuild = self.groups.get_mut(&group).and_then(|state| state.rebuild_mut());
@@ -267,7 +275,7 @@ impl Run {
             .get(&group)
             .is_some_and(|state| state.world_told == global_world_size && state.epoch == resume.record.epoch);
         if told && resume.record.global_world_size != global_world_size {
-            self.tell(from, ToPeer::World { run_epoch, global_world_size });
+            self.office.tell(from, ToPeer::World { run_epoch, global_world_size });
         }
     }
 
@@ -284,14 +292,14 @@ impl Run {
         if let Some(state) = self.groups.get(&group) {
             let members: BTreeSet<_> = roster.iter().copied().collect();
             let gone: Vec<_> = state.roster.iter().copied().filter(|id| !members.contains(id)).collect();
-            self.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
+            self.office.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
         }
         let before = self.groups.get_mut(&group).and_then(GroupState::take_rebuild);
         let mut rebuild = Rebuild::new(now, record.clone(), before);
         rebuild.hear(from, record);
         let lost: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
         for info in record.roster.iter().filter(|info| !lost.contains(&info.id)) {
-            match self.peers.get(&info.id).map(|peer| peer.phase) {
+            match self.office.peers.get(info.id).map(|peer| peer.phase) {
                 Some(Phase::Accepted) => {}
                 // It does not know that it was admitted, and says itself that it is in nothing: it waits to be let in.
                 Some(Phase::Registered) => rebuild.left.push((info.id, LossReason::Left)),
@@ -303,8 +311,7 @@ impl Run {
                         min_world: 1,
                         encryption: Encryption::default(),
                     };
-                    self.peers.insert(info.id, Peer::absent(now, &registration, self.next_age));
-                    self.next_age += 1;
+                    self.office.peers.expect(now, &registration);
                 }
             }
         }
@@ -319,23 +326,9 @@ impl Run {
         (state.founder, state.ancestors) = (record.founder, record.ancestors.clone());
         let until = rebuild.since + self.config.control_grace;
         state.phase = groups::Phase::Rebuilding(Box::new(rebuild));
-        self.outbox.schedule(until, Timer::Claims(group));
+        self.office.outbox.schedule(until, Timer::Claims(group));
         for info in &record.roster {
             self.review_lost(now, info.id);
-        }
-    }
-
-    /// Removes peers whose group is not what they think.
-    pub(super) fn dismiss(&mut self, peers: &[PeerId], reason: KickReason, text: &str) {
-        for peer in peers {
-            self.tell(*peer, ToPeer::Kicked { reason, text: text.to_owned(), term: self.term });
-            self.newcomers.remove(*peer);
-            let Some(record) = self.peers.remove(peer) else { continue };
-            self.leave_address(*peer, record.info.address);
-            if let Some(at) = record.connection {
-                self.connections.remove(&at);
-                self.outbox.act(Action::Close(at));
-            }
         }
     }
 
@@ -343,7 +336,7 @@ impl Run {
     pub(super) fn try_finish_rebuild(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(&group) else { return };
         let Some(rebuild) = state.rebuild() else { return };
-        let term = self.term;
+        let term = self.office.term;
         let ready = |peer: &PeerId| rebuild.resumed.get(peer).is_some_and(|told| told.promised >= term);
         if !state.roster.iter().all(ready) {
             return;
@@ -389,14 +382,14 @@ impl Run {
         for (peer, told) in &resumed {
             self.welcome(*peer, group, told.epoch, known(&told.ballots));
         }
-        self.outbox.note(Note::Rebuilt(group, record.epoch));
+        self.office.outbox.note(Note::Rebuilt(group, record.epoch));
         for liar in decided.liars {
-            self.outbox.note(Note::Contradiction(liar));
-            self.kick(liar, "its resume contradicts what the others know (rule 17)");
+            self.office.outbox.note(Note::Contradiction(liar));
+            self.office.kick(liar, "its resume contradicts what the others know (rule 17)");
         }
         for laggard in decided.laggards {
             // It was away for longer than anybody remembers.
-            self.lose(laggard, LossReason::NotResumed);
+            self.office.lose(laggard, LossReason::NotResumed);
         }
         if !left.is_empty() {
             self.begin_history(group);
@@ -408,29 +401,29 @@ impl Run {
             self.vote_again(now, *peer, group, &told.ballots);
         }
         for peer in resumed.into_keys() {
-            let held = self.peers.get_mut(&peer).map(|peer| std::mem::take(&mut peer.held));
+            let held = self.office.peers.get_mut(peer).map(|peer| std::mem::take(&mut peer.held));
             for message in held.unwrap_or_default() {
-                if !self.agenda.is_doomed(peer) {
+                if !self.office.agenda.is_doomed(peer) {
                     self.handle_settled_message(now, peer, message);
                 }
             }
         }
         self.settle(now, group);
         self.watch_paths(now, group);
-        self.agenda.count_votes();
-        self.agenda.tell_world();
+        self.office.agenda.count_votes();
+        self.office.agenda.tell_world();
     }
 
     /// Keeps a member's messages until everything is decided. True if the message was taken.
     pub(super) fn hold_while_rebuilding(&mut self, from: PeerId, message: &ToCoordinator) -> bool {
-        let Some(peer) = self.peers.get_mut(&from) else { return false };
+        let Some(peer) = self.office.peers.get_mut(from) else { return false };
         let rebuilding = self.groups.get(&peer.group).is_some_and(GroupState::is_rebuilding);
         let passes = matches!(message, ToCoordinator::Leave | ToCoordinator::Promise { .. });
         if !rebuilding || peer.phase != Phase::Accepted || passes {
             return false;
         }
         if peer.held.len() >= HELD_MAX {
-            self.kick(
+            self.office.kick(
                 from,
                 &format!("sent more than {HELD_MAX} messages to a coordinator that was restarted"),
             );

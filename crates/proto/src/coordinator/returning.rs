@@ -56,7 +56,7 @@ impl Run {
             late.iter().filter(|(_, returning)| returning.heard < epoch).map(|(peer, _)| *peer).collect();
         if !behind.is_empty() {
             let record = self.record(group, Vec::new(), Vec::new());
-            self.tell_all(&behind, ToPeer::Epoch(record));
+            self.office.tell_all(&behind, ToPeer::Epoch(record));
             self.heard_epoch(group);
         }
         for (peer, Returning { knew, ballots, .. }) in late {
@@ -84,7 +84,7 @@ impl Run {
         let epoch = state.epoch;
         let returned: Vec<_> = std::mem::take(&mut state.returning).into_keys().collect();
         let told = if state.take_waiting() { state.roster.clone() } else { returned };
-        self.tell_all(&told, ToPeer::Proceed { group, epoch });
+        self.office.tell_all(&told, ToPeer::Proceed { group, epoch });
     }
 
     /// The verdicts in such epochs that a peer has not learned yet, the oldest first.
@@ -94,7 +94,7 @@ impl Run {
         let mut missed: Vec<_> = unlearned.filter(|(key, _)| fits(key.epoch)).collect();
         missed.sort_by_key(|(key, _)| (key.epoch, key.seq));
         for (key, verdict) in missed {
-            self.tell(peer, ToPeer::Verdict { key, verdict });
+            self.office.tell(peer, ToPeer::Verdict { key, verdict });
         }
     }
 

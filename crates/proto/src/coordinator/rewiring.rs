@@ -40,10 +40,10 @@ impl Run {
         assert!(ring.len() == members.len() && wanted == members, "a ring has every member once");
         if !state.paths.takes(&ring) {
             state.refused_ring = Some(ring);
-            self.agenda.count_votes();
+            self.office.agenda.count_votes();
             return;
         }
-        let number = self.outbox.number();
+        let number = self.office.outbox.number();
         state.phase = Phase::Rewiring(Rewiring { kind, ring, number, unprepared: members });
         let roster = self.groups[&group].roster.clone();
         self.tell_prepare(group, &roster);
@@ -59,13 +59,15 @@ impl Run {
             (*number, peers.iter().filter(|peer| unprepared.contains(peer)).copied().collect());
         let mut record = self.record(group, Vec::new(), Vec::new());
         (record.epoch, record.ring) = (record.epoch + 1, ring);
-        self.tell_all(&peers, ToPeer::Prepare { record, number });
+        self.office.tell_all(&peers, ToPeer::Prepare { record, number });
     }
 
     /// A member is sure of its link, or is not.
     pub(super) fn prepared(&mut self, from: PeerId, group: Group, number: u64, well: bool) {
-        if !self.is_member(from, group) {
-            return self.kick(from, &format!("prepared links of group {group}, of which it is no member"));
+        if !self.office.peers.is_member(from, group) {
+            return self
+                .office
+                .kick(from, &format!("prepared links of group {group}, of which it is no member"));
         }
         let Some(state) = self.groups.get_mut(&group) else { return };
         match &mut state.phase {
@@ -75,9 +77,9 @@ impl Run {
                     state.refused_ring = Some(std::mem::take(&mut rewiring.ring));
                     state.phase = Phase::Serving;
                 }
-                self.agenda.count_votes();
+                self.office.agenda.count_votes();
             }
-            Phase::Serving | Phase::Rewiring(_) | Phase::Rebuilding(_) => self.counters.stale += 1,
+            Phase::Serving | Phase::Rewiring(_) | Phase::Rebuilding(_) => self.office.count_stale(),
         }
     }
 

@@ -1,18 +1,18 @@
 //! The machine's state, its face and its timers; what it decides is in the files beside it.
 
 use super::Config;
-use super::agenda::{Agenda, Chore};
+use super::agenda::Chore;
 use super::groups::GroupState;
-use super::outbox::{Outbox, Timer};
+use super::office::Office;
+use super::outbox::Timer;
 use super::peers::{Evicted, Peer, Phase, Sign};
-use crate::ballot::Lobby;
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::text::printable;
 use crate::time::{Duration, Instant};
 use crate::wire::InvalidMessage;
-use crate::wire::control::{Encryption, KickReason, LossReason, Term, ToCoordinator, ToPeer};
+use crate::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use crate::wire::membership::MemberInfo;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -84,14 +84,8 @@ pub enum Note {
 #[derive(Clone, Debug, Hash)]
 pub struct Run {
     pub(super) config: Config,
-    pub(super) term: Term,
+    pub(super) office: Office,
     pub(super) run_epoch: RunEpoch,
-    pub(super) peers: BTreeMap<PeerId, Peer>,
-    /// Those of the peers who wait to be admitted.
-    pub(super) newcomers: Lobby,
-    pub(super) connections: BTreeMap<ConnectionId, PeerId>,
-    /// Who registered last at an address.
-    pub(super) addresses: BTreeMap<SocketAddr, PeerId>,
     /// Who was evicted and has not taken part in a commit since.
     pub(super) evicted: BTreeMap<PeerId, Evicted>,
     /// Resumes that wait until it is known which claim counts (rule 41).
@@ -103,18 +97,11 @@ pub struct Run {
     pub(super) epoch_floor: GroupEpoch,
     /// When the first message came: until the old members' sessions have run out, they may come back to us.
     pub(super) born: Option<Instant>,
-    /// Older peers have lower numbers; ties are broken by age.
-    pub(super) next_age: u64,
     /// Whose connects are under way, and which port they try.
     pub(super) knocks: BTreeMap<u64, (PeerId, super::peers::Knock)>,
     pub(super) frozen_until: Option<Instant>,
     /// Until then this may be an old run whose members are still on their way: nobody new is let in.
     pub(super) fresh_after: Option<Instant>,
-    /// Whether the data links are encrypted: whoever came first has said, and the others must want the same.
-    pub(super) encryption: Option<Encryption>,
-    pub(super) counters: Counters,
-    pub(super) agenda: Agenda,
-    pub(super) outbox: Outbox,
 }
 
 /// What happened how often since the start.
@@ -137,26 +124,17 @@ impl Run {
     pub fn new(config: Config) -> Self {
         Self {
             config,
-            term: 1,
+            office: Office::new(),
             run_epoch: 0,
-            peers: BTreeMap::new(),
-            newcomers: Lobby::default(),
-            connections: BTreeMap::new(),
-            addresses: BTreeMap::new(),
             evicted: BTreeMap::new(),
             rivals: BTreeMap::new(),
             ahead: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
             born: None,
-            next_age: 0,
             knocks: BTreeMap::new(),
             frozen_until: None,
             fresh_after: None,
-            encryption: None,
-            counters: Counters::default(),
-            agenda: Agenda::default(),
-            outbox: Outbox::default(),
         }
     }
 
@@ -164,7 +142,7 @@ impl Run {
     /// that is founded is served, and members of before who came later would be strangers to it (rule 41).
     pub fn expect_old_members(&mut self, until: Instant) {
         self.fresh_after = Some(until);
-        self.outbox.schedule(until, Timer::Fresh);
+        self.office.outbox.schedule(until, Timer::Fresh);
     }
 
     /// A message arrived on a connection whose other end is proven to be `from`.
@@ -173,7 +151,7 @@ impl Run {
         match message {
             ToCoordinator::AskStatus => {
                 let status = self.status(now).to_json();
-                self.outbox.act(Action::Send(at, ToPeer::Status(status)));
+                self.office.outbox.act(Action::Send(at, ToPeer::Status(status)));
             }
             ToCoordinator::Register(registration, generation, term) => {
                 self.meet_term(term);
@@ -196,10 +174,10 @@ impl Run {
     ) {
         let error = error.to_string();
         let text = format!("the coordinator cannot read what this peer said: {}", printable(&error));
-        if self.peers.get(&from).is_some_and(|peer| peer.connection == Some(at)) {
-            self.kick(from, &text);
+        if self.office.peers.speaks_on(from, at) {
+            self.office.kick(from, &text);
         } else {
-            self.turn_away(at, KickReason::Breach, &text);
+            self.office.turn_away(at, KickReason::Breach, &text);
         }
         self.finish(now);
     }
@@ -211,9 +189,13 @@ impl Run {
         from: PeerId,
         message: ToCoordinator,
     ) {
-        let Some(peer) = self.peers.get_mut(&from).filter(|peer| peer.connection == Some(at)) else {
+        let Some(peer) = self.office.peers.get_mut(from).filter(|peer| peer.connection == Some(at)) else {
             // Either it never registered here, or its session goes on elsewhere, or it was evicted.
-            return self.turn_away(at, KickReason::Evicted, "not a peer of this run any more: connect again");
+            return self.office.turn_away(
+                at,
+                KickReason::Evicted,
+                "not a peer of this run any more: connect again",
+            );
         };
         peer.heard = now;
         peer.refused_at = None;
@@ -243,7 +225,7 @@ impl Run {
             ToCoordinator::Complete { key } => self.complete(from, &key),
             ToCoordinator::Refuse { key, reason } => self.refuse(now, from, &key, reason),
             ToCoordinator::Acknowledge { key } => self.acknowledge(from, &key),
-            ToCoordinator::Leave => self.lose(from, LossReason::Left),
+            ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
             ToCoordinator::Promise { term } => self.promised(now, from, term),
             ToCoordinator::Register(..) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
         }
@@ -251,7 +233,7 @@ impl Run {
 
     /// A connection is gone.
     pub fn handle_closed(&mut self, now: Instant, at: ConnectionId) {
-        if let Some(peer) = self.connections.remove(&at) {
+        if let Some(peer) = self.office.peers.hang_up(at) {
             self.disconnected(now, peer, at);
         }
         self.rivals.retain(|_, rival| rival.at != at);
@@ -267,7 +249,7 @@ impl Run {
     /// is not held against this one (rule 45).
     pub fn handle_health_since(&mut self, now: Instant, peer: PeerId, sign: Sign, since: Instant) {
         let earlier = |record: &Peer| since < record.registered;
-        if matches!(sign, Sign::Alive { .. }) || !self.peers.get(&peer).is_some_and(earlier) {
+        if matches!(sign, Sign::Alive { .. }) || !self.office.peers.get(peer).is_some_and(earlier) {
             self.note_sign(now, peer, sign);
         }
         self.finish(now);
@@ -283,18 +265,22 @@ impl Run {
 
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
-        while let Some(timer) = self.outbox.take_due(now) {
+        while let Some(timer) = self.office.outbox.take_due(now) {
             match timer {
                 Timer::Ops(group) => self.review_ops(now, group),
                 Timer::Lost(peer) => self.review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
-                Timer::World => self.agenda.tell_world(),
+                Timer::World => self.office.agenda.tell_world(),
                 Timer::Paths(group) => self.review_paths(now, group),
-                Timer::Admissible(peer) => self.make_admissible(peer),
+                Timer::Admissible(peer) => {
+                    if self.office.peers.make_admissible(peer) {
+                        self.office.agenda.count_votes();
+                    }
+                }
                 Timer::Claims(group) => self.weigh_claims(now, group),
                 Timer::Fresh => {
                     self.fresh_after = None;
-                    self.agenda.count_votes();
+                    self.office.agenda.count_votes();
                 }
             }
         }
@@ -303,11 +289,11 @@ impl Run {
 
     /// Does what the call at hand has led to.
     fn finish(&mut self, now: Instant) {
-        while let Some(chore) = self.agenda.next() {
+        while let Some(chore) = self.office.agenda.next() {
             match chore {
                 Chore::Remove(doomed) => {
                     self.remove_peers(now, &doomed);
-                    self.agenda.count_votes();
+                    self.office.agenda.count_votes();
                 }
                 Chore::CountVotes => self.count_votes(now),
                 Chore::TellWorld => self.tell_world(now),
@@ -315,118 +301,73 @@ impl Run {
         }
     }
 
-    /// Decides that a peer is out; what follows from it is done before the call at hand returns.
-    pub(super) fn lose(&mut self, peer: PeerId, reason: LossReason) {
-        if !self.peers.contains_key(&peer) || self.agenda.is_doomed(peer) {
-            return;
-        }
-        if !matches!(reason, LossReason::Left | LossReason::Kicked) {
-            self.counters.evictions += 1;
-            let text = format!("evicted: {reason}");
-            let (reason, term) = (KickReason::Evicted, self.term);
-            self.tell(peer, ToPeer::Kicked { reason, text, term });
-        }
-        self.outbox.act(Action::Evict(peer));
-        self.agenda.remove(peer, reason);
-    }
-
     /// The next thing to do.
     pub fn poll_action(&mut self) -> Option<Action> {
-        self.outbox.next_action()
+        self.office.outbox.next_action()
     }
 
     /// When to call `handle_timeout`.
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.outbox.next_alarm()
+        self.office.outbox.next_alarm()
     }
 
     /// The number of this coordinator's reign.
     pub fn term(&self) -> Term {
-        self.term
+        self.office.term
     }
 
     /// What happened how often.
     pub fn counters(&self) -> Counters {
-        self.counters
+        self.office.counters
     }
 
     /// How many things are held, all in all: what must stay bounded whatever peers do.
     pub fn footprint(&self) -> usize {
         let groups: usize = self.groups.values().map(GroupState::footprint).sum();
-        let held: usize = self.peers.values().map(|peer| peer.held.len()).sum();
         let claims = self.rivals.len() + self.ahead.len();
-        self.peers.len()
-            + self.evicted.len()
-            + self.connections.len()
-            + self.knocks.len()
-            + self.outbox.alarms()
-            + groups
-            + held
-            + claims
+        let evidence = self.evicted.len() + self.knocks.len();
+        self.office.peers.footprint() + self.office.outbox.alarms() + groups + evidence + claims
     }
 
     /// Whether that peer is registered or a member.
     pub fn knows(&self, peer: PeerId) -> bool {
-        self.peers.contains_key(&peer)
+        self.office.peers.knows(peer)
     }
 
     /// Accepted peers that no group's roster lists, though the group is not being rebuilt. There must never be any:
     /// nothing would ever reach such a peer, and nobody would tell it.
     pub fn unlisted(&self) -> Vec<PeerId> {
-        let listed = |id: &PeerId, peer: &Peer| {
+        let listed = |id: PeerId, peer: &Peer| {
             self.groups
                 .get(&peer.group)
-                .is_some_and(|group| group.is_rebuilding() || group.roster.contains(id))
+                .is_some_and(|group| group.is_rebuilding() || group.roster.contains(&id))
         };
-        let unlisted = |(id, peer): &(&PeerId, &Peer)| peer.phase == Phase::Accepted && !listed(id, peer);
-        self.peers.iter().filter(unlisted).map(|(id, _)| *id).collect()
+        let unlisted = |(id, peer): &(PeerId, &Peer)| peer.phase == Phase::Accepted && !listed(*id, peer);
+        self.office.peers.iter().filter(unlisted).map(|(id, _)| id).collect()
     }
 
     /// Whether a peer that is known here is accepted, and whether the roster of its group lists it. Between two calls
     /// both are true or neither is.
     pub fn standing(&self, peer: PeerId) -> Option<(bool, bool)> {
-        let known = self.peers.get(&peer)?;
+        let known = self.office.peers.get(peer)?;
         let listed = self.groups.get(&known.group).is_some_and(|state| state.roster.contains(&peer));
         Some((known.phase == Phase::Accepted, listed))
     }
 
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
-        self.peers.is_empty() && self.rivals.is_empty()
+        self.office.peers.is_empty() && self.rivals.is_empty()
     }
 
     /// How many alarms are set.
     #[cfg(test)]
     pub(super) fn timers(&self) -> usize {
-        self.outbox.alarms()
+        self.office.outbox.alarms()
     }
 
     /// How many connections are held.
     #[cfg(test)]
     pub(super) fn connections(&self) -> usize {
-        self.connections.len()
-    }
-
-    /// Sends to a peer if it is connected; what it misses it learns when it resumes.
-    pub(super) fn tell(&mut self, peer: PeerId, message: ToPeer) {
-        if let Some(at) = self.peers.get(&peer).and_then(|peer| peer.connection) {
-            self.outbox.act(Action::Send(at, message));
-        }
-    }
-
-    /// Sends one message to all of these who are connected.
-    pub(super) fn tell_all<'a>(&mut self, peers: impl IntoIterator<Item = &'a PeerId>, message: ToPeer) {
-        let connection = |peer: &PeerId| self.peers.get(peer).and_then(|peer| peer.connection);
-        let connections: Vec<_> = peers.into_iter().filter_map(connection).collect();
-        match connections[..] {
-            [] => {}
-            [at] => self.outbox.act(Action::Send(at, message)),
-            _ => self.outbox.act(Action::SendAll(connections, message)),
-        }
-    }
-
-    /// Refuses a connection that belongs to no peer.
-    pub(super) fn turn_away(&mut self, at: ConnectionId, reason: KickReason, text: &str) {
-        self.outbox.turn_away(at, reason, text, self.term);
+        self.office.peers.connections()
     }
 }

@@ -6,7 +6,7 @@
 //! the name of the call that they will come from.
 
 use super::ops::Op;
-use super::peers::Phase;
+use super::peers::{Peer, Phase};
 use super::run::Run;
 use crate::ballot;
 use crate::collective::Group;
@@ -147,8 +147,7 @@ impl CollectiveState {
 }
 
 impl Run {
-    pub(super) fn connection_state(&self, id: PeerId) -> ConnectionState {
-        let peer = &self.peers[&id];
+    pub(super) fn connection_state(&self, id: PeerId, peer: &Peer) -> ConnectionState {
         let state = match self.groups.get(&peer.group) {
             _ if peer.phase == Phase::Registered => return ConnectionState::VoteAcceptNewPeers,
             None => return ConnectionState::Idle,
@@ -170,9 +169,9 @@ impl Run {
 
     /// What a peer is told that did what only members of that group may do.
     pub(super) fn no_member(&self, peer: PeerId, what: &str, group: Group) -> String {
-        match self.peers.get(&peer).map(|record| record.phase) {
-            Some(phase @ Phase::Registered) => {
-                let (phase, state) = (phase.name(), self.connection_state(peer).name());
+        match self.office.peers.get(peer) {
+            Some(record) if record.phase == Phase::Registered => {
+                let (phase, state) = (record.phase.name(), self.connection_state(peer, record).name());
                 let next = Phase::NEXT_OF_REGISTERED;
                 format!("{what} group {group} while it is {phase} ({state}): legal next is to {next}")
             }

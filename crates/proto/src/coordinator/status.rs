@@ -1,8 +1,10 @@
 //! Who is in, who waits for whom, since when and why: said at any moment, in words.
 
+use super::peers::Peer;
 use super::run::Run;
 use super::states::CollectiveState;
 use crate::collective::{Group, Scope};
+use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
 use serde::Serialize;
@@ -182,7 +184,7 @@ impl Run {
     }
 
     fn status_in(&self, now: Instant, detail: Detail) -> Status {
-        let name = |id: &crate::id::PeerId| match self.peers.get(id) {
+        let name = |id: &PeerId| match self.office.peers.get(*id) {
             Some(peer) if !peer.info.name.is_empty() => peer.info.name.clone(),
             _ => id.short(),
         };
@@ -196,8 +198,7 @@ impl Run {
                 let Some(op) = &held.open else { continue };
                 let members = self.members_in(*group, scope);
                 let not_called = some(members.iter().filter(|id| !op.votes.contains_key(id)), name);
-                let incomplete =
-                    |id: &&crate::id::PeerId| op.votes.get(id).is_some_and(|vote| !vote.complete);
+                let incomplete = |id: &&PeerId| op.votes.get(id).is_some_and(|vote| !vote.complete);
                 let not_complete = some(members.iter().filter(incomplete), name);
                 let call = op.calls.first().map(ToString::to_string).unwrap_or_default();
                 let age = seconds(now.since(op.opened));
@@ -258,27 +259,32 @@ impl Run {
         }
         waiting.extend(self.newcomers_wait(now, name));
         Status {
-            term: self.term,
+            term: self.office.term,
             run_epoch: self.run_epoch,
             key_is_kept: self.config.key_is_kept,
-            encryption: self.encryption.map(|encryption| encryption.to_string()),
-            world_size: self.peers.len(),
-            peers: self.peers.keys().take(detail.peers).map(|id| self.peer_status(now, *id)).collect(),
+            encryption: self.office.peers.encryption().map(|encryption| encryption.to_string()),
+            world_size: self.office.peers.len(),
+            peers: self
+                .office
+                .peers
+                .iter()
+                .take(detail.peers)
+                .map(|(id, peer)| self.peer_status(now, id, peer))
+                .collect(),
             groups,
             waiting,
-            commits: self.counters.commits,
-            aborts: self.counters.aborts,
-            evictions: self.counters.evictions,
-            kicks: self.counters.kicks,
+            commits: self.office.counters.commits,
+            aborts: self.office.counters.aborts,
+            evictions: self.office.counters.evictions,
+            kicks: self.office.counters.kicks,
             kicked: Vec::new(),
             port: None,
         }
     }
 
-    fn peer_status(&self, now: Instant, id: crate::id::PeerId) -> PeerStatus {
-        let peer = &self.peers[&id];
+    fn peer_status(&self, now: Instant, id: PeerId, peer: &Peer) -> PeerStatus {
         let state = self.groups.get(&peer.group);
-        let standing = self.connection_state(id);
+        let standing = self.connection_state(id, peer);
         let tags = state.map_or_else(Vec::new, |state| {
             let open = state.tags.iter().filter_map(|(place, tag)| Some((place, tag, tag.open.as_ref()?)));
             let mine = open.filter_map(|((_, tag), held, op)| {

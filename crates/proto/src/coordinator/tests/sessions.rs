@@ -266,7 +266,9 @@ fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
 fn a_new_process_at_a_dead_peers_address_does_not_vouch_for_it() {
     let mut bench = Bench::of(&[1, 2, 3]);
     // Its kernel's word counts, and the health plane, which hears the kernel of the newcomer, calls it stalled.
-    bench.run.peers.values_mut().for_each(|peer| (peer.accepts, peer.refuses) = (Some(true), Some(true)));
+    for (_, peer) in bench.run.office.peers.iter_mut() {
+        (peer.accepts, peer.refuses) = (Some(true), Some(true));
+    }
     let mut newcomer = registration(4, 0, 1);
     newcomer.info.address = info(2).address;
     let (at, now) = (bench.connection(), bench.now);
