@@ -252,11 +252,11 @@ impl Run {
         for member in members {
             self.ahead.remove(&member);
             self.office.strike_out(member);
-            self.knocks.retain(|_, (asked, _)| *asked != member);
+            self.evidence.forget(member);
         }
         if self.office.peers.is_empty() {
             self.office.peers.forget_encryption();
-            self.frozen_until = None;
+            self.evidence.thaw();
         }
         true
     }

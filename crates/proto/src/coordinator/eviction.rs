@@ -1,19 +1,61 @@
 //! Evidence in, evictions out: only for the causes of rule 20.
+//!
+//! Whoever inquires into a peer's fate needs the times, the office and what was asked so far. It changes no group: that
+//! somebody is out is put on the agenda, and its group learns it from there.
 
+use super::Config;
+use super::office::Office;
 use super::outbox::Timer;
 use super::peers::{Knock, Peer, Phase, Sign};
-use super::run::{Action, Note, Run};
+use super::run::{Action, Note};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::time::{Duration, Instant};
 use crate::wire::control::LossReason;
 use crate::wire::membership::DeathReason;
+use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// How long a connect may take that asks a peer's kernel.
 const KNOCK_TIMEOUT: Duration = Duration::from_millis(500);
 
-impl Run {
+/// What was asked about peers, and whether evictions for silence wait.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Evidence {
+    /// Whose connects are under way, and which port they try.
+    knocks: BTreeMap<u64, (PeerId, Knock)>,
+    frozen_until: Option<Instant>,
+}
+
+impl Evidence {
+    /// A connect ended: whom it was to ask about. None if nobody wants to know any more.
+    pub(super) fn take_answered(&mut self, token: ConnectToken) -> Option<(PeerId, Knock)> {
+        self.knocks.remove(&token.0)
+    }
+
+    /// A peer's session is over: questions about it are not answered to the next one.
+    pub(super) fn forget(&mut self, peer: PeerId) {
+        self.knocks.retain(|_, (asked, _)| *asked != peer);
+    }
+
+    /// Nobody is left whose silence could be ours.
+    pub(super) fn thaw(&mut self) {
+        self.frozen_until = None;
+    }
+
+    pub(super) fn footprint(&self) -> usize {
+        self.knocks.len()
+    }
+}
+
+/// Inquires into the fate of peers.
+pub(super) struct Inquiry<'a> {
+    pub(super) config: &'a Config,
+    pub(super) office: &'a mut Office,
+    pub(super) evidence: &'a mut Evidence,
+}
+
+impl Inquiry<'_> {
     /// Finds out, while the peer lives, whether its kernel's refusal will be worth anything (rule 22).
     pub(super) fn try_kernel(&mut self, peer: PeerId) {
         let Some(record) = self.office.peers.get(peer) else { return };
@@ -26,7 +68,7 @@ impl Run {
 
     fn knock(&mut self, peer: PeerId, knock: Knock, to: SocketAddr) {
         let token = ConnectToken(self.office.outbox.number());
-        self.knocks.insert(token.0, (peer, knock));
+        self.evidence.knocks.insert(token.0, (peer, knock));
         self.office.outbox.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
     }
 
@@ -66,12 +108,8 @@ impl Run {
             record.refused_at = None; // It answered since: the refusal was somebody else's (rule 22).
             record.knock_at.get_or_insert(now + self.config.probe_timeout);
         }
-        let group = record.group;
-        match sign {
-            Sign::Dead(_) => self.review_lost(now, peer),
-            // A broken link may have waited for this.
-            Sign::Alive { .. } if self.is_settling(group) => self.settle(now, group),
-            Sign::Alive { .. } | Sign::Stalled | Sign::Suspect => {}
+        if matches!(sign, Sign::Dead(_)) {
+            self.review_lost(now, peer);
         }
     }
 
@@ -94,7 +132,7 @@ impl Run {
             return;
         }
         let Some(lost) = record.lost_since else { return };
-        let config = &self.config;
+        let config = self.config;
         let moments = [
             record.refused_at.map(|refused| refused + config.probe_timeout),
             record.knock_at.filter(|_| record.kernel_trusted()),
@@ -163,7 +201,7 @@ impl Run {
         if !silence {
             return None;
         }
-        match self.frozen_until {
+        match self.evidence.frozen_until {
             Some(until) if now < until => return Some(until),
             // It waited its time, and they are still silent.
             Some(until) if now < until + self.config.dead_after => return None,
@@ -181,7 +219,7 @@ impl Run {
             return None;
         }
         let until = now + self.config.dead_after;
-        self.frozen_until = Some(until);
+        self.evidence.frozen_until = Some(until);
         self.office.outbox.note(Note::Frozen);
         Some(until)
     }

@@ -204,7 +204,7 @@ impl Run {
                 self.office.peers.make_admissible(from);
             }
         }
-        self.try_kernel(from);
+        self.inquiry().try_kernel(from);
         self.office.agenda.count_votes();
     }
 
@@ -262,7 +262,7 @@ impl Run {
         self.office.outbox.note(Note::Disconnected(peer));
         self.office.outbox.act(Action::Look(peer));
         self.abort_ops_without(group, peer, LossReason::Disconnected);
-        self.review_lost(now, peer);
+        self.inquiry().review_lost(now, peer);
     }
 
     /// Takes peers out of the run for good, and their groups to the next epoch: one for all who go together.
@@ -270,8 +270,7 @@ impl Run {
         let mut shrinking: BTreeMap<Group, Vec<(PeerId, LossReason)>> = BTreeMap::new();
         for (peer, reason) in gone {
             let Some(record) = self.office.strike_out(*peer) else { continue };
-            // Questions about this session are not answered to the next one.
-            self.knocks.retain(|_, (asked, _)| asked != peer);
+            self.evidence.forget(*peer);
             if !matches!(reason, LossReason::Left | LossReason::Kicked | LossReason::Disconnected) {
                 self.note_eviction(now, *peer);
             }

@@ -222,7 +222,7 @@ impl Run {
         self.office.outbox.note(Note::Resumed(from));
         self.office.tell(from, ToPeer::Resumed { term: self.office.term });
         if unknown {
-            self.try_kernel(from);
+            self.inquiry().try_kernel(from);
         }
         if rebuilding {
             if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild_mut()) {
@@ -328,7 +328,7 @@ impl Run {
         state.phase = groups::Phase::Rebuilding(Box::new(rebuild));
         self.office.outbox.schedule(until, Timer::Claims(group));
         for info in &record.roster {
-            self.review_lost(now, info.id);
+            self.inquiry().review_lost(now, info.id);
         }
     }
 

@@ -2,6 +2,7 @@
 
 use super::Config;
 use super::agenda::Chore;
+use super::eviction::{Evidence, Inquiry};
 use super::groups::GroupState;
 use super::office::Office;
 use super::outbox::Timer;
@@ -85,6 +86,7 @@ pub enum Note {
 pub struct Run {
     pub(super) config: Config,
     pub(super) office: Office,
+    pub(super) evidence: Evidence,
     pub(super) run_epoch: RunEpoch,
     /// Who was evicted and has not taken part in a commit since.
     pub(super) evicted: BTreeMap<PeerId, Evicted>,
@@ -97,9 +99,6 @@ pub struct Run {
     pub(super) epoch_floor: GroupEpoch,
     /// When the first message came: until the old members' sessions have run out, they may come back to us.
     pub(super) born: Option<Instant>,
-    /// Whose connects are under way, and which port they try.
-    pub(super) knocks: BTreeMap<u64, (PeerId, super::peers::Knock)>,
-    pub(super) frozen_until: Option<Instant>,
     /// Until then this may be an old run whose members are still on their way: nobody new is let in.
     pub(super) fresh_after: Option<Instant>,
 }
@@ -125,6 +124,7 @@ impl Run {
         Self {
             config,
             office: Office::new(),
+            evidence: Evidence::default(),
             run_epoch: 0,
             evicted: BTreeMap::new(),
             rivals: BTreeMap::new(),
@@ -132,10 +132,13 @@ impl Run {
             groups: BTreeMap::new(),
             epoch_floor: 0,
             born: None,
-            knocks: BTreeMap::new(),
-            frozen_until: None,
             fresh_after: None,
         }
+    }
+
+    /// What inquires into a peer's fate.
+    pub(super) fn inquiry(&mut self) -> Inquiry<'_> {
+        Inquiry { config: &self.config, office: &mut self.office, evidence: &mut self.evidence }
     }
 
     /// A coordinator that was started a moment ago may have been restarted. Until then nobody is admitted: a group
@@ -250,15 +253,22 @@ impl Run {
     pub fn handle_health_since(&mut self, now: Instant, peer: PeerId, sign: Sign, since: Instant) {
         let earlier = |record: &Peer| since < record.registered;
         if matches!(sign, Sign::Alive { .. }) || !self.office.peers.get(peer).is_some_and(earlier) {
-            self.note_sign(now, peer, sign);
+            self.inquiry().note_sign(now, peer, sign);
+            // A broken link may have waited for this.
+            let group = self.office.peers.get(peer).map(|record| record.group);
+            if let Some(group) = group.filter(|group| self.is_settling(*group))
+                && matches!(sign, Sign::Alive { .. })
+            {
+                self.settle(now, group);
+            }
         }
         self.finish(now);
     }
 
     /// A connect attempt ended.
     pub fn handle_connect(&mut self, now: Instant, token: ConnectToken, outcome: ConnectOutcome) {
-        if let Some((peer, knock)) = self.knocks.remove(&token.0) {
-            self.knocked(now, peer, knock, outcome);
+        if let Some((peer, knock)) = self.evidence.take_answered(token) {
+            self.inquiry().knocked(now, peer, knock, outcome);
         }
         self.finish(now);
     }
@@ -268,7 +278,7 @@ impl Run {
         while let Some(timer) = self.office.outbox.take_due(now) {
             match timer {
                 Timer::Ops(group) => self.review_ops(now, group),
-                Timer::Lost(peer) => self.review_lost(now, peer),
+                Timer::Lost(peer) => self.inquiry().review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
                 Timer::World => self.office.agenda.tell_world(),
                 Timer::Paths(group) => self.review_paths(now, group),
@@ -325,7 +335,7 @@ impl Run {
     pub fn footprint(&self) -> usize {
         let groups: usize = self.groups.values().map(GroupState::footprint).sum();
         let claims = self.rivals.len() + self.ahead.len();
-        let evidence = self.evicted.len() + self.knocks.len();
+        let evidence = self.evicted.len() + self.evidence.footprint();
         self.office.peers.footprint() + self.office.outbox.alarms() + groups + evidence + claims
     }
 
