@@ -1,14 +1,75 @@
 //! Letting newcomers in: what the coordinator does for the ballot of that name ([`crate::ballot::admission`]).
 
+use super::Config;
 use super::groups::GroupState;
 use super::run::{Note, Run};
 use super::status::some;
 use crate::ballot::admission::{self, KIND};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::NAMED_MAX;
+use crate::limits::{FAILED_MAX, NAMED_MAX};
+use crate::retry;
 use crate::time::Instant;
 use std::collections::BTreeMap;
+
+/// How often a peer was evicted since it last took part in a commit, and when last.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Evicted {
+    times: u32,
+    last: Instant,
+}
+
+/// When newcomers may come in: all of them, and those who were evicted lately.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Gate {
+    /// Until then this may be an old run whose members are still on their way: nobody new is let in.
+    closed_until: Option<Instant>,
+    evicted: BTreeMap<PeerId, Evicted>,
+}
+
+impl Gate {
+    pub(super) fn close(&mut self, until: Instant) {
+        self.closed_until = Some(until);
+    }
+
+    pub(super) fn open(&mut self) {
+        self.closed_until = None;
+    }
+
+    pub(super) fn is_open(&self) -> bool {
+        self.closed_until.is_none()
+    }
+
+    /// Until when a peer that was evicted is not admissible again (rule 45).
+    pub(super) fn backoff(&self, config: &Config, peer: PeerId) -> Option<Instant> {
+        let evicted = self.evicted.get(&peer)?;
+        let (first, longest) = (2 * config.probe_interval, config.dead_after);
+        Some(evicted.last + retry::nth(first, evicted.times, longest))
+    }
+
+    /// Counts an eviction, to know who comes back too eagerly.
+    pub(super) fn note_eviction(&mut self, now: Instant, peer: PeerId) {
+        let times = self.evicted.remove(&peer).map_or(0, |evicted| evicted.times);
+        let oldest = |evicted: &(&PeerId, &Evicted)| evicted.1.last;
+        if self.evicted.len() >= FAILED_MAX
+            && let Some(oldest) = self.evicted.iter().min_by_key(oldest).map(|(peer, _)| *peer)
+        {
+            self.evicted.remove(&oldest);
+        }
+        self.evicted.insert(peer, Evicted { times: times.saturating_add(1), last: now });
+    }
+
+    /// These took part in a commit: what was before does not count any more.
+    pub(super) fn forgive(&mut self, members: &[PeerId]) {
+        if !self.evicted.is_empty() {
+            self.evicted.retain(|peer, _| !members.contains(peer));
+        }
+    }
+
+    pub(super) fn footprint(&self) -> usize {
+        self.evicted.len()
+    }
+}
 
 impl Run {
     /// How many newcomers a vote of all groups would let in, were it held now (rule 10).
@@ -19,7 +80,7 @@ impl Run {
     /// What newcomers wait for, one sentence each.
     pub(super) fn newcomers_wait(&self, now: Instant, name: impl Fn(&PeerId) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
-        if let Some(until) = self.fresh_after.filter(|_| !self.office.peers.newcomers().is_empty()) {
+        if let Some(until) = self.gate.closed_until.filter(|_| !self.office.peers.newcomers().is_empty()) {
             let time = until.since(now).as_secs_f64();
             sentences.push(format!(
                 "nobody is admitted yet: members of before the coordinator's start have {time:.1} s to come back"

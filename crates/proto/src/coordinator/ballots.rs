@@ -117,7 +117,7 @@ impl Run {
             is_linked: state.unconfirmed.is_empty(),
         });
         // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
-        Hall::new(seats.collect(), Some(self.office.peers.newcomers()).filter(|_| self.fresh_after.is_none()))
+        Hall::new(seats.collect(), Some(self.office.peers.newcomers()).filter(|_| self.gate.is_open()))
     }
 
     /// Ends a group's open ballot of that kind, for everybody who is in the group.

@@ -22,6 +22,7 @@
 //! What is not promised: a member of a line that brings a higher epoch with a smaller roster is believed, because that
 //! is what a sole survivor looks like.
 
+use super::Config;
 use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::Phase;
@@ -32,16 +33,16 @@ use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{EpochRecord, KickReason, Resume, Term, ToPeer};
-use std::collections::VecDeque;
+use std::collections::{BTreeMap, VecDeque};
 
 /// Further than this from all others, a term was never obeyed: a million restarts.
 const TERM_FAR: Term = 1 << 20;
 
 /// A resume that contradicts a rebuild under way, and waits until it is known which of them counts.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Rival {
-    pub(super) at: ConnectionId,
-    pub(super) resume: Resume,
+struct Rival {
+    at: ConnectionId,
+    resume: Resume,
 }
 
 /// What a resume is to us.
@@ -112,6 +113,43 @@ impl Terms {
     }
 }
 
+/// Whose word is waited for, or held against us.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Claims {
+    /// When the first message came: until the old members' sessions have run out, they may come back to us.
+    born: Option<Instant>,
+    /// Resumes that wait until it is known which claim counts (rule 41).
+    rivals: BTreeMap<PeerId, Rival>,
+    /// Members that obey a higher term than ours, and its number.
+    ahead: BTreeMap<PeerId, Term>,
+}
+
+impl Claims {
+    /// A message came: if it was the first, sessions of before are counted from now on.
+    pub(super) fn begin(&mut self, now: Instant) {
+        self.born.get_or_insert(now);
+    }
+
+    /// When all have come back who ever will: sessions outlive a coordinator by this time.
+    pub(super) fn known_by(&self, now: Instant, config: &Config) -> Instant {
+        self.born.map_or(now, |born| born + config.control_lost_after)
+    }
+
+    /// A connection is gone: whoever waited on it does not wait any more.
+    pub(super) fn hang_up(&mut self, at: ConnectionId) {
+        self.rivals.retain(|_, rival| rival.at != at);
+    }
+
+    /// Whether nobody waits for an answer.
+    pub(super) fn is_empty(&self) -> bool {
+        self.rivals.is_empty()
+    }
+
+    pub(super) fn footprint(&self) -> usize {
+        self.rivals.len() + self.ahead.len()
+    }
+}
+
 impl Run {
     /// What a resume that could be true is to us.
     pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
@@ -129,11 +167,11 @@ impl Run {
             // It may know an epoch of ours that we never opened.
             return if record.epoch > state.epoch { Standing::Stranger } else { Standing::Member };
         }
-        if self.office.peers.len() + self.rivals.len() + record.roster.len() > 2 * MEMBERS_MAX {
+        if self.office.peers.len() + self.claims.rivals.len() + record.roster.len() > 2 * MEMBERS_MAX {
             return Standing::Stranger;
         }
         // Sessions outlive a coordinator by this time. A group of which nobody has spoken by then is invented.
-        let young = self.born.is_none_or(|born| now.since(born) < self.config.control_lost_after);
+        let young = self.claims.born.is_none() || now < self.claims.known_by(now, &self.config);
         if !self.groups.contains_key(&group) && !self.groups.is_empty() && !young {
             return Standing::Stranger;
         }
@@ -172,19 +210,19 @@ impl Run {
         let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild());
         let since = rebuild.map_or(now, |rebuild| rebuild.since);
         self.office.outbox.schedule(since + self.config.control_grace, Timer::Claims(beside));
-        self.rivals.insert(from, Rival { at, resume });
+        self.claims.rivals.insert(from, Rival { at, resume });
     }
 
     /// A peer speaks anew: what it said on an earlier connection waits no longer.
     pub(super) fn forget_rival(&mut self, peer: PeerId) {
-        if let Some(rival) = self.rivals.remove(&peer) {
+        if let Some(rival) = self.claims.rivals.remove(&peer) {
             self.office.outbox.act(Action::Close(rival.at));
         }
     }
 
     /// Whether claims wait that cannot be true together with that rebuild.
     pub(super) fn is_contested(&self, group: Group) -> bool {
-        self.rivals.iter().any(|(peer, rival)| {
+        self.claims.rivals.iter().any(|(peer, rival)| {
             self.contradicted(rival.resume.record.group, *peer, &rival.resume.record) == Some(group)
         })
     }
@@ -197,7 +235,7 @@ impl Run {
             if now < until {
                 return self.office.outbox.schedule(until, Timer::Claims(group));
             }
-            let most = self.rivals.keys().map(|rival| self.voices_of(rival)).max().unwrap_or(0);
+            let most = self.claims.rivals.keys().map(|rival| self.voices_of(rival)).max().unwrap_or(0);
             if !rebuild.is_promised(self.office.term) || most > rebuild.voices() {
                 self.dissolve(group);
             }
@@ -216,14 +254,14 @@ impl Run {
 
     /// Hears those again who had to wait: all of them, or those whom nothing contradicts any more.
     pub(super) fn hear_rivals(&mut self, now: Instant, all: bool) {
-        let mut waiting: Vec<_> = self.rivals.keys().copied().collect();
+        let mut waiting: Vec<_> = self.claims.rivals.keys().copied().collect();
         // Those first of whom there are more.
         waiting.sort_by_cached_key(|peer| std::cmp::Reverse(self.voices_of(peer)));
         for peer in waiting {
-            let Some(rival) = self.rivals.get(&peer) else { continue };
+            let Some(rival) = self.claims.rivals.get(&peer) else { continue };
             let record = &rival.resume.record;
             if all || self.contradicted(record.group, peer, record).is_none() {
-                let Some(Rival { at, resume }) = self.rivals.remove(&peer) else { continue };
+                let Some(Rival { at, resume }) = self.claims.rivals.remove(&peer) else { continue };
                 self.hear_resume(now, at, peer, resume, all);
             }
         }
@@ -231,8 +269,8 @@ impl Run {
 
     /// How many of those who wait tell of the same history as this one.
     fn voices_of(&self, rival: &PeerId) -> usize {
-        let Some(record) = self.rivals.get(rival).map(|rival| &rival.resume.record) else { return 0 };
-        self.rivals.values().filter(|other| other.resume.record.is_akin(record)).count()
+        let Some(record) = self.claims.rivals.get(rival).map(|rival| &rival.resume.record) else { return 0 };
+        self.claims.rivals.values().filter(|other| other.resume.record.is_akin(record)).count()
     }
 
     /// Whether most members of a group obey terms that are not ours. Then another coordinator reigned there since, and
@@ -240,9 +278,9 @@ impl Run {
     /// and learn from its members how things stand. A single word is not enough, and no group's word is about another.
     fn is_deposed(&mut self, from: PeerId, group: Group, term: Term) -> bool {
         let Some(state) = self.groups.get(&group) else { return false };
-        self.ahead.insert(from, term);
-        self.ahead.retain(|peer, _| self.office.peers.knows(*peer));
-        let ahead = state.roster.iter().filter(|peer| self.ahead.contains_key(peer)).count();
+        self.claims.ahead.insert(from, term);
+        self.claims.ahead.retain(|peer, _| self.office.peers.knows(*peer));
+        let ahead = state.roster.iter().filter(|peer| self.claims.ahead.contains_key(peer)).count();
         if 2 * ahead <= state.roster.len() {
             return false;
         }
@@ -250,7 +288,7 @@ impl Run {
         self.office.outbox.note(Note::SteppedDown(term));
         self.groups.remove(&group);
         for member in members {
-            self.ahead.remove(&member);
+            self.claims.ahead.remove(&member);
             self.office.strike_out(member);
             self.evidence.forget(member);
         }
@@ -264,7 +302,7 @@ impl Run {
     /// Holds a claimed term against ours and all others that were claimed.
     pub(super) fn weigh_term(&mut self, from: PeerId, term: Term, waited: bool) -> Weight {
         let rebuilds = self.groups.values().filter_map(|state| state.rebuild());
-        let waiting = self.rivals.iter().map(|(peer, rival)| (*peer, rival.resume.term));
+        let waiting = self.claims.rivals.iter().map(|(peer, rival)| (*peer, rival.resume.term));
         let told = rebuilds.flat_map(Rebuild::terms).chain(waiting);
         let others: Vec<_> = told.filter(|(peer, _)| *peer != from).collect();
         let highest = others.iter().map(|(_, term)| *term).fold(self.office.term, Term::max);
@@ -285,7 +323,7 @@ impl Run {
         let far = |(peer, claimed): &&(PeerId, Term)| *claimed > rest(*peer).saturating_add(TERM_FAR);
         let liar = others.iter().find(far).copied();
         if let Some((liar, claimed)) = liar
-            && let Some(rival) = self.rivals.remove(&liar)
+            && let Some(rival) = self.claims.rivals.remove(&liar)
         {
             let text = format!("resumed with term {claimed}, which nobody else has obeyed");
             self.office.counters.kicks += 1;

@@ -270,7 +270,7 @@ impl Run {
     /// yet: what its members knew counts, until the others have had their time to come back.
     pub(super) fn tell_world(&mut self, now: Instant) {
         let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
-        let known_by = self.born.map_or(now, |born| born + self.config.control_lost_after);
+        let known_by = self.claims.known_by(now, &self.config);
         let (mut told, mut later) = (Vec::new(), false);
         for state in self.groups.values_mut().filter(|state| state.is_served()) {
             if state.rebuilt && global_world_size < state.world_told && now < known_by {

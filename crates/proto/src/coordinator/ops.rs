@@ -421,9 +421,7 @@ impl Run {
                 if key.scope == Scope::Whole {
                     state.incumbents = state.roster.len();
                 }
-                if !self.evicted.is_empty() {
-                    self.evicted.retain(|peer, _| !members.contains(peer));
-                }
+                self.gate.forgive(&members);
                 if key.scope == Scope::Whole && used_ring {
                     state.forgive_links();
                 }

@@ -5,8 +5,7 @@ use super::outbox::Timer;
 use super::run::{Action, ConnectionId, Note, Run};
 use crate::collective::Group;
 use crate::id::PeerId;
-use crate::limits::{FAILED_MAX, MEMBERS_MAX, ROSTER_BYTES_MAX};
-use crate::retry;
+use crate::limits::{MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer,
@@ -137,13 +136,6 @@ impl Peer {
     }
 }
 
-/// How often a peer was evicted since it last took part in a commit, and when last.
-#[derive(Clone, Copy, Debug, Hash)]
-pub(super) struct Evicted {
-    times: u32,
-    last: Instant,
-}
-
 impl Run {
     pub(super) fn register(
         &mut self,
@@ -197,7 +189,7 @@ impl Run {
         self.office.outbox.note(Note::Registered(from));
         self.office.outbox.act(Action::Renew(registration.info));
         self.office.tell(from, ToPeer::Registered { term: self.office.term });
-        match self.backoff(from).filter(|until| *until > now) {
+        match self.gate.backoff(&self.config, from).filter(|until| *until > now) {
             // It was evicted lately, perhaps again and again: the others are not disturbed before that (rule 45).
             Some(until) => self.office.outbox.schedule(until, Timer::Admissible(from)),
             None => {
@@ -206,25 +198,6 @@ impl Run {
         }
         self.inquiry().try_kernel(from);
         self.office.agenda.count_votes();
-    }
-
-    /// Until when a peer that was evicted is not admissible again (rule 45).
-    fn backoff(&self, peer: PeerId) -> Option<Instant> {
-        let evicted = self.evicted.get(&peer)?;
-        let (first, longest) = (2 * self.config.probe_interval, self.config.dead_after);
-        Some(evicted.last + retry::nth(first, evicted.times, longest))
-    }
-
-    /// Counts an eviction, to know who comes back too eagerly.
-    pub(super) fn note_eviction(&mut self, now: Instant, peer: PeerId) {
-        let times = self.evicted.remove(&peer).map_or(0, |evicted| evicted.times);
-        let oldest = |evicted: &(&PeerId, &Evicted)| evicted.1.last;
-        if self.evicted.len() >= FAILED_MAX
-            && let Some(oldest) = self.evicted.iter().min_by_key(oldest).map(|(peer, _)| *peer)
-        {
-            self.evicted.remove(&oldest);
-        }
-        self.evicted.insert(peer, Evicted { times: times.saturating_add(1), last: now });
     }
 
     /// Binds a connection to a peer; an older one of the same peer is closed.
@@ -272,7 +245,7 @@ impl Run {
             let Some(record) = self.office.strike_out(*peer) else { continue };
             self.evidence.forget(*peer);
             if !matches!(reason, LossReason::Left | LossReason::Kicked | LossReason::Disconnected) {
-                self.note_eviction(now, *peer);
+                self.gate.note_eviction(now, *peer);
             }
             self.office.outbox.note(Note::Lost(*peer, *reason));
             if record.phase == Phase::Accepted {

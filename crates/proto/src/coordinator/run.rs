@@ -1,12 +1,14 @@
 //! The machine's state, its face and its timers; what it decides is in the files beside it.
 
 use super::Config;
+use super::admission::Gate;
 use super::agenda::Chore;
+use super::claims::Claims;
 use super::eviction::{Evidence, Inquiry};
 use super::groups::GroupState;
 use super::office::Office;
 use super::outbox::Timer;
-use super::peers::{Evicted, Peer, Phase, Sign};
+use super::peers::{Peer, Phase, Sign};
 use crate::collective::{Group, GroupEpoch, RunEpoch};
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
@@ -87,20 +89,12 @@ pub struct Run {
     pub(super) config: Config,
     pub(super) office: Office,
     pub(super) evidence: Evidence,
+    pub(super) claims: Claims,
+    pub(super) gate: Gate,
     pub(super) run_epoch: RunEpoch,
-    /// Who was evicted and has not taken part in a commit since.
-    pub(super) evicted: BTreeMap<PeerId, Evicted>,
-    /// Resumes that wait until it is known which claim counts (rule 41).
-    pub(super) rivals: BTreeMap<PeerId, super::claims::Rival>,
-    /// Members that obey a higher term than ours, and its number.
-    pub(super) ahead: BTreeMap<PeerId, Term>,
     pub(super) groups: BTreeMap<Group, GroupState>,
     /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
     pub(super) epoch_floor: GroupEpoch,
-    /// When the first message came: until the old members' sessions have run out, they may come back to us.
-    pub(super) born: Option<Instant>,
-    /// Until then this may be an old run whose members are still on their way: nobody new is let in.
-    pub(super) fresh_after: Option<Instant>,
 }
 
 /// What happened how often since the start.
@@ -125,14 +119,11 @@ impl Run {
             config,
             office: Office::new(),
             evidence: Evidence::default(),
+            claims: Claims::default(),
+            gate: Gate::default(),
             run_epoch: 0,
-            evicted: BTreeMap::new(),
-            rivals: BTreeMap::new(),
-            ahead: BTreeMap::new(),
             groups: BTreeMap::new(),
             epoch_floor: 0,
-            born: None,
-            fresh_after: None,
         }
     }
 
@@ -144,13 +135,13 @@ impl Run {
     /// A coordinator that was started a moment ago may have been restarted. Until then nobody is admitted: a group
     /// that is founded is served, and members of before who came later would be strangers to it (rule 41).
     pub fn expect_old_members(&mut self, until: Instant) {
-        self.fresh_after = Some(until);
+        self.gate.close(until);
         self.office.outbox.schedule(until, Timer::Fresh);
     }
 
     /// A message arrived on a connection whose other end is proven to be `from`.
     pub fn handle_message(&mut self, now: Instant, at: ConnectionId, from: PeerId, message: ToCoordinator) {
-        self.born.get_or_insert(now);
+        self.claims.begin(now);
         match message {
             ToCoordinator::AskStatus => {
                 let status = self.status(now).to_json();
@@ -239,7 +230,7 @@ impl Run {
         if let Some(peer) = self.office.peers.hang_up(at) {
             self.disconnected(now, peer, at);
         }
-        self.rivals.retain(|_, rival| rival.at != at);
+        self.claims.hang_up(at);
         self.finish(now);
     }
 
@@ -289,7 +280,7 @@ impl Run {
                 }
                 Timer::Claims(group) => self.weigh_claims(now, group),
                 Timer::Fresh => {
-                    self.fresh_after = None;
+                    self.gate.open();
                     self.office.agenda.count_votes();
                 }
             }
@@ -334,9 +325,8 @@ impl Run {
     /// How many things are held, all in all: what must stay bounded whatever peers do.
     pub fn footprint(&self) -> usize {
         let groups: usize = self.groups.values().map(GroupState::footprint).sum();
-        let claims = self.rivals.len() + self.ahead.len();
-        let evidence = self.evicted.len() + self.evidence.footprint();
-        self.office.peers.footprint() + self.office.outbox.alarms() + groups + evidence + claims
+        let evidence = self.gate.footprint() + self.evidence.footprint() + self.claims.footprint();
+        self.office.peers.footprint() + self.office.outbox.alarms() + groups + evidence
     }
 
     /// Whether that peer is registered or a member.
@@ -366,7 +356,7 @@ impl Run {
 
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
-        self.office.peers.is_empty() && self.rivals.is_empty()
+        self.office.peers.is_empty() && self.claims.is_empty()
     }
 
     /// How many alarms are set.
