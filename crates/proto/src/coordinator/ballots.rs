@@ -113,7 +113,7 @@ impl Run {
             refused_ring: state.refused_ring.as_deref(),
             votes: state.ballots.votes(kind),
             agreed: state.ballots.agreed(kind),
-            is_quiet: state.open_ops == 0 && state.is_served(),
+            is_quiet: state.operations.is_quiet() && state.is_served(),
             is_linked: state.unconfirmed.is_empty(),
         });
         // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.

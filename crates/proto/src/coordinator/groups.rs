@@ -4,16 +4,15 @@
 //! vote; newcomers come in by a vote only. The ring avoids the links that count as broken; which those are, and
 //! what happens if no ring avoids them, is said in [`paths`](super::paths).
 
-use super::ops::TagState;
+use super::operations::Operations;
 use super::outbox::Timer;
 use super::paths::Paths;
 use super::rebuild::Rebuild;
 use super::returning::Returning;
 use super::rewiring::Rewiring;
 use super::run::{Note, Run};
-use super::usage::Usage;
 use crate::ballot::Ballots;
-use crate::collective::{Group, GroupEpoch, Scope, Tag};
+use crate::collective::{Group, GroupEpoch, Scope};
 use crate::id::PeerId;
 use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX};
 use crate::time::Instant;
@@ -57,13 +56,7 @@ pub(super) struct GroupState {
     pub(super) unconfirmed: BTreeSet<PeerId>,
     /// Which links count as broken, and what is done about it.
     pub(super) paths: Paths,
-    pub(super) tags: BTreeMap<(Scope, Tag), TagState>,
-    /// How many of them each member uses in this epoch.
-    pub(super) usage: Usage,
-    /// How many have an open attempt.
-    pub(super) open_ops: usize,
-    /// Members make different kinds of calls: when it is judged who deviates.
-    pub(super) mixed_at: Option<Instant>,
+    pub(super) operations: Operations,
     /// The size of the whole run that its members were told last.
     pub(super) world_told: u32,
     /// Whether it is known from its members' resumes.
@@ -91,10 +84,7 @@ impl GroupState {
             grew: false,
             unconfirmed: BTreeSet::new(),
             paths: Paths::default(),
-            tags: BTreeMap::new(),
-            usage: Usage::default(),
-            open_ops: 0,
-            mixed_at: None,
+            operations: Operations::default(),
             world_told: 0,
             rebuilt: false,
             waiting: false,
@@ -105,8 +95,7 @@ impl GroupState {
     }
 
     pub(super) fn footprint(&self) -> usize {
-        let tags: usize = self.tags.values().map(TagState::footprint).sum();
-        self.roster.len() + tags + self.paths.footprint() + self.usage.footprint() + self.ballots.footprint()
+        self.roster.len() + self.operations.footprint() + self.paths.footprint() + self.ballots.footprint()
     }
 
     /// All links of the ring carried a collective to its end.
@@ -230,9 +219,7 @@ impl Run {
         let founder =
             self.office.peers.get(first).map_or(first, |peer| peer.session.founder(first, peer.generation));
         let state = self.groups.entry(group).or_insert_with(|| GroupState::new(founder, floor));
-        for tag in state.tags.values_mut() {
-            left.iter().for_each(|(peer, _)| tag.forget(*peer));
-        }
+        left.iter().for_each(|(peer, _)| state.operations.forget(*peer));
         // The order of the ring is kept for those who stay; newcomers come last.
         let members: BTreeSet<_> = roster.iter().copied().collect();
         let placed: BTreeSet<_> = state.ring.iter().copied().collect();
@@ -241,8 +228,7 @@ impl Run {
         // Whoever stays keeps its place before whoever comes, so the incumbents remain a prefix (rule 42).
         state.incumbents =
             state.roster[..state.incumbents].iter().filter(|peer| members.contains(peer)).count();
-        state.tags.retain(|_, tag| tag.next_epoch());
-        state.usage = Usage::default();
+        state.operations.next_epoch();
         let changed = !joined.is_empty() || !left.is_empty();
         state.epoch += 1;
         state.roster = roster;
@@ -335,7 +321,7 @@ impl Run {
             return;
         };
         // It answers the epoch, so it has everything that was said before the epoch.
-        state.tags.values_mut().for_each(|tag| tag.learned_before(peer, epoch, 0));
+        state.operations.learned_before(peer, epoch);
         if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
             self.office.agenda.count_votes();
         }

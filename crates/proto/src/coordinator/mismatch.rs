@@ -65,8 +65,7 @@ impl Run {
         let Some(state) = self.groups.get(&key.group).filter(|state| state.epoch == key.epoch) else {
             return;
         };
-        let tag = state.tags.get(&(key.scope.clone(), key.tag)).filter(|tag| tag.next_seq == key.seq);
-        let Some(op) = tag.and_then(|tag| tag.open.as_ref()) else { return };
+        let Some(op) = state.operations.attempt(key) else { return };
         let Some(judged_at) = op.judged_at else { return };
         if now < judged_at && op.votes.len() < op.members {
             return;
@@ -100,10 +99,10 @@ impl Run {
         let Some(state) = self.groups.get_mut(&group) else { return };
         let mut sides = sides(state);
         if sides.len() < 2 {
-            state.mixed_at = None;
+            state.operations.unmix();
             return;
         }
-        let judged_at = *state.mixed_at.get_or_insert(now + settle);
+        let judged_at = state.operations.mixed_until(now + settle);
         let heard: usize = sides.iter().map(|side| side.peers.len()).sum();
         if now < judged_at && heard < state.roster.len() {
             return self.office.outbox.schedule(judged_at, Timer::Ops(group));
@@ -112,7 +111,7 @@ impl Run {
         let peers: Vec<_> = sides.iter().map(|side| side.peers.clone()).collect();
         let Judgement::Side(right) = self.judge(&incumbents, &peers) else { return };
         if let Some(state) = self.groups.get_mut(&group) {
-            state.mixed_at = None;
+            state.operations.unmix();
         }
         let common = sides.remove(right).words;
         for Side { ballot, peers, words } in sides {
@@ -155,8 +154,8 @@ fn sides(state: &GroupState) -> Vec<Side> {
     if open.peek().is_none() {
         return Vec::new(); // As a rule nobody votes, and there is nothing to look at.
     }
-    let whole = state.tags.iter().filter(|((scope, _), _)| *scope == Scope::Whole);
-    let ops: Vec<_> = whole.filter_map(|(_, tag)| tag.open.as_ref()).collect();
+    let whole = state.operations.open().filter(|(scope, ..)| **scope == Scope::Whole);
+    let ops: Vec<_> = whole.map(|(.., op)| op).collect();
     let callers: BTreeSet<_> = ops.iter().flat_map(|op| op.votes.keys().copied()).collect();
     let words = ops.first().map(|op| op.calls[0].to_string());
     let collectives =

@@ -34,6 +34,7 @@ mod eviction;
 mod groups;
 mod mismatch;
 mod office;
+mod operations;
 mod ops;
 mod outbox;
 mod paths;

@@ -380,7 +380,7 @@ impl Run {
             *busy.entry(*from).or_default() += 1;
         }
         // While calls are open a quiet moment may come at any time.
-        let pause = if state.open_ops == 0 { settle } else { first_pause };
+        let pause = if state.operations.is_quiet() { settle } else { first_pause };
         let mut wake = healed.map(|since| (since + settle).max(now + pause).min(since + dead_after));
         if let Some(stuck) = stuck {
             wake = Some(earlier(wake, stuck.search_at));
@@ -432,7 +432,7 @@ impl Run {
             // What goes straight between members may use the link again. Telling it costs whoever calls right now an
             // attempt, so it waits for a quiet moment; but not for ever.
             let waited = now.since(since);
-            let quiet = state.open_ops == 0 && !state.paths.is_settling() && state.away.is_empty();
+            let quiet = state.operations.is_quiet() && !state.paths.is_settling() && state.away.is_empty();
             if state.is_served() && ((quiet && waited >= settle) || waited >= dead_after) {
                 let roster = state.roster.clone();
                 self.open_epoch(now, group, roster, Vec::new(), Vec::new());

@@ -251,10 +251,8 @@ impl Run {
     fn take_back(&mut self, now: Instant, from: PeerId, group: Group, resume: &Resume) {
         let Some(state) = self.groups.get_mut(&group) else { return };
         for report in &resume.tags {
-            if let Some((key, _)) = report.learned.last()
-                && let Some(tag) = state.tags.get_mut(&(key.scope.clone(), key.tag))
-            {
-                tag.learned(from, key.epoch, key.seq);
+            if let Some((key, _)) = report.learned.last() {
+                state.operations.learned(from, key);
             }
         }
         self.welcome(from, group, resume.record.epoch, known(&resume.ballots));
@@ -370,14 +368,8 @@ impl Run {
         let first = if since { roster.len() } else { roster.len().min(record.incumbents as usize) };
         state.incumbents = roster[..first].iter().filter(|peer| state.roster.contains(peer)).count();
         for (key, verdict, unknowing) in decided.verdicts {
-            let tag = state.tags.entry((key.scope.clone(), key.tag)).or_default();
-            if key.epoch == record.epoch {
-                tag.next_seq = tag.next_seq.max(key.seq.saturating_add(1));
-                if tag.reuse() {
-                    state.usage.add(&key.scope);
-                }
-            }
-            tag.keep(key, verdict, &unknowing);
+            let in_epoch = key.epoch == record.epoch;
+            state.operations.recall(key, verdict, &unknowing, in_epoch);
         }
         for (peer, told) in &resumed {
             self.welcome(*peer, group, told.epoch, known(&told.ballots));

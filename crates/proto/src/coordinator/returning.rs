@@ -90,10 +90,7 @@ impl Run {
     /// The verdicts in such epochs that a peer has not learned yet, the oldest first.
     fn tell_missed(&mut self, peer: PeerId, group: Group, fits: impl Fn(GroupEpoch) -> bool) {
         let Some(state) = self.groups.get(&group) else { return };
-        let unlearned = state.tags.values().flat_map(|tag| tag.unlearned(peer));
-        let mut missed: Vec<_> = unlearned.filter(|(key, _)| fits(key.epoch)).collect();
-        missed.sort_by_key(|(key, _)| (key.epoch, key.seq));
-        for (key, verdict) in missed {
+        for (key, verdict) in state.operations.unlearned(peer, fits) {
             self.office.tell(peer, ToPeer::Verdict { key, verdict });
         }
     }

@@ -93,7 +93,7 @@ impl Run {
                 state.phase = Phase::Serving; // Nobody waits for it any more.
                 continue;
             }
-            if !unprepared.is_empty() || state.open_ops > 0 {
+            if !unprepared.is_empty() || !state.operations.is_quiet() {
                 continue;
             }
             let ring = ring.clone();

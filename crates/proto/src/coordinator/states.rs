@@ -5,7 +5,7 @@
 //! pages. States of steps that are ballots come from the ballot's kind; those whose kind is not built yet are here with
 //! the name of the call that they will come from.
 
-use super::ops::Op;
+use super::operations::Op;
 use super::peers::{Peer, Phase};
 use super::run::Run;
 use crate::ballot;
@@ -153,8 +153,7 @@ impl Run {
             None => return ConnectionState::Idle,
             Some(state) => state,
         };
-        let mut calls = state.tags.values().filter_map(|tag| tag.open.as_ref());
-        if calls.any(|op| op.votes.contains_key(&id)) {
+        if state.operations.open().any(|(.., op)| op.votes.contains_key(&id)) {
             ConnectionState::CollectivesRunning
         } else if state.paths.is_stuck() {
             ConnectionState::ConnectingToPeersFailed

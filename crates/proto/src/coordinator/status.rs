@@ -192,10 +192,7 @@ impl Run {
         let mut groups = Vec::new();
         for (group, state) in self.groups.iter().take(detail.groups) {
             let mut collectives = Vec::new();
-            for ((scope, tag), held) in
-                state.tags.iter().filter(|(_, held)| held.open.is_some()).take(NAMED_MAX)
-            {
-                let Some(op) = &held.open else { continue };
+            for (scope, tag, seq, op) in state.operations.open().take(NAMED_MAX) {
                 let members = self.members_in(*group, scope);
                 let not_called = some(members.iter().filter(|id| !op.votes.contains_key(id)), name);
                 let incomplete = |id: &&PeerId| op.votes.get(id).is_some_and(|vote| !vote.complete);
@@ -214,8 +211,8 @@ impl Run {
                     ));
                 }
                 collectives.push(CollectiveStatus {
-                    tag: *tag,
-                    seq: held.next_seq,
+                    tag,
+                    seq,
                     scope: match scope {
                         Scope::Whole => members.len(),
                         Scope::Members(listed) => listed.len(),
@@ -286,10 +283,9 @@ impl Run {
         let state = self.groups.get(&peer.group);
         let standing = self.connection_state(id, peer);
         let tags = state.map_or_else(Vec::new, |state| {
-            let open = state.tags.iter().filter_map(|(place, tag)| Some((place, tag, tag.open.as_ref()?)));
-            let mine = open.filter_map(|((_, tag), held, op)| {
+            let mine = state.operations.open().filter_map(|(_, tag, seq, op)| {
                 let stage = CollectiveState::of(id, op)?;
-                Some(TagStatus { tag: *tag, seq: held.next_seq, state: stage.name() })
+                Some(TagStatus { tag, seq, state: stage.name() })
             });
             mine.take(NAMED_MAX).collect()
         });
