@@ -72,7 +72,7 @@ impl Run {
         let missing = within_reach.flat_map(|(_, state)| {
             let votes = state.ballots.votes(id.kind);
             let voted = move |peer: &PeerId| votes.is_some_and(|votes| votes.contains_key(peer));
-            state.roster.iter().filter(move |peer| !voted(peer) || state.unconfirmed.contains(peer))
+            state.roster.iter().filter(move |peer| !voted(peer) || state.linking.awaits(**peer))
         });
         let waiting = self.office.peers.waiting_list(now, missing);
         self.end_ballot(group, id.kind, None, BallotEnd::TimedOut(waiting));
@@ -114,7 +114,7 @@ impl Run {
             votes: state.ballots.votes(kind),
             agreed: state.ballots.agreed(kind),
             is_quiet: state.operations.is_quiet() && state.is_served(),
-            is_linked: state.unconfirmed.is_empty(),
+            is_linked: state.linking.is_done(),
         });
         // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
         Hall::new(seats.collect(), Some(self.office.peers.newcomers()).filter(|_| self.gate.is_open()))

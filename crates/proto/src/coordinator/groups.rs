@@ -4,11 +4,11 @@
 //! vote; newcomers come in by a vote only. The ring avoids the links that count as broken; which those are, and
 //! what happens if no ring avoids them, is said in [`paths`](super::paths).
 
+use super::attendance::Attendance;
 use super::operations::Operations;
 use super::outbox::Timer;
 use super::paths::Paths;
 use super::rebuild::Rebuild;
-use super::returning::Returning;
 use super::rewiring::Rewiring;
 use super::run::{Note, Run};
 use crate::ballot::Ballots;
@@ -34,6 +34,44 @@ pub(super) enum Phase {
     Rebuilding(Box<Rebuild>),
 }
 
+/// Which members have not reported their link of an epoch yet.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Linking {
+    unconfirmed: BTreeSet<PeerId>,
+    /// Whether newcomers came with this epoch.
+    grew: bool,
+}
+
+impl Linking {
+    pub(super) fn new(members: BTreeSet<PeerId>, grew: bool) -> Self {
+        Self { unconfirmed: members, grew }
+    }
+
+    /// Whether all links are up.
+    pub(super) fn is_done(&self) -> bool {
+        self.unconfirmed.is_empty()
+    }
+
+    /// Whether that member's link is waited for.
+    pub(super) fn awaits(&self, peer: PeerId) -> bool {
+        self.unconfirmed.contains(&peer)
+    }
+
+    /// Whether newcomers came with this epoch.
+    pub(super) fn grew(&self) -> bool {
+        self.grew
+    }
+
+    /// A member's link is up. True if it was the last.
+    fn confirm(&mut self, peer: PeerId) -> bool {
+        self.unconfirmed.remove(&peer) && self.unconfirmed.is_empty()
+    }
+
+    fn forget(&mut self, gone: &BTreeSet<PeerId>) {
+        self.unconfirmed.retain(|peer| !gone.contains(peer));
+    }
+}
+
 /// One group.
 #[derive(Clone, Debug, Hash)]
 pub(super) struct GroupState {
@@ -46,14 +84,12 @@ pub(super) struct GroupState {
     /// How many of them, the first ones, were in a roster that gave a commit of the whole group (rule 42).
     pub(super) incumbents: usize,
     pub(super) ring: Vec<PeerId>,
-    /// Members without a connection.
-    pub(super) away: BTreeSet<PeerId>,
+    /// Which members are here.
+    pub(super) attendance: Attendance,
     /// What its members vote on besides collectives.
     pub(super) ballots: Ballots,
-    /// Whether newcomers came with this epoch.
-    pub(super) grew: bool,
-    /// Who has not reported its link of this epoch yet.
-    pub(super) unconfirmed: BTreeSet<PeerId>,
+    /// Whose links of this epoch are up.
+    pub(super) linking: Linking,
     /// Which links count as broken, and what is done about it.
     pub(super) paths: Paths,
     pub(super) operations: Operations,
@@ -61,10 +97,6 @@ pub(super) struct GroupState {
     pub(super) world_told: u32,
     /// Whether it is known from its members' resumes.
     pub(super) rebuilt: bool,
-    /// Members that were told to wait after an abort.
-    pub(super) waiting: bool,
-    /// Members that came back and were not told to go on yet (rule 43).
-    pub(super) returning: BTreeMap<PeerId, Returning>,
     pub(super) phase: Phase,
     /// A ring that could not be prepared, while the ballot that asked for it goes on.
     pub(super) refused_ring: Option<Vec<PeerId>>,
@@ -79,16 +111,13 @@ impl GroupState {
             roster: Vec::new(),
             incumbents: 0,
             ring: Vec::new(),
-            away: BTreeSet::new(),
+            attendance: Attendance::default(),
             ballots: Ballots::default(),
-            grew: false,
-            unconfirmed: BTreeSet::new(),
+            linking: Linking::default(),
             paths: Paths::default(),
             operations: Operations::default(),
             world_told: 0,
             rebuilt: false,
-            waiting: false,
-            returning: BTreeMap::new(),
             phase: Phase::Serving,
             refused_ring: None,
         }
@@ -144,12 +173,7 @@ impl GroupState {
 
     /// Whether attempts can succeed, for all that is known.
     pub(super) fn is_settled(&self) -> bool {
-        self.is_served() && self.away.is_empty() && !self.paths.is_settling() && !self.paths.is_stuck()
-    }
-
-    /// Whether members were told to wait; they are told to go on now.
-    pub(super) fn take_waiting(&mut self) -> bool {
-        std::mem::take(&mut self.waiting)
+        self.is_served() && self.attendance.is_full() && !self.paths.is_settling() && !self.paths.is_stuck()
     }
 }
 
@@ -164,10 +188,9 @@ impl Run {
         self.office.agenda.tell_world();
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
-        state.away.retain(|peer| !gone.contains(peer));
+        state.attendance.forget(&gone);
         state.ballots.forget(|peer| gone.contains(peer));
-        state.unconfirmed.retain(|peer| !gone.contains(peer));
-        state.returning.retain(|peer, _| !gone.contains(peer));
+        state.linking.forget(&gone);
         state.paths.forget(&gone);
         if let Some(rebuild) = state.rebuild_mut() {
             // Nothing is decided before everybody has resumed or gone; then one epoch says it all.
@@ -233,8 +256,8 @@ impl Run {
         state.epoch += 1;
         state.roster = roster;
         state.ring = state.paths.begin(now, order, changed);
-        (state.unconfirmed, state.grew) = (members, !joined.is_empty());
-        state.waiting = false;
+        state.linking = Linking::new(members, !joined.is_empty());
+        state.attendance.begin_epoch();
         // Whatever was prepared was prepared for other members.
         state.phase = Phase::Serving;
         let (epoch, size) = (state.epoch, state.roster.len());
@@ -322,7 +345,7 @@ impl Run {
         };
         // It answers the epoch, so it has everything that was said before the epoch.
         state.operations.learned_before(peer, epoch);
-        if state.unconfirmed.remove(&peer) && state.unconfirmed.is_empty() {
+        if state.linking.confirm(peer) {
             self.office.agenda.count_votes();
         }
     }
@@ -335,7 +358,7 @@ impl Run {
     /// After such an abort members wait for `Proceed` or a new epoch before they retry.
     pub(super) fn make_wait(&mut self, group: Group) {
         if let Some(state) = self.groups.get_mut(&group) {
-            state.waiting = true;
+            state.attendance.hold();
         }
     }
 }

@@ -26,6 +26,7 @@
 
 mod admission;
 mod agenda;
+mod attendance;
 mod ballots;
 mod claims;
 mod config;

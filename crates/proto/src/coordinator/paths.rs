@@ -276,7 +276,7 @@ impl Run {
             }
         }
         state.paths.settling = None;
-        if !state.away.is_empty() {
+        if !state.attendance.is_full() {
             return; // They resume or are evicted; either settles it.
         }
         // What goes straight between members must go around it, too, and all must know (rule 16).
@@ -432,7 +432,8 @@ impl Run {
             // What goes straight between members may use the link again. Telling it costs whoever calls right now an
             // attempt, so it waits for a quiet moment; but not for ever.
             let waited = now.since(since);
-            let quiet = state.operations.is_quiet() && !state.paths.is_settling() && state.away.is_empty();
+            let quiet =
+                state.operations.is_quiet() && !state.paths.is_settling() && state.attendance.is_full();
             if state.is_served() && ((quiet && waited >= settle) || waited >= dead_after) {
                 let roster = state.roster.clone();
                 self.open_epoch(now, group, roster, Vec::new(), Vec::new());
@@ -475,7 +476,7 @@ impl Run {
     /// Why an attempt in this scope could not succeed now, if so.
     pub(super) fn unsettled(&self, group: Group, scope: &Scope) -> Option<AbortReason> {
         let state = self.groups.get(&group)?;
-        let away = state.away.iter().filter(|peer| scope.involves(**peer));
+        let away = state.attendance.away().filter(|peer| scope.involves(**peer));
         let lost: Vec<_> = away.map(|peer| (*peer, LossReason::Disconnected)).collect();
         if !lost.is_empty() {
             return Some(AbortReason::PeersLost(lost));

@@ -205,7 +205,7 @@ impl Run {
         let old = self.office.peers.attach(peer, at);
         let group = self.office.peers.get(peer).map(|record| record.group);
         if let Some(state) = group.and_then(|group| self.groups.get_mut(&group)) {
-            state.away.remove(&peer);
+            state.attendance.came(peer);
         }
         if let Some(old) = old {
             self.office.outbox.act(Action::Close(old));
@@ -229,8 +229,7 @@ impl Run {
         record.knock_at = Some(now);
         let group = record.group;
         if let Some(state) = self.groups.get_mut(&group) {
-            state.away.insert(peer);
-            state.returning.remove(&peer);
+            state.attendance.went(peer);
         }
         self.office.outbox.note(Note::Disconnected(peer));
         self.office.outbox.act(Action::Look(peer));

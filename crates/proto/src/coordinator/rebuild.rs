@@ -7,7 +7,7 @@
 //! [`testimony`](super::testimony) (rule 17).
 
 use super::claims::{Standing, Terms, Weight};
-use super::groups::{self, GroupState};
+use super::groups::{self, GroupState, Linking};
 use super::outbox::Timer;
 use super::peers::{Phase, Sign, UNKNOWN_SESSION, other_encryption};
 use super::run::{Action, ConnectionId, Note, Run};
@@ -319,7 +319,8 @@ impl Run {
         let gone: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
         state.roster = roster.into_iter().filter(|peer| !gone.contains(peer)).collect();
         let resumed = &rebuild.resumed;
-        state.away = state.roster.iter().copied().filter(|peer| !resumed.contains_key(peer)).collect();
+        let missing = state.roster.iter().copied().filter(|peer| !resumed.contains_key(peer));
+        state.attendance.expect(missing.collect());
         state.epoch = record.epoch;
         (state.founder, state.ancestors) = (record.founder, record.ancestors.clone());
         let until = rebuild.since + self.config.control_grace;
@@ -352,7 +353,7 @@ impl Run {
         state.ring = ring.filter(|peer| members.contains(peer)).collect();
         let broken = record.broken_links();
         state.paths.recall(broken.filter(|(a, b)| members.contains(a) && members.contains(b)).collect());
-        state.unconfirmed = members;
+        state.linking = Linking::new(members, state.linking.grew());
         let told: Vec<_> = resumed.values().map(|told| &told.ballots[..]).collect();
         state.ballots = Ballots::rebuilt(&record, &told);
 

@@ -9,36 +9,18 @@
 //! A group may be between two epochs, with a roster that no epoch has told yet because no ring was found for it.
 //! Then there is nothing newer to tell: whoever came back waits until there is.
 
+use super::attendance::Returning;
 use super::run::Run;
 use crate::ballot::Known;
 use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
 use crate::wire::control::ToPeer;
 
-/// A member that came back and was not told to go on yet.
-#[derive(Clone, Debug, Hash)]
-pub(super) struct Returning {
-    /// The newest epoch that it knew when it came.
-    knew: GroupEpoch,
-    /// The last ballots that it knew the end of.
-    ballots: Known,
-    /// The newest epoch that it has been told since.
-    heard: GroupEpoch,
-    /// Whether it has been told everything else that it missed.
-    caught_up: bool,
-}
-
-impl Returning {
-    pub(super) fn new(knew: GroupEpoch, ballots: Known) -> Self {
-        Self { knew, ballots, heard: knew, caught_up: false }
-    }
-}
-
 impl Run {
     /// A member is back: it hears how attempts ended in epochs that it knows.
     pub(super) fn welcome(&mut self, peer: PeerId, group: Group, knew: GroupEpoch, ballots: Known) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        state.returning.insert(peer, Returning::new(knew, ballots));
+        state.attendance.welcome(peer, knew, ballots);
         self.tell_missed(peer, group, |epoch| epoch <= knew);
     }
 
@@ -46,12 +28,7 @@ impl Run {
     pub(super) fn catch_up(&mut self, group: Group) {
         let Some(state) = self.groups.get(&group).filter(|state| state.is_served()) else { return };
         let epoch = state.epoch;
-        let late: Vec<_> = state
-            .returning
-            .iter()
-            .filter(|(_, returning)| !returning.caught_up)
-            .map(|(peer, returning)| (*peer, returning.clone()))
-            .collect();
+        let late = state.attendance.late();
         let behind: Vec<_> =
             late.iter().filter(|(_, returning)| returning.heard < epoch).map(|(peer, _)| *peer).collect();
         if !behind.is_empty() {
@@ -62,9 +39,8 @@ impl Run {
         for (peer, Returning { knew, ballots, .. }) in late {
             self.tell_missed(peer, group, |epoch| epoch > knew);
             self.tell_missed_ends(peer, group, &ballots);
-            let returning = self.groups.get_mut(&group).and_then(|state| state.returning.get_mut(&peer));
-            if let Some(returning) = returning {
-                returning.caught_up = true;
+            if let Some(state) = self.groups.get_mut(&group) {
+                state.attendance.caught_up(peer);
             }
         }
     }
@@ -72,9 +48,7 @@ impl Run {
     /// The group's epoch was told to everybody in it.
     pub(super) fn heard_epoch(&mut self, group: Group) {
         let Some(state) = self.groups.get_mut(&group) else { return };
-        for returning in state.returning.values_mut() {
-            returning.heard = state.epoch;
-        }
+        state.attendance.heard(state.epoch);
     }
 
     /// Nothing stands in the way any more: whoever waits goes on.
@@ -82,8 +56,7 @@ impl Run {
         self.catch_up(group);
         let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_settled()) else { return };
         let epoch = state.epoch;
-        let returned: Vec<_> = std::mem::take(&mut state.returning).into_keys().collect();
-        let told = if state.take_waiting() { state.roster.clone() } else { returned };
+        let told = state.attendance.release(&state.roster);
         self.office.tell_all(&told, ToPeer::Proceed { group, epoch });
     }
 
@@ -98,7 +71,7 @@ impl Run {
     /// Those of `peers` who know the group's epoch, and so may hear what is decided in it.
     pub(super) fn listening(&self, group: Group, mut peers: Vec<PeerId>) -> Vec<PeerId> {
         if let Some(state) = self.groups.get(&group) {
-            peers.retain(|peer| state.returning.get(peer).is_none_or(|returning| returning.caught_up));
+            peers.retain(|peer| state.attendance.listens(*peer));
         }
         peers
     }

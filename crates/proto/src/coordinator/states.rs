@@ -157,8 +157,12 @@ impl Run {
             ConnectionState::CollectivesRunning
         } else if state.paths.is_stuck() {
             ConnectionState::ConnectingToPeersFailed
-        } else if state.unconfirmed.contains(&id) {
-            if state.grew { ConnectionState::ConnectingToPeers } else { ConnectionState::Reconnecting }
+        } else if state.linking.awaits(id) {
+            if state.linking.grew() {
+                ConnectionState::ConnectingToPeers
+            } else {
+                ConnectionState::Reconnecting
+            }
         } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
             ballot::rules(kind).map_or(ConnectionState::Idle, |rules| rules.state(wish))
         } else {

@@ -231,7 +231,7 @@ impl Run {
                 ));
             }
             if state.is_rebuilding() {
-                let missing = some(state.away.iter(), name);
+                let missing = some(state.attendance.away(), name);
                 waiting.push(if missing.is_empty() {
                     format!("group {group}: rebuilding, waits for other members of before to speak")
                 } else {
