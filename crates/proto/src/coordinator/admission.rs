@@ -97,7 +97,7 @@ impl Run {
                 .of(group)
                 .partition(|(_, wants)| most.is_some_and(|most| *wants <= most));
             admissible.extend(modest.iter().map(|(id, _)| *id));
-            let there = self.groups.get(&group).map_or(0, |state| state.roster.len());
+            let there = self.groups.get(group).map_or(0, |state| state.roster.len());
             for (id, wants) in others.iter().take(NAMED_MAX) {
                 let (who, with) = (name(id), there + modest.len() + others.len());
                 sentences.push(format!(
@@ -121,7 +121,7 @@ impl Run {
     /// Lets these into their groups, with one epoch for all of a group. What they asked for when they registered is their
     /// vote in the ballot that goes on.
     pub(super) fn admit(&mut self, now: Instant, by_group: BTreeMap<Group, Vec<PeerId>>) {
-        self.run_epoch += 1;
+        self.groups.next_run_epoch();
         for (group, joined) in by_group {
             let mut wishes = Vec::new();
             for id in &joined {
@@ -130,10 +130,10 @@ impl Run {
                 }
                 self.office.outbox.note(Note::Accepted(*id));
             }
-            let mut roster = self.groups.get(&group).map(|state| state.roster.clone()).unwrap_or_default();
+            let mut roster = self.groups.get(group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);
             self.open_epoch(now, group, roster, joined, Vec::new());
-            if let Some(state) = self.groups.get_mut(&group) {
+            if let Some(state) = self.groups.get_mut(group) {
                 wishes.into_iter().for_each(|(id, wish)| state.ballots.vote(KIND, id, wish));
             }
         }

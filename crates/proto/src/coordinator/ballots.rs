@@ -24,7 +24,7 @@ impl Run {
             return;
         };
         let group = peer.group;
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         if id.number < state.ballots.current(id.kind).number {
             self.office.count_stale();
             return; // That ballot is over, and the news is on its way to it.
@@ -38,7 +38,7 @@ impl Run {
     /// A member's call ended without us: its vote no longer stands.
     pub(super) fn take_back_vote(&mut self, from: PeerId, id: BallotId) {
         let group = self.office.peers.get(from).map(|peer| peer.group);
-        let state = group.and_then(|group| self.groups.get(&group));
+        let state = group.and_then(|group| self.groups.get(group));
         if state.and_then(|state| state.ballots.vote_of(from)).is_some_and(|(kind, _)| kind == id.kind) {
             self.withdraw(from);
         }
@@ -47,7 +47,7 @@ impl Run {
     /// A member's vote no longer stands, in whichever ballot it is.
     pub(super) fn withdraw(&mut self, peer: PeerId) {
         let Some(group) = self.office.peers.get(peer).map(|peer| peer.group) else { return };
-        if self.groups.get_mut(&group).is_some_and(|state| state.ballots.take_back(peer)) {
+        if self.groups.get_mut(group).is_some_and(|state| state.ballots.take_back(peer)) {
             self.office.agenda.count_votes();
         }
     }
@@ -59,7 +59,7 @@ impl Run {
         else {
             return;
         };
-        let Some(state) = self.groups.get(&group) else { return };
+        let Some(state) = self.groups.get(group) else { return };
         if state.ballots.vote_of(from).is_none_or(|(kind, _)| kind != id.kind) {
             return;
         }
@@ -68,7 +68,7 @@ impl Run {
             return;
         }
         let within_reach =
-            self.groups.iter().filter(|(other, _)| rules.reach() == Reach::Run || **other == group);
+            self.groups.iter().filter(|(other, _)| rules.reach() == Reach::Run || *other == group);
         let missing = within_reach.flat_map(|(_, state)| {
             let votes = state.ballots.votes(id.kind);
             let voted = move |peer: &PeerId| votes.is_some_and(|votes| votes.contains_key(peer));
@@ -107,7 +107,7 @@ impl Run {
     /// What the rules of a kind may see.
     pub(super) fn hall(&self, kind: BallotKind) -> Hall<'_> {
         let seats = self.groups.iter().map(|(group, state)| Seats {
-            group: *group,
+            group,
             members: &state.roster,
             ring: &state.ring,
             refused_ring: state.refused_ring.as_deref(),
@@ -122,8 +122,8 @@ impl Run {
 
     /// Ends a group's open ballot of that kind, for everybody who is in the group.
     fn end_ballot(&mut self, group: Group, kind: BallotKind, outcome: Option<Vec<u8>>, end: BallotEnd) {
-        let (agreed, size) = (outcome.is_some(), self.global_world_size());
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let (agreed, size) = (outcome.is_some(), self.groups.world_size());
+        let Some(state) = self.groups.get_mut(group) else { return };
         let id = state.ballots.end(kind, outcome);
         state.refused_ring = None;
         self.office.agenda.count_votes();
@@ -140,13 +140,13 @@ impl Run {
         ballot: BallotId,
         end: BallotEnd,
     ) {
-        let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+        let (run_epoch, global_world_size) = (self.groups.run_epoch(), self.groups.world_size());
         self.office.tell_all(peers, ToPeer::BallotEnded { ballot, end, run_epoch, global_world_size });
     }
 
     /// Tells a member that comes back how the ballots ended whose end it did not hear.
     pub(super) fn tell_missed_ends(&mut self, peer: PeerId, group: Group, known: &Known) {
-        let missed = self.groups.get(&group).map(|state| state.ballots.missed(known));
+        let missed = self.groups.get(group).map(|state| state.ballots.missed(known));
         for (id, end) in missed.unwrap_or_default() {
             self.tell_end([&peer], id, end);
         }
@@ -155,7 +155,7 @@ impl Run {
     /// The vote that a member stood in when it lost us, if that ballot is not over.
     pub(super) fn vote_again(&mut self, now: Instant, from: PeerId, group: Group, reports: &[BallotReport]) {
         self.withdraw(from);
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         let open = reports
             .iter()
             .filter(|report| ballot::rules(report.kind).is_some() && !state.ballots.is_over(report));

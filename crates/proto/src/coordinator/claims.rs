@@ -154,7 +154,7 @@ impl Run {
     /// What a resume that could be true is to us.
     pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
         let (group, record) = (resume.record.group, &resume.record);
-        if let Some(state) = self.groups.get(&group).filter(|state| state.is_served()) {
+        if let Some(state) = self.groups.get(group).filter(|state| state.is_served()) {
             // A member that was evicted learns that from the roster, a stranger here.
             if !state.is_of_history(record) {
                 return Standing::Stranger;
@@ -172,12 +172,12 @@ impl Run {
         }
         // Sessions outlive a coordinator by this time. A group of which nobody has spoken by then is invented.
         let young = self.claims.born.is_none() || now < self.claims.known_by(now, &self.config);
-        if !self.groups.contains_key(&group) && !self.groups.is_empty() && !young {
+        if self.groups.get(group).is_none() && !self.groups.is_empty() && !young {
             return Standing::Stranger;
         }
         match self.contradicted(group, from, record) {
             None => Standing::Witness,
-            Some(other) => match self.groups.get(&other).and_then(|state| state.rebuild()) {
+            Some(other) => match self.groups.get(other).and_then(|state| state.rebuild()) {
                 Some(rebuild) if now < rebuild.since + self.config.control_grace => Standing::Rival(other),
                 _ => Standing::Stranger,
             },
@@ -186,7 +186,7 @@ impl Run {
 
     /// The group, of those that we serve or rebuild, that cannot be true together with this record.
     fn contradicted(&self, group: Group, from: PeerId, record: &EpochRecord) -> Option<Group> {
-        if let Some(state) = self.groups.get(&group)
+        if let Some(state) = self.groups.get(group)
             && let Some(rebuild) = state.rebuild()
             && !rebuild.is_in_line(from, record)
         {
@@ -207,7 +207,7 @@ impl Run {
         resume: Resume,
         beside: Group,
     ) {
-        let rebuild = self.groups.get(&beside).and_then(|state| state.rebuild());
+        let rebuild = self.groups.get(beside).and_then(|state| state.rebuild());
         let since = rebuild.map_or(now, |rebuild| rebuild.since);
         self.office.outbox.schedule(since + self.config.control_grace, Timer::Claims(beside));
         self.claims.rivals.insert(from, Rival { at, resume });
@@ -229,7 +229,7 @@ impl Run {
 
     /// The members of a group that is being rebuilt had their time to speak (rule 41).
     pub(super) fn weigh_claims(&mut self, now: Instant, group: Group) {
-        let rebuild = self.groups.get(&group).and_then(|state| state.rebuild());
+        let rebuild = self.groups.get(group).and_then(|state| state.rebuild());
         if let Some(rebuild) = rebuild {
             let until = rebuild.since + self.config.control_grace;
             if now < until {
@@ -246,7 +246,7 @@ impl Run {
 
     /// Gives up a rebuild: whoever told of that group joins anew.
     fn dissolve(&mut self, group: Group) {
-        let Some(state) = self.groups.remove(&group) else { return };
+        let Some(state) = self.groups.remove(group) else { return };
         let text = "this coordinator was restarted and does not know that group: connect again to join";
         self.office.dismiss(&state.roster, KickReason::Superseded, text);
         self.office.agenda.count_votes();
@@ -277,7 +277,7 @@ impl Run {
     /// nothing that we hold of it counts any more (rule 17): we begin that group again like one that was just started,
     /// and learn from its members how things stand. A single word is not enough, and no group's word is about another.
     fn is_deposed(&mut self, from: PeerId, group: Group, term: Term) -> bool {
-        let Some(state) = self.groups.get(&group) else { return false };
+        let Some(state) = self.groups.get(group) else { return false };
         self.claims.ahead.insert(from, term);
         self.claims.ahead.retain(|peer, _| self.office.peers.knows(*peer));
         let ahead = state.roster.iter().filter(|peer| self.claims.ahead.contains_key(peer)).count();
@@ -286,7 +286,7 @@ impl Run {
         }
         let members = state.roster.clone();
         self.office.outbox.note(Note::SteppedDown(term));
-        self.groups.remove(&group);
+        self.groups.remove(group);
         for member in members {
             self.claims.ahead.remove(&member);
             self.office.strike_out(member);

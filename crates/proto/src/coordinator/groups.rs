@@ -5,19 +5,20 @@
 //! what happens if no ring avoids them, is said in [`paths`](super::paths).
 
 use super::attendance::Attendance;
-use super::operations::Operations;
+use super::operations::{Op, Operations};
 use super::outbox::Timer;
 use super::paths::Paths;
 use super::rebuild::Rebuild;
 use super::rewiring::Rewiring;
 use super::run::{Note, Run};
 use crate::ballot::Ballots;
-use crate::collective::{Group, GroupEpoch, Scope};
+use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
 use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::control::{AbortReason, Ancestor, Decider, EpochRecord, LossReason, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
+use std::ops::Index;
 
 /// The epochs of a history that goes on from another begin above the next multiple of this. So many would have to be
 /// opened within one coordinator's life, unknown to all who come back to the next, before a number came twice.
@@ -177,14 +178,103 @@ impl GroupState {
     }
 }
 
-impl Run {
-    pub(super) fn global_world_size(&self) -> u32 {
-        self.groups.values().map(|group| group.roster.len() as u32).sum()
+/// The groups of a run.
+#[derive(Clone, Debug, Default, Hash)]
+pub(super) struct Groups {
+    states: BTreeMap<Group, GroupState>,
+    run_epoch: RunEpoch,
+    /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
+    floor: GroupEpoch,
+}
+
+impl Groups {
+    pub(super) fn get(&self, group: Group) -> Option<&GroupState> {
+        self.states.get(&group)
     }
 
+    pub(super) fn get_mut(&mut self, group: Group) -> Option<&mut GroupState> {
+        self.states.get_mut(&group)
+    }
+
+    pub(super) fn iter(&self) -> impl Iterator<Item = (Group, &GroupState)> {
+        self.states.iter().map(|(group, state)| (*group, state))
+    }
+
+    pub(super) fn values(&self) -> impl Iterator<Item = &GroupState> {
+        self.states.values()
+    }
+
+    pub(super) fn values_mut(&mut self) -> impl Iterator<Item = &mut GroupState> {
+        self.states.values_mut()
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.states.is_empty()
+    }
+
+    /// The group, which is founded now if there is none.
+    fn found(&mut self, group: Group, founder: PeerId) -> &mut GroupState {
+        let floor = self.floor;
+        self.states.entry(group).or_insert_with(|| GroupState::new(founder, floor))
+    }
+
+    /// The group as a record tells of it, if nothing is known of it.
+    pub(super) fn recall(&mut self, group: Group, record: &EpochRecord) -> &mut GroupState {
+        self.run_epoch = self.run_epoch.max(record.run_epoch);
+        self.states.entry(group).or_insert_with(|| GroupState::new(record.founder, record.epoch))
+    }
+
+    /// Nobody is left in a group. Should it be founded again, its numbers go on.
+    fn end(&mut self, group: Group) {
+        if let Some(state) = self.states.remove(&group) {
+            self.floor = self.floor.max(state.epoch);
+        }
+    }
+
+    /// What we hold of a group does not count.
+    pub(super) fn remove(&mut self, group: Group) -> Option<GroupState> {
+        self.states.remove(&group)
+    }
+
+    /// Somebody was admitted or lost, anywhere in the run (rule 1).
+    pub(super) fn next_run_epoch(&mut self) {
+        self.run_epoch += 1;
+    }
+
+    pub(super) fn run_epoch(&self) -> RunEpoch {
+        self.run_epoch
+    }
+
+    /// How many members all groups have together.
+    pub(super) fn world_size(&self) -> u32 {
+        self.states.values().map(|group| group.roster.len() as u32).sum()
+    }
+
+    /// The members of a group that a scope involves.
+    pub(super) fn members_in(&self, group: Group, scope: &Scope) -> Vec<PeerId> {
+        let Some(state) = self.get(group) else { return Vec::new() };
+        state.roster.iter().copied().filter(|peer| scope.involves(*peer)).collect()
+    }
+
+    /// The open attempts of a group that fit.
+    pub(super) fn open_keys(&self, group: Group, fits: impl Fn(&Scope, &Op) -> bool) -> Vec<OpKey> {
+        let state = self.get(group);
+        state.map_or_else(Vec::new, |state| state.operations.keys(group, state.epoch, fits))
+    }
+}
+
+impl Index<Group> for Groups {
+    type Output = GroupState;
+
+    fn index(&self, group: Group) -> &GroupState {
+        &self.states[&group]
+    }
+}
+
+impl Run {
     /// Members of a group went; the rest goes on in a new epoch.
     pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: Vec<(PeerId, LossReason)>) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         self.office.agenda.tell_world();
         let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
         let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
@@ -205,7 +295,7 @@ impl Run {
     /// and what we call its next epoch they may know as another (rule 41). Frames carry epochs and no names, so the
     /// numbers differ as well.
     pub(super) fn begin_history(&mut self, group: Group) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         let Some(first) = state.roster.first().and_then(|first| self.office.peers.get(*first)) else {
             return;
         };
@@ -230,18 +320,14 @@ impl Run {
         let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
         self.abort_all(group, &reason);
         let Some(&first) = roster.first() else {
-            // Nobody is left to tell. Should the group be founded again, its numbers go on.
-            if let Some(state) = self.groups.remove(&group) {
-                self.epoch_floor = self.epoch_floor.max(state.epoch);
-            }
+            self.groups.end(group); // Nobody is left to tell.
             self.office.agenda.tell_world();
             return;
         };
-        let floor = self.epoch_floor;
         // A peer that founds a group again, in a later session, begins another history.
         let founder =
             self.office.peers.get(first).map_or(first, |peer| peer.session.founder(first, peer.generation));
-        let state = self.groups.entry(group).or_insert_with(|| GroupState::new(founder, floor));
+        let state = self.groups.found(group, founder);
         left.iter().for_each(|(peer, _)| state.operations.forget(*peer));
         // The order of the ring is kept for those who stay; newcomers come last.
         let members: BTreeSet<_> = roster.iter().copied().collect();
@@ -263,10 +349,10 @@ impl Run {
         let (epoch, size) = (state.epoch, state.roster.len());
         self.office.outbox.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, joined, left);
-        if let Some(state) = self.groups.get_mut(&group) {
+        if let Some(state) = self.groups.get_mut(group) {
             state.world_told = record.global_world_size;
         }
-        let roster = self.groups[&group].roster.clone();
+        let roster = self.groups[group].roster.clone();
         self.office.tell_all(&roster, ToPeer::Epoch(record));
         self.heard_epoch(group);
         self.release(group);
@@ -278,7 +364,7 @@ impl Run {
     /// from the next epoch of their own, or from a vote. A coordinator that was just started may not know all groups
     /// yet: what its members knew counts, until the others have had their time to come back.
     pub(super) fn tell_world(&mut self, now: Instant) {
-        let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+        let (run_epoch, global_world_size) = (self.groups.run_epoch(), self.groups.world_size());
         let known_by = self.claims.known_by(now, &self.config);
         let (mut told, mut later) = (Vec::new(), false);
         for state in self.groups.values_mut().filter(|state| state.is_served()) {
@@ -301,13 +387,13 @@ impl Run {
         mut joined: Vec<PeerId>,
         mut left: Vec<(PeerId, LossReason)>,
     ) -> EpochRecord {
-        let state = &self.groups[&group];
+        let state = &self.groups[group];
         joined.truncate(MEMBERS_MAX);
         left.truncate(MEMBERS_MAX);
         let rank: BTreeMap<_, _> =
             state.roster.iter().enumerate().map(|(rank, peer)| (*peer, rank as u32)).collect();
         EpochRecord {
-            run_epoch: self.run_epoch,
+            run_epoch: self.groups.run_epoch(),
             group,
             epoch: state.epoch,
             roster: state
@@ -317,7 +403,7 @@ impl Run {
                 .collect(),
             ring: state.ring.iter().map(|peer| rank[peer]).collect(),
             decider: Decider::Coordinator,
-            global_world_size: self.global_world_size(),
+            global_world_size: self.groups.world_size(),
             joined,
             left,
             founder: state.founder,
@@ -339,7 +425,7 @@ impl Run {
         if !self.office.peers.is_member(peer, group) {
             return self.office.kick(peer, &self.no_member(peer, "reported links of", group));
         }
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch) else {
+        let Some(state) = self.groups.get_mut(group).filter(|state| state.epoch == epoch) else {
             self.office.count_stale();
             return;
         };
@@ -352,12 +438,12 @@ impl Run {
 
     /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
     pub(super) fn is_settling(&self, group: Group) -> bool {
-        self.groups.get(&group).is_some_and(|state| state.paths.is_settling())
+        self.groups.get(group).is_some_and(|state| state.paths.is_settling())
     }
 
     /// After such an abort members wait for `Proceed` or a new epoch before they retry.
     pub(super) fn make_wait(&mut self, group: Group) {
-        if let Some(state) = self.groups.get_mut(&group) {
+        if let Some(state) = self.groups.get_mut(group) {
             state.attendance.hold();
         }
     }

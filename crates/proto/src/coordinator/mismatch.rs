@@ -62,7 +62,7 @@ impl Run {
 
     /// Who deviates, if calls differ and all of them, or enough time, are in (rule 7).
     pub(super) fn judge_mismatch(&mut self, now: Instant, key: &OpKey) {
-        let Some(state) = self.groups.get(&key.group).filter(|state| state.epoch == key.epoch) else {
+        let Some(state) = self.groups.get(key.group).filter(|state| state.epoch == key.epoch) else {
             return;
         };
         let Some(op) = state.operations.attempt(key) else { return };
@@ -96,7 +96,7 @@ impl Run {
     /// to wait (rule 7). Like differing calls they are judged when all have called, or after a moment.
     pub(super) fn judge_mixed_calls(&mut self, now: Instant, group: Group) {
         let settle = self.config.mismatch_settle;
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         let mut sides = sides(state);
         if sides.len() < 2 {
             state.operations.unmix();
@@ -110,7 +110,7 @@ impl Run {
         let incumbents = state.incumbents_in(&Scope::Whole);
         let peers: Vec<_> = sides.iter().map(|side| side.peers.clone()).collect();
         let Judgement::Side(right) = self.judge(&incumbents, &peers) else { return };
-        if let Some(state) = self.groups.get_mut(&group) {
+        if let Some(state) = self.groups.get_mut(group) {
             state.operations.unmix();
         }
         let common = sides.remove(right).words;
@@ -119,7 +119,7 @@ impl Run {
                 peers.iter().for_each(|voter| self.withdraw(*voter));
                 self.tell_end(&peers, id, BallotEnd::Mismatch { others: common.clone() });
             } else {
-                for key in self.open_keys(group, |scope, _| *scope == Scope::Whole) {
+                for key in self.groups.open_keys(group, |scope, _| *scope == Scope::Whole) {
                     let (deviating, theirs, common) = (peers.clone(), words.clone(), common.clone());
                     self.abort(&key, AbortReason::Mismatch { deviating, theirs, common });
                 }

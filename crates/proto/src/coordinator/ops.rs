@@ -16,14 +16,8 @@ use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict};
 impl Run {
     /// The collectives of a key's group, if its epoch goes on.
     fn operations(&mut self, key: &OpKey) -> Option<&mut Operations> {
-        let state = self.groups.get_mut(&key.group).filter(|state| state.epoch == key.epoch)?;
+        let state = self.groups.get_mut(key.group).filter(|state| state.epoch == key.epoch)?;
         Some(&mut state.operations)
-    }
-
-    /// The members of a group that a scope involves.
-    pub(super) fn members_in(&self, group: Group, scope: &Scope) -> Vec<PeerId> {
-        let Some(state) = self.groups.get(&group) else { return Vec::new() };
-        state.roster.iter().copied().filter(|peer| scope.involves(*peer)).collect()
     }
 
     /// A member's program made a call.
@@ -44,7 +38,7 @@ impl Run {
             }
             Scope::Whole => false,
         };
-        let Some(state) = self.groups.get_mut(&key.group) else { return };
+        let Some(state) = self.groups.get_mut(key.group) else { return };
         if key.epoch > state.epoch || !key.scope.involves(from) {
             let text = format!("initiated {key}, the group is in epoch {}", state.epoch);
             return self.office.kick(from, &text);
@@ -136,7 +130,7 @@ impl Run {
     pub(super) fn acknowledge(&mut self, from: PeerId, key: &OpKey) {
         if self.office.peers.is_member(from, key.group)
             && key.scope.involves(from)
-            && let Some(state) = self.groups.get_mut(&key.group)
+            && let Some(state) = self.groups.get_mut(key.group)
         {
             state.operations.learned(from, key);
         }
@@ -144,21 +138,21 @@ impl Run {
 
     /// A deadline, or the time to judge differing calls, may have come.
     pub(super) fn review_ops(&mut self, now: Instant, group: Group) {
-        for key in self.open_keys(group, |_, op| now >= op.deadline) {
+        for key in self.groups.open_keys(group, |_, op| now >= op.deadline) {
             self.time_out(now, &key);
         }
-        for key in self.open_keys(group, |_, op| op.judged_at.is_some_and(|at| now >= at)) {
+        for key in self.groups.open_keys(group, |_, op| op.judged_at.is_some_and(|at| now >= at)) {
             self.judge_mismatch(now, &key);
         }
         self.judge_mixed_calls(now, group);
-        if let Some(due) = self.groups.get(&group).and_then(|state| state.operations.due(now)) {
+        if let Some(due) = self.groups.get(group).and_then(|state| state.operations.due(now)) {
             self.office.outbox.schedule(due, Timer::Ops(group));
         }
     }
 
     /// The first deadline ends the call for all, and says who was waited for (rule 6).
     fn time_out(&mut self, now: Instant, key: &OpKey) {
-        let members = self.members_in(key.group, &key.scope);
+        let members = self.groups.members_in(key.group, &key.scope);
         let Some(op) = self.operations(key).and_then(|held| held.attempt(key).cloned()) else { return };
         let called_by_all = op.votes.len() == op.members;
         let waiting = |peer: &&PeerId| match op.votes.get(peer) {
@@ -174,20 +168,15 @@ impl Run {
         let needs = |scope: &Scope, op: &Op| {
             scope.involves(peer) && op.votes.get(&peer).is_none_or(|vote| !vote.complete)
         };
-        for key in self.open_keys(group, needs) {
+        for key in self.groups.open_keys(group, needs) {
             self.abort(&key, AbortReason::PeersLost(vec![(peer, why)]));
         }
     }
 
     pub(super) fn abort_all(&mut self, group: Group, reason: &AbortReason) {
-        for key in self.open_keys(group, |_, _| true) {
+        for key in self.groups.open_keys(group, |_, _| true) {
             self.abort(&key, reason.clone());
         }
-    }
-
-    pub(super) fn open_keys(&self, group: Group, fits: impl Fn(&Scope, &Op) -> bool) -> Vec<OpKey> {
-        let state = self.groups.get(&group);
-        state.map_or_else(Vec::new, |state| state.operations.keys(group, state.epoch, fits))
     }
 
     pub(super) fn abort(&mut self, key: &OpKey, reason: AbortReason) {
@@ -203,8 +192,8 @@ impl Run {
 
     /// Writes the one verdict on an attempt and sends it to everybody in scope.
     fn write_verdict(&mut self, key: &OpKey, verdict: Verdict) {
-        let members = self.members_in(key.group, &key.scope);
-        let Some(state) = self.groups.get_mut(&key.group).filter(|state| state.epoch == key.epoch) else {
+        let members = self.groups.members_in(key.group, &key.scope);
+        let Some(state) = self.groups.get_mut(key.group).filter(|state| state.epoch == key.epoch) else {
             return;
         };
         let Some(closed) = state.operations.close(key, verdict.clone(), &members) else { return };

@@ -220,7 +220,7 @@ impl Run {
             [from, to].iter().any(|end| self.office.peers.get(*end).is_some_and(Peer::is_doubtful));
         let until = now + self.config.link_settle;
         let (first_pause, pause_max) = (2 * self.config.probe_timeout, self.config.dead_after);
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.epoch == epoch && both) else {
+        let Some(state) = self.groups.get_mut(group).filter(|state| state.epoch == epoch && both) else {
             self.office.count_stale();
             return;
         };
@@ -242,7 +242,7 @@ impl Run {
             paths.count_as_broken(now, link, first_pause, pause_max);
         }
         let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
-        for key in self.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
+        for key in self.groups.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
             if known && key.scope != Scope::Whole && !self.has_way(group, &key.scope) {
                 self.abort(&key, AbortReason::NoPath { from, to });
             } else {
@@ -255,7 +255,7 @@ impl Run {
 
     /// Whether the members in scope may have a ring among themselves that avoids the broken links.
     fn has_way(&self, group: Group, scope: &Scope) -> bool {
-        let Some(state) = self.groups.get(&group) else { return false };
+        let Some(state) = self.groups.get(group) else { return false };
         let members: Vec<_> = state.ring.iter().copied().filter(|peer| scope.involves(*peer)).collect();
         around::search(&members, &state.paths.broken, Budget::FIRST) != Plan::None
     }
@@ -265,7 +265,7 @@ impl Run {
     /// a link that merely broke, an attempt would only fail again, and nobody could say yet whether a link or a peer
     /// was lost (rule 8): the doubt is waited for, and no longer than it can last.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
+        let Some(state) = self.groups.get_mut(group).filter(|state| state.is_served()) else { return };
         if let Some(settling) = &state.paths.settling {
             let doubtful = |end: &PeerId| self.office.peers.get(*end).is_some_and(Peer::is_doubtful);
             let usable = settling.links.keys().filter(|link| !state.paths.broken.contains(link));
@@ -295,7 +295,7 @@ impl Run {
     pub(super) fn replan(&mut self, now: Instant, group: Group) {
         let excused = self.without_excused(group);
         let dead_after = self.config.dead_after;
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
+        let Some(state) = self.groups.get_mut(group).filter(|state| state.is_served()) else { return };
         let (ring, paths) = (&state.ring, &mut state.paths);
         // Often enough to notice in time that somebody who was stopped is back.
         let search_at = now + dead_after / 4;
@@ -331,7 +331,7 @@ impl Run {
 
     /// The broken links whose ends could all be asked: whoever is stopped or away answers no dial.
     fn without_excused(&self, group: Group) -> BTreeSet<Link> {
-        let Some(state) = self.groups.get(&group) else { return BTreeSet::new() };
+        let Some(state) = self.groups.get(group) else { return BTreeSet::new() };
         let excused = |end: &PeerId| {
             self.office
                 .peers
@@ -343,7 +343,7 @@ impl Run {
 
     /// No ring exists: of the ends of broken links, the one that fewest can reach leaves.
     fn give_up_unreachable(&mut self, group: Group) {
-        let state = &self.groups[&group];
+        let state = &self.groups[group];
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
         // Whom a broken link in either direction separates it from.
         let mut cut_from: BTreeMap<PeerId, BTreeSet<PeerId>> = BTreeMap::new();
@@ -370,7 +370,7 @@ impl Run {
     pub(super) fn watch_paths(&mut self, now: Instant, group: Group) {
         let (first_pause, patience) = (2 * self.config.probe_timeout, self.config.control_grace);
         let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_served()) else { return };
+        let Some(state) = self.groups.get_mut(group).filter(|state| state.is_served()) else { return };
         let Paths { broken, redials, stuck, healed, .. } = &mut state.paths;
         for link in broken.iter() {
             redials.entry(*link).or_insert(Redial { due: now, pause: first_pause, asked: false });
@@ -424,7 +424,7 @@ impl Run {
     /// It is time to look at the broken links of a group again.
     pub(super) fn review_paths(&mut self, now: Instant, group: Group) {
         let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
-        let Some(state) = self.groups.get(&group) else { return };
+        let Some(state) = self.groups.get(group) else { return };
         if state.paths.stuck.is_some_and(|stuck| now >= stuck.search_at) {
             return self.replan(now, group);
         }
@@ -447,7 +447,7 @@ impl Run {
         let dead_after = self.config.dead_after;
         // An answer may come after the session that it was asked of, which says nothing against its sender.
         let member = self.office.peers.is_member(from, group);
-        let Some(state) = self.groups.get_mut(&group).filter(|_| member) else {
+        let Some(state) = self.groups.get_mut(group).filter(|_| member) else {
             self.office.count_stale();
             return;
         };
@@ -475,7 +475,7 @@ impl Run {
 
     /// Why an attempt in this scope could not succeed now, if so.
     pub(super) fn unsettled(&self, group: Group, scope: &Scope) -> Option<AbortReason> {
-        let state = self.groups.get(&group)?;
+        let state = self.groups.get(group)?;
         let away = state.attendance.away().filter(|peer| scope.involves(**peer));
         let lost: Vec<_> = away.map(|peer| (*peer, LossReason::Disconnected)).collect();
         if !lost.is_empty() {

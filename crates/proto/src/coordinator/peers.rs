@@ -204,7 +204,7 @@ impl Run {
     pub(super) fn attach(&mut self, peer: PeerId, at: ConnectionId) {
         let old = self.office.peers.attach(peer, at);
         let group = self.office.peers.get(peer).map(|record| record.group);
-        if let Some(state) = group.and_then(|group| self.groups.get_mut(&group)) {
+        if let Some(state) = group.and_then(|group| self.groups.get_mut(group)) {
             state.attendance.came(peer);
         }
         if let Some(old) = old {
@@ -228,7 +228,7 @@ impl Run {
         record.lost_since = Some(now);
         record.knock_at = Some(now);
         let group = record.group;
-        if let Some(state) = self.groups.get_mut(&group) {
+        if let Some(state) = self.groups.get_mut(group) {
             state.attendance.went(peer);
         }
         self.office.outbox.note(Note::Disconnected(peer));
@@ -252,7 +252,7 @@ impl Run {
             }
         }
         if !shrinking.is_empty() {
-            self.run_epoch += 1;
+            self.groups.next_run_epoch();
         }
         for (group, gone) in shrinking {
             self.shrink_group(now, group, gone);

@@ -168,7 +168,7 @@ impl Run {
                 return self.office.turn_away(at, KickReason::Superseded, text);
             }
         }
-        let rebuilding = self.groups.get(&group).is_some_and(GroupState::is_rebuilding);
+        let rebuilding = self.groups.get(group).is_some_and(GroupState::is_rebuilding);
         let Some(peer) = self.office.peers.get(from).filter(|_| self.office.peers.is_member(from, group))
         else {
             // Its record may have been what the others waited for.
@@ -225,7 +225,7 @@ impl Run {
             self.inquiry().try_kernel(from);
         }
         if rebuilding {
-            if let Some(rebuild) = self.groups.get_mut(&group).and_then(|state| state.rebuild_mut()) {
+            if let Some(rebuild) = self.groups.get_mut(group).and_then(|state| state.rebuild_mut()) {
                 rebuild.resumed.insert(from, Testimony::new(resume));
             }
             self.hear_rivals(now, false);
@@ -240,7 +240,7 @@ impl Run {
         let Some(peer) = self.office.peers.get_mut(from) else { return };
         peer.terms.promise(term);
         let group = peer.group;
-        let rebuild = self.groups.get_mut(&group).and_then(|state| state.rebuild_mut());
+        let rebuild = self.groups.get_mut(group).and_then(|state| state.rebuild_mut());
         if let Some(told) = rebuild.and_then(|rebuild| rebuild.resumed.get_mut(&from)) {
             told.promised = told.promised.max(term);
             self.try_finish_rebuild(now, group);
@@ -249,7 +249,7 @@ impl Run {
 
     /// A member of a run that this coordinator remembers learns what it missed.
     fn take_back(&mut self, now: Instant, from: PeerId, group: Group, resume: &Resume) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         for report in &resume.tags {
             if let Some((key, _)) = report.learned.last() {
                 state.operations.learned(from, key);
@@ -267,10 +267,10 @@ impl Run {
             }
         }
         self.settle(now, group);
-        let (run_epoch, global_world_size) = (self.run_epoch, self.global_world_size());
+        let (run_epoch, global_world_size) = (self.groups.run_epoch(), self.groups.world_size());
         let told = self
             .groups
-            .get(&group)
+            .get(group)
             .is_some_and(|state| state.world_told == global_world_size && state.epoch == resume.record.epoch);
         if told && resume.record.global_world_size != global_world_size {
             self.office.tell(from, ToPeer::World { run_epoch, global_world_size });
@@ -279,7 +279,7 @@ impl Run {
 
     /// What this coordinator does not know of a run, or knows less of than whoever resumes, it begins to rebuild.
     fn prepare_rebuild(&mut self, now: Instant, group: Group, from: PeerId, record: &EpochRecord) {
-        match self.groups.get_mut(&group).map(GroupState::rebuild_mut) {
+        match self.groups.get_mut(group).map(GroupState::rebuild_mut) {
             Some(None) => return,
             Some(Some(rebuild)) if rebuild.record.epoch >= record.epoch => return rebuild.hear(from, record),
             Some(Some(_)) | None => {}
@@ -287,12 +287,12 @@ impl Run {
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
         // A newer record than the one the rebuild began with: its roster counts. Whoever is only in the old
         // one was evicted before we came.
-        if let Some(state) = self.groups.get(&group) {
+        if let Some(state) = self.groups.get(group) {
             let members: BTreeSet<_> = roster.iter().copied().collect();
             let gone: Vec<_> = state.roster.iter().copied().filter(|id| !members.contains(id)).collect();
             self.office.dismiss(&gone, KickReason::Evicted, "evicted before the coordinator was restarted");
         }
-        let before = self.groups.get_mut(&group).and_then(GroupState::take_rebuild);
+        let before = self.groups.get_mut(group).and_then(GroupState::take_rebuild);
         let mut rebuild = Rebuild::new(now, record.clone(), before);
         rebuild.hear(from, record);
         let lost: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
@@ -313,9 +313,7 @@ impl Run {
                 }
             }
         }
-        self.run_epoch = self.run_epoch.max(record.run_epoch);
-        let floor = record.epoch;
-        let state = self.groups.entry(group).or_insert_with(|| GroupState::new(record.founder, floor));
+        let state = self.groups.recall(group, record);
         let gone: BTreeSet<_> = rebuild.left.iter().map(|(peer, _)| *peer).collect();
         state.roster = roster.into_iter().filter(|peer| !gone.contains(peer)).collect();
         let resumed = &rebuild.resumed;
@@ -333,7 +331,7 @@ impl Run {
 
     /// Decides everything once nobody is missing any more.
     pub(super) fn try_finish_rebuild(&mut self, now: Instant, group: Group) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         let Some(rebuild) = state.rebuild() else { return };
         let term = self.office.term;
         let ready = |peer: &PeerId| rebuild.resumed.get(peer).is_some_and(|told| told.promised >= term);
@@ -345,7 +343,7 @@ impl Run {
         if in_time && (rebuild.voices() < 2 || self.is_contested(group)) {
             return;
         }
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         let Some(Rebuild { record, mut resumed, left, .. }) = state.take_rebuild() else { return };
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
@@ -386,7 +384,7 @@ impl Run {
         }
         if !left.is_empty() {
             self.begin_history(group);
-            let roster = self.groups[&group].roster.clone();
+            let roster = self.groups[group].roster.clone();
             self.open_epoch(now, group, roster, Vec::new(), left);
         }
         self.catch_up(group);
@@ -410,7 +408,7 @@ impl Run {
     /// Keeps a member's messages until everything is decided. True if the message was taken.
     pub(super) fn hold_while_rebuilding(&mut self, from: PeerId, message: &ToCoordinator) -> bool {
         let Some(peer) = self.office.peers.get_mut(from) else { return false };
-        let rebuilding = self.groups.get(&peer.group).is_some_and(GroupState::is_rebuilding);
+        let rebuilding = self.groups.get(peer.group).is_some_and(GroupState::is_rebuilding);
         let passes = matches!(message, ToCoordinator::Leave | ToCoordinator::Promise { .. });
         if !rebuilding || peer.phase != Phase::Accepted || passes {
             return false;

@@ -19,14 +19,14 @@ use crate::wire::control::ToPeer;
 impl Run {
     /// A member is back: it hears how attempts ended in epochs that it knows.
     pub(super) fn welcome(&mut self, peer: PeerId, group: Group, knew: GroupEpoch, ballots: Known) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         state.attendance.welcome(peer, knew, ballots);
         self.tell_missed(peer, group, |epoch| epoch <= knew);
     }
 
     /// Those who came back hear the rest: the newest epoch, what was decided since, and how ballots ended.
     pub(super) fn catch_up(&mut self, group: Group) {
-        let Some(state) = self.groups.get(&group).filter(|state| state.is_served()) else { return };
+        let Some(state) = self.groups.get(group).filter(|state| state.is_served()) else { return };
         let epoch = state.epoch;
         let late = state.attendance.late();
         let behind: Vec<_> =
@@ -39,7 +39,7 @@ impl Run {
         for (peer, Returning { knew, ballots, .. }) in late {
             self.tell_missed(peer, group, |epoch| epoch > knew);
             self.tell_missed_ends(peer, group, &ballots);
-            if let Some(state) = self.groups.get_mut(&group) {
+            if let Some(state) = self.groups.get_mut(group) {
                 state.attendance.caught_up(peer);
             }
         }
@@ -47,14 +47,14 @@ impl Run {
 
     /// The group's epoch was told to everybody in it.
     pub(super) fn heard_epoch(&mut self, group: Group) {
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         state.attendance.heard(state.epoch);
     }
 
     /// Nothing stands in the way any more: whoever waits goes on.
     pub(super) fn release(&mut self, group: Group) {
         self.catch_up(group);
-        let Some(state) = self.groups.get_mut(&group).filter(|state| state.is_settled()) else { return };
+        let Some(state) = self.groups.get_mut(group).filter(|state| state.is_settled()) else { return };
         let epoch = state.epoch;
         let told = state.attendance.release(&state.roster);
         self.office.tell_all(&told, ToPeer::Proceed { group, epoch });
@@ -62,7 +62,7 @@ impl Run {
 
     /// The verdicts in such epochs that a peer has not learned yet, the oldest first.
     fn tell_missed(&mut self, peer: PeerId, group: Group, fits: impl Fn(GroupEpoch) -> bool) {
-        let Some(state) = self.groups.get(&group) else { return };
+        let Some(state) = self.groups.get(group) else { return };
         for (key, verdict) in state.operations.unlearned(peer, fits) {
             self.office.tell(peer, ToPeer::Verdict { key, verdict });
         }
@@ -70,7 +70,7 @@ impl Run {
 
     /// Those of `peers` who know the group's epoch, and so may hear what is decided in it.
     pub(super) fn listening(&self, group: Group, mut peers: Vec<PeerId>) -> Vec<PeerId> {
-        if let Some(state) = self.groups.get(&group) {
+        if let Some(state) = self.groups.get(group) {
             peers.retain(|peer| state.attendance.listens(*peer));
         }
         peers

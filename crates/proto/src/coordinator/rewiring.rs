@@ -31,7 +31,7 @@ pub(super) struct Rewiring {
 impl Run {
     /// Begins to prepare a ring. One that is being prepared already is not disturbed.
     pub(super) fn rewire(&mut self, kind: BallotKind, group: Group, ring: Vec<PeerId>) {
-        let Some(state) = self.groups.get_mut(&group).filter(|state| matches!(state.phase, Phase::Serving))
+        let Some(state) = self.groups.get_mut(group).filter(|state| matches!(state.phase, Phase::Serving))
         else {
             return;
         };
@@ -45,13 +45,13 @@ impl Run {
         }
         let number = self.office.outbox.number();
         state.phase = Phase::Rewiring(Rewiring { kind, ring, number, unprepared: members });
-        let roster = self.groups[&group].roster.clone();
+        let roster = self.groups[group].roster.clone();
         self.tell_prepare(group, &roster);
     }
 
     /// Tells the epoch that may come to those of `peers` who have not answered.
     pub(super) fn tell_prepare(&mut self, group: Group, peers: &[PeerId]) {
-        let Some(state) = self.groups.get(&group) else { return };
+        let Some(state) = self.groups.get(group) else { return };
         let Phase::Rewiring(Rewiring { ring, number, unprepared, .. }) = &state.phase else { return };
         let ranks: BTreeMap<_, _> = state.roster.iter().zip(0u32..).collect();
         let ring = ring.iter().filter_map(|peer| ranks.get(peer).copied()).collect();
@@ -69,7 +69,7 @@ impl Run {
                 .office
                 .kick(from, &format!("prepared links of group {group}, of which it is no member"));
         }
-        let Some(state) = self.groups.get_mut(&group) else { return };
+        let Some(state) = self.groups.get_mut(group) else { return };
         match &mut state.phase {
             Phase::Rewiring(rewiring) if rewiring.number == number => {
                 rewiring.unprepared.remove(&from);
@@ -86,8 +86,8 @@ impl Run {
     /// Opens the epochs that everybody is prepared for and nothing stands in the way of.
     pub(super) fn open_prepared(&mut self, now: Instant) {
         let rewiring = self.groups.iter().filter(|(_, state)| matches!(state.phase, Phase::Rewiring(_)));
-        for group in rewiring.map(|(group, _)| *group).collect::<Vec<_>>() {
-            let Some(state) = self.groups.get_mut(&group) else { continue };
+        for group in rewiring.map(|(group, _)| group).collect::<Vec<_>>() {
+            let Some(state) = self.groups.get_mut(group) else { continue };
             let Phase::Rewiring(Rewiring { kind, ring, unprepared, .. }) = &state.phase else { continue };
             if state.ballots.votes(*kind).is_none() {
                 state.phase = Phase::Serving; // Nobody waits for it any more.

@@ -5,11 +5,11 @@ use super::admission::Gate;
 use super::agenda::Chore;
 use super::claims::Claims;
 use super::eviction::{Evidence, Inquiry};
-use super::groups::GroupState;
+use super::groups::{GroupState, Groups};
 use super::office::Office;
 use super::outbox::Timer;
 use super::peers::{Peer, Phase, Sign};
-use crate::collective::{Group, GroupEpoch, RunEpoch};
+use crate::collective::Group;
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::text::printable;
@@ -17,7 +17,6 @@ use crate::time::{Duration, Instant};
 use crate::wire::InvalidMessage;
 use crate::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use crate::wire::membership::MemberInfo;
-use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
 /// One control connection, numbered by the driver; never reused.
@@ -91,10 +90,7 @@ pub struct Run {
     pub(super) evidence: Evidence,
     pub(super) claims: Claims,
     pub(super) gate: Gate,
-    pub(super) run_epoch: RunEpoch,
-    pub(super) groups: BTreeMap<Group, GroupState>,
-    /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
-    pub(super) epoch_floor: GroupEpoch,
+    pub(super) groups: Groups,
 }
 
 /// What happened how often since the start.
@@ -121,9 +117,7 @@ impl Run {
             evidence: Evidence::default(),
             claims: Claims::default(),
             gate: Gate::default(),
-            run_epoch: 0,
-            groups: BTreeMap::new(),
-            epoch_floor: 0,
+            groups: Groups::default(),
         }
     }
 
@@ -339,7 +333,7 @@ impl Run {
     pub fn unlisted(&self) -> Vec<PeerId> {
         let listed = |id: PeerId, peer: &Peer| {
             self.groups
-                .get(&peer.group)
+                .get(peer.group)
                 .is_some_and(|group| group.is_rebuilding() || group.roster.contains(&id))
         };
         let unlisted = |(id, peer): &(PeerId, &Peer)| peer.phase == Phase::Accepted && !listed(*id, peer);
@@ -350,7 +344,7 @@ impl Run {
     /// both are true or neither is.
     pub fn standing(&self, peer: PeerId) -> Option<(bool, bool)> {
         let known = self.office.peers.get(peer)?;
-        let listed = self.groups.get(&known.group).is_some_and(|state| state.roster.contains(&peer));
+        let listed = self.groups.get(known.group).is_some_and(|state| state.roster.contains(&peer));
         Some((known.phase == Phase::Accepted, listed))
     }
 

@@ -148,7 +148,7 @@ impl CollectiveState {
 
 impl Run {
     pub(super) fn connection_state(&self, id: PeerId, peer: &Peer) -> ConnectionState {
-        let state = match self.groups.get(&peer.group) {
+        let state = match self.groups.get(peer.group) {
             _ if peer.phase == Phase::Registered => return ConnectionState::VoteAcceptNewPeers,
             None => return ConnectionState::Idle,
             Some(state) => state,

@@ -193,7 +193,7 @@ impl Run {
         for (group, state) in self.groups.iter().take(detail.groups) {
             let mut collectives = Vec::new();
             for (scope, tag, seq, op) in state.operations.open().take(NAMED_MAX) {
-                let members = self.members_in(*group, scope);
+                let members = self.groups.members_in(group, scope);
                 let not_called = some(members.iter().filter(|id| !op.votes.contains_key(id)), name);
                 let incomplete = |id: &&PeerId| op.votes.get(id).is_some_and(|vote| !vote.complete);
                 let not_complete = some(members.iter().filter(incomplete), name);
@@ -239,7 +239,7 @@ impl Run {
                 });
             }
             groups.push(GroupStatus {
-                group: *group,
+                group,
                 epoch: state.epoch,
                 world_size: state.roster.len(),
                 ring: some(state.ring.iter(), name),
@@ -257,7 +257,7 @@ impl Run {
         waiting.extend(self.newcomers_wait(now, name));
         Status {
             term: self.office.term,
-            run_epoch: self.run_epoch,
+            run_epoch: self.groups.run_epoch(),
             key_is_kept: self.config.key_is_kept,
             encryption: self.office.peers.encryption().map(|encryption| encryption.to_string()),
             world_size: self.office.peers.len(),
@@ -280,7 +280,7 @@ impl Run {
     }
 
     fn peer_status(&self, now: Instant, id: PeerId, peer: &Peer) -> PeerStatus {
-        let state = self.groups.get(&peer.group);
+        let state = self.groups.get(peer.group);
         let standing = self.connection_state(id, peer);
         let tags = state.map_or_else(Vec::new, |state| {
             let mine = state.operations.open().filter_map(|(_, tag, seq, op)| {

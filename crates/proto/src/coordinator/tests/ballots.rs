@@ -240,11 +240,11 @@ fn a_ring_over_a_broken_link_is_refused_before_anybody_is_asked() {
     let (from, to, error) = (id(1), id(2), "no route".to_owned());
     bench.say(1, ToCoordinator::LinkBroken { group: 0, epoch: 1, from, to, dialling: true, error });
     bench.wait(ms(100));
-    let epoch = bench.run.groups[&0].epoch;
+    let epoch = bench.run.groups[0].epoch;
     bench.confirm(&[1, 2, 3, 4], epoch);
     bench.clear();
     bench.all_say(&[1, 2, 3, 4], &turn(1));
     assert_eq!(asked(&mut bench, 1), None);
     assert!(matches!(ends(&mut bench, 2)[..], [(_, BallotEnd::Agreed(_))]));
-    assert_eq!(bench.run.groups[&0].epoch, epoch, "no epoch that changes nothing");
+    assert_eq!(bench.run.groups[0].epoch, epoch, "no epoch that changes nothing");
 }

@@ -69,10 +69,10 @@ fn a_commit_of_the_whole_group_makes_newcomers_incumbents() {
     let part = OpKey { scope: Scope::Members(vec![id(2), id(3)]), ..key(2, 0, 0) };
     bench.all_say(&[2, 3], &reduce(part.clone(), 8));
     bench.all_say(&[2, 3], &complete(part));
-    assert_eq!(bench.run.groups[&0].incumbents, 1);
+    assert_eq!(bench.run.groups[0].incumbents, 1);
     bench.all_say(&[1, 2, 3], &reduce(key(2, 0, 0), 8));
     bench.all_say(&[1, 2, 3], &complete(key(2, 0, 0)));
-    assert_eq!(bench.run.groups[&0].incumbents, 3);
+    assert_eq!(bench.run.groups[0].incumbents, 3);
     bench.clear();
     // Among equals the minority deviates, and is refused but stays.
     bench.say(1, reduce(key(2, 0, 1), 8));

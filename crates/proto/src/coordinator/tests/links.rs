@@ -89,7 +89,7 @@ fn a_link_beside_the_ring_that_was_blamed_twice_is_told_to_all() {
     for number in [1, 2, 3] {
         restarted.resume(number, resume(number, told.clone()));
     }
-    assert_eq!(restarted.run.groups[&0].paths.broken.len(), 1);
+    assert_eq!(restarted.run.groups[0].paths.broken.len(), 1);
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn where_no_ring_exists_the_end_that_fewer_reach_leaves() {
     let mut bench = Bench::of(&[1, 2, 3, 4]);
     // Nobody reaches the oldest but 2; it goes, though it is the oldest.
     for from in [2, 3, 4] {
-        let epoch = bench.run.groups[&0].epoch;
+        let epoch = bench.run.groups[0].epoch;
         bench.say(from, broken(from, 1, epoch, true));
         bench.wait(ms(25));
     }
@@ -251,7 +251,7 @@ fn a_break_right_after_an_epoch_that_settled_another_is_settled_too() {
 fn isolate(bench: &mut Bench, alone: u8, others: &[u8]) {
     for other in others {
         for (from, to) in [(alone, *other), (*other, alone)] {
-            let epoch = bench.run.groups[&0].epoch;
+            let epoch = bench.run.groups[0].epoch;
             bench.say(from, broken(from, to, epoch, true));
         }
     }
@@ -308,7 +308,7 @@ fn a_link_that_heals_and_breaks_in_turn_is_tried_ever_more_rarely() {
     let mut bench = Bench::of(&[1, 2, 3]);
     let mut pauses = Vec::new();
     for _ in 0..4 {
-        let epoch = bench.run.groups[&0].epoch;
+        let epoch = bench.run.groups[0].epoch;
         bench.say(1, broken(1, 2, epoch, true));
         let since = bench.now;
         while bench.answer_redials(|_| true).is_empty() {
@@ -319,10 +319,10 @@ fn a_link_that_heals_and_breaks_in_turn_is_tried_ever_more_rarely() {
     }
     assert_eq!(pauses, [100, 200, 400, 800]);
     // A collective over it forgives.
-    let epoch = bench.run.groups[&0].epoch;
+    let epoch = bench.run.groups[0].epoch;
     bench.all_say(&[1, 2, 3], &initiate(key(epoch, 0, 0)));
     bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(epoch, 0, 0) });
-    let ring = bench.run.groups[&0].ring.clone();
+    let ring = bench.run.groups[0].ring.clone();
     let at = ring.iter().position(|peer| *peer == id(1)).unwrap();
     if ring[(at + 1) % 3] == id(2) {
         bench.say(1, broken(1, 2, epoch, true));
@@ -346,7 +346,7 @@ fn a_moment_of_isolation_costs_nobody_its_place_when_another_dies_later() {
     while !bench.answer_redials(|_| true).is_empty() {}
     bench.wait(ms(500));
     assert_eq!(bench.lost(), [(id(5), LossReason::Dead(DeathReason::Exited))], "nobody else");
-    let epoch = bench.run.groups[&0].epoch;
+    let epoch = bench.run.groups[0].epoch;
     bench.clear();
     bench.all_say(&[1, 2, 3, 4], &initiate(key(epoch, 0, 0)));
     bench.all_say(&[1, 2, 3, 4], &ToCoordinator::Complete { key: key(epoch, 0, 0) });
@@ -408,12 +408,12 @@ fn where_a_ring_is_neither_found_nor_disproved_nobody_leaves() {
             if let (Some(a), Some(b)) = (crowd(*from), crowd(*to))
                 && a != b
             {
-                bench.run.groups.get_mut(&0).unwrap().paths.broken.insert((id(*from), id(*to)));
+                bench.run.groups.get_mut(0).unwrap().paths.broken.insert((id(*from), id(*to)));
             }
         }
     }
     bench.say(10, broken(10, 20, 1, true));
     bench.wait(ms(5_100));
-    assert!(bench.run.groups[&0].paths.is_stuck());
+    assert!(bench.run.groups[0].paths.is_stuck());
     assert_eq!(bench.lost(), [], "the search goes on (rule 16)");
 }

@@ -238,7 +238,7 @@ fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
     let mut pauses = Vec::new();
     for session in 1..=8 {
         bench.health(2, Sign::Dead(DeathReason::Exited));
-        let state = &bench.run.groups[&0];
+        let state = &bench.run.groups[0];
         let (epoch, round) = (state.epoch, state.ballots.current(ADMISSION).number);
         bench.confirm(&[1, 3], epoch);
         bench.all_say(&[1, 3], &vote(3, round));
@@ -251,12 +251,12 @@ fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
             assert!(bench.now.since(since) < ms(6_000), "{pauses:?}");
         }
         pauses.push(bench.now.since(since).as_millis());
-        let epoch = bench.run.groups[&0].epoch;
+        let epoch = bench.run.groups[0].epoch;
         bench.confirm(&[1, 2, 3], epoch);
     }
     assert_eq!(pauses, [200, 400, 800, 1_600, 3_200, 5_000, 5_000, 5_000]);
     // A commit in which it takes part makes it like anybody else.
-    let epoch = bench.run.groups[&0].epoch;
+    let epoch = bench.run.groups[0].epoch;
     bench.all_say(&[1, 2, 3], &initiate(key(epoch, 0, 0)));
     bench.all_say(&[1, 2, 3], &ToCoordinator::Complete { key: key(epoch, 0, 0) });
     assert_eq!(bench.run.gate.footprint(), 0);

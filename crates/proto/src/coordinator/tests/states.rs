@@ -52,7 +52,7 @@ fn a_peer_is_followed_by_name_from_its_registration_to_a_verdict_and_a_loss() {
 fn a_ring_that_cannot_be_made_is_said_by_name() {
     let mut bench = Bench::of(&[1, 2]);
     for (from, to) in [(1, 2), (2, 1)] {
-        let epoch = bench.run.groups[&0].epoch;
+        let epoch = bench.run.groups[0].epoch;
         let (from, to, error) = (id(from), id(to), "no route".to_owned());
         let broken = ToCoordinator::LinkBroken { group: 0, epoch, from, to, dialling: true, error };
         bench.say(if from == id(1) { 1 } else { 2 }, broken);
