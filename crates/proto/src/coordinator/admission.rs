@@ -1,6 +1,7 @@
 //! Letting newcomers in: what the coordinator does for the ballot of that name ([`crate::ballot::admission`]).
 
 use super::Config;
+use super::ballots::hall;
 use super::groups::GroupState;
 use super::run::{Note, Run};
 use super::status::some;
@@ -72,11 +73,6 @@ impl Gate {
 }
 
 impl Run {
-    /// How many newcomers a vote of all groups would let in, were it held now (rule 10).
-    pub(super) fn pending(&self) -> u32 {
-        if self.office.peers.newcomers().is_empty() { 0 } else { admission::pending(&self.hall(KIND)) }
-    }
-
     /// What newcomers wait for, one sentence each.
     pub(super) fn newcomers_wait(&self, now: Instant, name: impl Fn(&PeerId) -> String) -> Vec<String> {
         let mut sentences = Vec::new();
@@ -86,7 +82,7 @@ impl Run {
                 "nobody is admitted yet: members of before the coordinator's start have {time:.1} s to come back"
             ));
         }
-        let hall = self.hall(KIND);
+        let hall = hall(&self.office, &self.groups, &self.gate, KIND);
         let mut admissible = Vec::new();
         for group in self.office.peers.newcomers().groups().take(NAMED_MAX) {
             let most = admission::prospect(&hall, group).map(|prospect| prospect.most);

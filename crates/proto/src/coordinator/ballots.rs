@@ -3,15 +3,19 @@
 //! Nothing here knows a kind. Votes stand in their group until the ballot ends, the voter takes its vote back, begins
 //! something else or is lost. They are counted once for everything that a call to the machine has led to.
 
+use super::admission::Gate;
+use super::calls::Calls;
+use super::groups::Groups;
+use super::office::Office;
 use super::peers::Phase;
 use super::run::Run;
-use crate::ballot::{self, Hall, Known, Reach, Seats, Step};
+use crate::ballot::{self, Hall, Known, Reach, Seats, Step, admission};
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::time::Instant;
 use crate::wire::control::{BallotEnd, BallotId, BallotKind, BallotReport, ToPeer};
 
-impl Run {
+impl Calls<'_> {
     /// A member votes.
     pub(super) fn vote(&mut self, now: Instant, from: PeerId, id: BallotId, wish: Vec<u8>) {
         let Some(rules) = ballot::rules(id.kind) else {
@@ -79,45 +83,12 @@ impl Run {
         self.office.agenda.count_votes();
     }
 
-    /// Takes the next step of every kind for which everybody agrees.
-    pub(super) fn count_votes(&mut self, now: Instant) {
-        self.open_prepared(now);
-        if self.office.peers.newcomers().is_empty()
-            && self.groups.values().all(|state| state.ballots.open().next().is_none())
-        {
-            return;
+    /// How many newcomers a vote of all groups would let in, were it held now (rule 10).
+    pub(super) fn pending(&self) -> u32 {
+        if self.office.peers.newcomers().is_empty() {
+            return 0;
         }
-        for rules in ballot::KINDS {
-            match rules.count(&self.hall(rules.kind())) {
-                Step::Wait => {}
-                Step::Admit(newcomers) => self.admit(now, newcomers),
-                Step::Rewire(rings) => {
-                    rings.into_iter().for_each(|(group, ring)| self.rewire(rules.kind(), group, ring));
-                }
-                Step::Agree(outcomes) => {
-                    for (group, outcome) in outcomes {
-                        let end = BallotEnd::Agreed(outcome.clone());
-                        self.end_ballot(group, rules.kind(), Some(outcome), end);
-                    }
-                }
-            }
-        }
-    }
-
-    /// What the rules of a kind may see.
-    pub(super) fn hall(&self, kind: BallotKind) -> Hall<'_> {
-        let seats = self.groups.iter().map(|(group, state)| Seats {
-            group,
-            members: &state.roster,
-            ring: &state.ring,
-            refused_ring: state.refused_ring.as_deref(),
-            votes: state.ballots.votes(kind),
-            agreed: state.ballots.agreed(kind),
-            is_quiet: state.operations.is_quiet() && state.is_served(),
-            is_linked: state.linking.is_done(),
-        });
-        // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
-        Hall::new(seats.collect(), Some(self.office.peers.newcomers()).filter(|_| self.gate.is_open()))
+        admission::pending(&hall(self.office, self.groups, self.gate, admission::KIND))
     }
 
     /// Ends a group's open ballot of that kind, for everybody who is in the group.
@@ -167,4 +138,47 @@ impl Run {
         self.office.agenda.count_votes();
         self.judge_mixed_calls(now, group);
     }
+}
+
+impl Run {
+    /// Takes the next step of every kind for which everybody agrees.
+    pub(super) fn count_votes(&mut self, now: Instant) {
+        self.open_prepared(now);
+        if self.office.peers.newcomers().is_empty()
+            && self.groups.values().all(|state| state.ballots.open().next().is_none())
+        {
+            return;
+        }
+        for rules in ballot::KINDS {
+            match rules.count(&hall(&self.office, &self.groups, &self.gate, rules.kind())) {
+                Step::Wait => {}
+                Step::Admit(newcomers) => self.admit(now, newcomers),
+                Step::Rewire(rings) => {
+                    rings.into_iter().for_each(|(group, ring)| self.rewire(rules.kind(), group, ring));
+                }
+                Step::Agree(outcomes) => {
+                    for (group, outcome) in outcomes {
+                        let end = BallotEnd::Agreed(outcome.clone());
+                        self.calls().end_ballot(group, rules.kind(), Some(outcome), end);
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// What the rules of a kind may see.
+pub(super) fn hall<'a>(office: &'a Office, groups: &'a Groups, gate: &Gate, kind: BallotKind) -> Hall<'a> {
+    let seats = groups.iter().map(|(group, state)| Seats {
+        group,
+        members: &state.roster,
+        ring: &state.ring,
+        refused_ring: state.refused_ring.as_deref(),
+        votes: state.ballots.votes(kind),
+        agreed: state.ballots.agreed(kind),
+        is_quiet: state.operations.is_quiet() && state.is_served(),
+        is_linked: state.linking.is_done(),
+    });
+    // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
+    Hall::new(seats.collect(), Some(office.peers.newcomers()).filter(|_| gate.is_open()))
 }

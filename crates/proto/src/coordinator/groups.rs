@@ -11,6 +11,7 @@ use super::paths::Paths;
 use super::rebuild::Rebuild;
 use super::rewiring::Rewiring;
 use super::run::{Note, Run};
+use super::states::no_member;
 use crate::ballot::Ballots;
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
@@ -256,6 +257,14 @@ impl Groups {
         state.roster.iter().copied().filter(|peer| scope.involves(*peer)).collect()
     }
 
+    /// Those of `peers` who know the group's epoch, and so may hear what is decided in it.
+    pub(super) fn listening(&self, group: Group, mut peers: Vec<PeerId>) -> Vec<PeerId> {
+        if let Some(state) = self.get(group) {
+            peers.retain(|peer| state.attendance.listens(*peer));
+        }
+        peers
+    }
+
     /// The open attempts of a group that fit.
     pub(super) fn open_keys(&self, group: Group, fits: impl Fn(&Scope, &Op) -> bool) -> Vec<OpKey> {
         let state = self.get(group);
@@ -318,7 +327,7 @@ impl Run {
         left: Vec<(PeerId, LossReason)>,
     ) {
         let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
-        self.abort_all(group, &reason);
+        self.calls().abort_all(group, &reason);
         let Some(&first) = roster.first() else {
             self.groups.end(group); // Nobody is left to tell.
             self.office.agenda.tell_world();
@@ -409,7 +418,7 @@ impl Run {
             founder: state.founder,
             broken: state
                 .paths
-                .told
+                .told()
                 .iter()
                 .filter_map(|(from, to)| Some((*rank.get(from)?, *rank.get(to)?)))
                 .take(BROKEN_LINKS_MAX)
@@ -423,7 +432,9 @@ impl Run {
     /// A member's link to its successor is up.
     pub(super) fn link_up(&mut self, peer: PeerId, group: Group, epoch: GroupEpoch) {
         if !self.office.peers.is_member(peer, group) {
-            return self.office.kick(peer, &self.no_member(peer, "reported links of", group));
+            return self
+                .office
+                .kick(peer, &no_member(&self.office, &self.groups, peer, "reported links of", group));
         }
         let Some(state) = self.groups.get_mut(group).filter(|state| state.epoch == epoch) else {
             self.office.count_stale();
@@ -439,12 +450,5 @@ impl Run {
     /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
     pub(super) fn is_settling(&self, group: Group) -> bool {
         self.groups.get(group).is_some_and(|state| state.paths.is_settling())
-    }
-
-    /// After such an abort members wait for `Proceed` or a new epoch before they retry.
-    pub(super) fn make_wait(&mut self, group: Group) {
-        if let Some(state) = self.groups.get_mut(group) {
-            state.attendance.hold();
-        }
     }
 }

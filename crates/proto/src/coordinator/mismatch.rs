@@ -18,9 +18,9 @@
 //! Nobody is put out on the word of a part of the incumbents that the rest could outvote: as long as that may be, the
 //! judgement waits for their calls, and the attempt's deadline bounds the wait.
 
+use super::calls::Calls;
 use super::groups::GroupState;
 use super::outbox::Timer;
-use super::run::Run;
 use crate::ballot;
 use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
@@ -37,7 +37,7 @@ enum Judgement {
     Wait,
 }
 
-impl Run {
+impl Calls<'_> {
     /// Which of these sides is right, in a scope with those incumbents.
     fn judge(&self, incumbents: &BTreeSet<PeerId>, sides: &[Vec<PeerId>]) -> Judgement {
         let age = |peer: &PeerId| self.office.peers.get(*peer).map_or(u64::MAX, |peer| peer.age);

@@ -19,6 +19,15 @@
 //! For one [`OpKey`](crate::collective::OpKey) at most one verdict is ever sent, and a commit only when all
 //! of its roster in scope voted Complete with the same fingerprint (rule 4), also across a restart (rule 17).
 //!
+//! # The parts
+//!
+//! [`Run`] is its parts, each with private fields: the *office* (who is on the line, what is said to them, what is
+//! still to be done), the *groups* (each with its epoch, attendance, links, ballots, collectives, and a phase), the *gate*
+//! for newcomers, the *evidence* about peers and the *claims* of those who resume. A handler borrows those that it needs,
+//! and its type says so: `Calls` cannot touch evidence or claims, `Inquiry` no group. What a handler must not do in the
+//! middle of something it puts on the agenda. Epochs, registrations and rebuilds concern all parts and are handled by
+//! `Run` itself.
+//!
 //! # What it does not do
 //!
 //! It opens no connections and sees no tensor. It does not find out who is alive: it is told. It is one run's
@@ -28,6 +37,7 @@ mod admission;
 mod agenda;
 mod attendance;
 mod ballots;
+mod calls;
 mod claims;
 mod config;
 mod directory;
@@ -36,7 +46,6 @@ mod groups;
 mod mismatch;
 mod office;
 mod operations;
-mod ops;
 mod outbox;
 mod paths;
 mod peers;

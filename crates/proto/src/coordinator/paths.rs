@@ -32,6 +32,7 @@
 //!
 //! It does not search for rings ([`around`]) and dials nobody: members do, when they are asked.
 
+use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::{Peer, Sign};
 use super::run::Run;
@@ -83,9 +84,9 @@ struct Stuck {
 /// The links of one group.
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Paths {
-    pub(super) broken: BTreeSet<Link>,
+    broken: BTreeSet<Link>,
     /// Those that this epoch's record tells: all its members plan by the same list.
-    pub(super) told: BTreeSet<Link>,
+    told: BTreeSet<Link>,
     blames: BTreeMap<Link, u32>,
     settling: Option<Settling>,
     redials: BTreeMap<Link, Redial>,
@@ -101,6 +102,22 @@ impl Paths {
         let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
         let known = self.broken.len() + self.told.len() + self.blames.len();
         known + settling + self.redials.len() + self.grudges.len()
+    }
+
+    /// The links that count as broken.
+    pub(super) fn broken(&self) -> &BTreeSet<Link> {
+        &self.broken
+    }
+
+    /// A test plants what counts as broken.
+    #[cfg(test)]
+    pub(super) fn take_for_broken(&mut self, link: Link) {
+        self.broken.insert(link);
+    }
+
+    /// Those that this epoch's record tells.
+    pub(super) fn told(&self) -> &BTreeSet<Link> {
+        &self.told
     }
 
     pub(super) fn is_settling(&self) -> bool {
@@ -196,6 +213,31 @@ impl Paths {
     }
 }
 
+impl GroupState {
+    /// Whether the members in scope may have a ring among themselves that avoids the broken links.
+    fn has_way(&self, scope: &Scope) -> bool {
+        let members: Vec<_> = self.ring.iter().copied().filter(|peer| scope.involves(*peer)).collect();
+        around::search(&members, &self.paths.broken, Budget::FIRST) != Plan::None
+    }
+
+    /// Why an attempt in this scope could not succeed now, if so.
+    pub(super) fn unsettled(&self, scope: &Scope) -> Option<AbortReason> {
+        let away = self.attendance.away().filter(|peer| scope.involves(**peer));
+        let lost: Vec<_> = away.map(|peer| (*peer, LossReason::Disconnected)).collect();
+        if !lost.is_empty() {
+            return Some(AbortReason::PeersLost(lost));
+        }
+        let within = |(a, b): &Link| scope.involves(*a) && scope.involves(*b);
+        let mut links = self.paths.settling.iter().flat_map(|settling| &settling.links);
+        if let Some(((from, to), error)) = links.find(|(link, _)| within(link)) {
+            return Some(AbortReason::LinkBroken { from: *from, to: *to, error: error.clone() });
+        }
+        let (from, to) = self.paths.broken.iter().find(|link| self.paths.is_stuck() && within(link))?;
+        let error = "no ring avoids the links that are broken; they are being dialled again".to_owned();
+        Some(AbortReason::LinkBroken { from: *from, to: *to, error })
+    }
+}
+
 impl Run {
     /// A data link broke. The attempts that use it are aborted; nobody is condemned.
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
@@ -243,21 +285,14 @@ impl Run {
         }
         let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
         for key in self.groups.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
-            if known && key.scope != Scope::Whole && !self.has_way(group, &key.scope) {
-                self.abort(&key, AbortReason::NoPath { from, to });
+            if known && key.scope != Scope::Whole && !self.groups[group].has_way(&key.scope) {
+                self.calls().abort(&key, AbortReason::NoPath { from, to });
             } else {
-                self.abort(&key, reason.clone());
+                self.calls().abort(&key, reason.clone());
             }
         }
         self.office.outbox.schedule(until, Timer::LinkSettle(group));
         self.watch_paths(now, group);
-    }
-
-    /// Whether the members in scope may have a ring among themselves that avoids the broken links.
-    fn has_way(&self, group: Group, scope: &Scope) -> bool {
-        let Some(state) = self.groups.get(group) else { return false };
-        let members: Vec<_> = state.ring.iter().copied().filter(|peer| scope.involves(*peer)).collect();
-        around::search(&members, &state.paths.broken, Budget::FIRST) != Plan::None
     }
 
     /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the
@@ -471,24 +506,6 @@ impl Run {
             }
         }
         self.watch_paths(now, group);
-    }
-
-    /// Why an attempt in this scope could not succeed now, if so.
-    pub(super) fn unsettled(&self, group: Group, scope: &Scope) -> Option<AbortReason> {
-        let state = self.groups.get(group)?;
-        let away = state.attendance.away().filter(|peer| scope.involves(**peer));
-        let lost: Vec<_> = away.map(|peer| (*peer, LossReason::Disconnected)).collect();
-        if !lost.is_empty() {
-            return Some(AbortReason::PeersLost(lost));
-        }
-        let within = |(a, b): &Link| scope.involves(*a) && scope.involves(*b);
-        let mut links = state.paths.settling.iter().flat_map(|settling| &settling.links);
-        if let Some(((from, to), error)) = links.find(|(link, _)| within(link)) {
-            return Some(AbortReason::LinkBroken { from: *from, to: *to, error: error.clone() });
-        }
-        let (from, to) = state.paths.broken.iter().find(|link| state.paths.is_stuck() && within(link))?;
-        let error = "no ring avoids the links that are broken; they are being dialled again".to_owned();
-        Some(AbortReason::LinkBroken { from: *from, to: *to, error })
     }
 }
 

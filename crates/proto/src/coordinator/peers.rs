@@ -233,7 +233,7 @@ impl Run {
         }
         self.office.outbox.note(Note::Disconnected(peer));
         self.office.outbox.act(Action::Look(peer));
-        self.abort_ops_without(group, peer, LossReason::Disconnected);
+        self.calls().abort_ops_without(group, peer, LossReason::Disconnected);
         self.inquiry().review_lost(now, peer);
     }
 

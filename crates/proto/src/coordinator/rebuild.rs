@@ -257,13 +257,13 @@ impl Run {
         }
         self.welcome(from, group, resume.record.epoch, known(&resume.ballots));
         self.catch_up(group);
-        self.vote_again(now, from, group, &resume.ballots);
+        self.calls().vote_again(now, from, group, &resume.ballots);
         self.tell_prepare(group, &[from]);
         for open in resume.tags.iter().filter_map(|report| report.open.clone()) {
             let OpenVote { key, fingerprint, timeout_ms, complete } = open;
-            self.initiate(now, from, key.clone(), fingerprint, timeout_ms.max(1));
+            self.calls().initiate(now, from, key.clone(), fingerprint, timeout_ms.max(1));
             if complete {
-                self.complete(from, &key);
+                self.calls().complete(from, &key);
             }
         }
         self.settle(now, group);
@@ -389,7 +389,7 @@ impl Run {
         }
         self.catch_up(group);
         for (peer, told) in &resumed {
-            self.vote_again(now, *peer, group, &told.ballots);
+            self.calls().vote_again(now, *peer, group, &told.ballots);
         }
         for peer in resumed.into_keys() {
             let held = self.office.peers.get_mut(peer).map(|peer| std::mem::take(&mut peer.held));

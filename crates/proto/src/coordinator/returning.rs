@@ -38,7 +38,7 @@ impl Run {
         }
         for (peer, Returning { knew, ballots, .. }) in late {
             self.tell_missed(peer, group, |epoch| epoch > knew);
-            self.tell_missed_ends(peer, group, &ballots);
+            self.calls().tell_missed_ends(peer, group, &ballots);
             if let Some(state) = self.groups.get_mut(group) {
                 state.attendance.caught_up(peer);
             }
@@ -66,13 +66,5 @@ impl Run {
         for (key, verdict) in state.operations.unlearned(peer, fits) {
             self.office.tell(peer, ToPeer::Verdict { key, verdict });
         }
-    }
-
-    /// Those of `peers` who know the group's epoch, and so may hear what is decided in it.
-    pub(super) fn listening(&self, group: Group, mut peers: Vec<PeerId>) -> Vec<PeerId> {
-        if let Some(state) = self.groups.get(group) {
-            peers.retain(|peer| state.attendance.listens(*peer));
-        }
-        peers
     }
 }

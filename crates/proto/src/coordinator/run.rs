@@ -3,6 +3,7 @@
 use super::Config;
 use super::admission::Gate;
 use super::agenda::Chore;
+use super::calls::{BlamedLink, Calls};
 use super::claims::Claims;
 use super::eviction::{Evidence, Inquiry};
 use super::groups::{GroupState, Groups};
@@ -121,6 +122,12 @@ impl Run {
         }
     }
 
+    /// What handles calls.
+    pub(super) fn calls(&mut self) -> Calls<'_> {
+        let Self { config, office, groups, gate, .. } = self;
+        Calls { config, office, groups, gate }
+    }
+
     /// What inquires into a peer's fate.
     pub(super) fn inquiry(&mut self) -> Inquiry<'_> {
         Inquiry { config: &self.config, office: &mut self.office, evidence: &mut self.evidence }
@@ -197,9 +204,9 @@ impl Run {
             ToCoordinator::Prepared { group, number, error } => {
                 self.prepared(from, group, number, error.is_none());
             }
-            ToCoordinator::Vote { ballot, wish } => self.vote(now, from, ballot, wish),
-            ToCoordinator::TakeBack { ballot } => self.take_back_vote(from, ballot),
-            ToCoordinator::Expired { ballot } => self.ballot_expired(now, from, ballot),
+            ToCoordinator::Vote { ballot, wish } => self.calls().vote(now, from, ballot, wish),
+            ToCoordinator::TakeBack { ballot } => self.calls().take_back_vote(from, ballot),
+            ToCoordinator::Expired { ballot } => self.calls().ballot_expired(now, from, ballot),
             ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
                 self.link_broken(now, from, group, epoch, (a, b), dialling, &printable(&error));
@@ -208,11 +215,16 @@ impl Run {
                 self.redialled(now, from, group, to, error.is_none());
             }
             ToCoordinator::Initiate { key, fingerprint, timeout_ms } => {
-                self.initiate(now, from, key, fingerprint, timeout_ms);
+                self.calls().initiate(now, from, key, fingerprint, timeout_ms);
             }
-            ToCoordinator::Complete { key } => self.complete(from, &key),
-            ToCoordinator::Refuse { key, reason } => self.refuse(now, from, &key, reason),
-            ToCoordinator::Acknowledge { key } => self.acknowledge(from, &key),
+            ToCoordinator::Complete { key } => self.calls().complete(from, &key),
+            ToCoordinator::Refuse { key, reason } => {
+                let blamed = self.calls().refuse(now, from, &key, reason);
+                if let Some(BlamedLink { from: a, to: b, error }) = blamed {
+                    self.link_broken(now, from, key.group, key.epoch, (a, b), false, &error);
+                }
+            }
+            ToCoordinator::Acknowledge { key } => self.calls().acknowledge(from, &key),
             ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
             ToCoordinator::Promise { term } => self.promised(now, from, term),
             ToCoordinator::Register(..) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
@@ -262,7 +274,7 @@ impl Run {
     pub fn handle_timeout(&mut self, now: Instant) {
         while let Some(timer) = self.office.outbox.take_due(now) {
             match timer {
-                Timer::Ops(group) => self.review_ops(now, group),
+                Timer::Ops(group) => self.calls().review_ops(now, group),
                 Timer::Lost(peer) => self.inquiry().review_lost(now, peer),
                 Timer::LinkSettle(group) => self.settle(now, group),
                 Timer::World => self.office.agenda.tell_world(),

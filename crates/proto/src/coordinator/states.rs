@@ -5,9 +5,10 @@
 //! pages. States of steps that are ballots come from the ballot's kind; those whose kind is not built yet are here with
 //! the name of the call that they will come from.
 
+use super::groups::Groups;
+use super::office::Office;
 use super::operations::Op;
 use super::peers::{Peer, Phase};
-use super::run::Run;
 use crate::ballot;
 use crate::collective::Group;
 use crate::id::PeerId;
@@ -146,39 +147,34 @@ impl CollectiveState {
     }
 }
 
-impl Run {
-    pub(super) fn connection_state(&self, id: PeerId, peer: &Peer) -> ConnectionState {
-        let state = match self.groups.get(peer.group) {
-            _ if peer.phase == Phase::Registered => return ConnectionState::VoteAcceptNewPeers,
-            None => return ConnectionState::Idle,
-            Some(state) => state,
-        };
-        if state.operations.open().any(|(.., op)| op.votes.contains_key(&id)) {
-            ConnectionState::CollectivesRunning
-        } else if state.paths.is_stuck() {
-            ConnectionState::ConnectingToPeersFailed
-        } else if state.linking.awaits(id) {
-            if state.linking.grew() {
-                ConnectionState::ConnectingToPeers
-            } else {
-                ConnectionState::Reconnecting
-            }
-        } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
-            ballot::rules(kind).map_or(ConnectionState::Idle, |rules| rules.state(wish))
-        } else {
-            ConnectionState::Idle
-        }
+/// What a peer does.
+pub(super) fn connection_state(groups: &Groups, id: PeerId, peer: &Peer) -> ConnectionState {
+    let state = match groups.get(peer.group) {
+        _ if peer.phase == Phase::Registered => return ConnectionState::VoteAcceptNewPeers,
+        None => return ConnectionState::Idle,
+        Some(state) => state,
+    };
+    if state.operations.open().any(|(.., op)| op.votes.contains_key(&id)) {
+        ConnectionState::CollectivesRunning
+    } else if state.paths.is_stuck() {
+        ConnectionState::ConnectingToPeersFailed
+    } else if state.linking.awaits(id) {
+        if state.linking.grew() { ConnectionState::ConnectingToPeers } else { ConnectionState::Reconnecting }
+    } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
+        ballot::rules(kind).map_or(ConnectionState::Idle, |rules| rules.state(wish))
+    } else {
+        ConnectionState::Idle
     }
+}
 
-    /// What a peer is told that did what only members of that group may do.
-    pub(super) fn no_member(&self, peer: PeerId, what: &str, group: Group) -> String {
-        match self.office.peers.get(peer) {
-            Some(record) if record.phase == Phase::Registered => {
-                let (phase, state) = (record.phase.name(), self.connection_state(peer, record).name());
-                let next = Phase::NEXT_OF_REGISTERED;
-                format!("{what} group {group} while it is {phase} ({state}): legal next is to {next}")
-            }
-            _ => format!("{what} group {group}, of which it is no member"),
+/// What a peer is told that did what only members of that group may do.
+pub(super) fn no_member(office: &Office, groups: &Groups, peer: PeerId, what: &str, group: Group) -> String {
+    match office.peers.get(peer) {
+        Some(record) if record.phase == Phase::Registered => {
+            let (phase, state) = (record.phase.name(), connection_state(groups, peer, record).name());
+            let next = Phase::NEXT_OF_REGISTERED;
+            format!("{what} group {group} while it is {phase} ({state}): legal next is to {next}")
         }
+        _ => format!("{what} group {group}, of which it is no member"),
     }
 }

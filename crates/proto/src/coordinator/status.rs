@@ -2,7 +2,7 @@
 
 use super::peers::Peer;
 use super::run::Run;
-use super::states::CollectiveState;
+use super::states::{CollectiveState, connection_state};
 use crate::collective::{Group, Scope};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
@@ -245,7 +245,7 @@ impl Run {
                 ring: some(state.ring.iter(), name),
                 broken_links: state
                     .paths
-                    .broken
+                    .broken()
                     .iter()
                     .take(NAMED_MAX)
                     .map(|(a, b)| (name(a), name(b)))
@@ -281,7 +281,7 @@ impl Run {
 
     fn peer_status(&self, now: Instant, id: PeerId, peer: &Peer) -> PeerStatus {
         let state = self.groups.get(peer.group);
-        let standing = self.connection_state(id, peer);
+        let standing = connection_state(&self.groups, id, peer);
         let tags = state.map_or_else(Vec::new, |state| {
             let mine = state.operations.open().filter_map(|(_, tag, seq, op)| {
                 let stage = CollectiveState::of(id, op)?;

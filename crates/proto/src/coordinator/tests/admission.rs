@@ -256,7 +256,7 @@ fn who_asks_for_what_cannot_be_had_is_not_pending_and_holds_up_no_vote() {
     // A member that asks for more than there would be keeps all of them out.
     bench.clear();
     bench.all_say(&[1, 2], &vote(9, 4));
-    assert_eq!(bench.run.pending(), 0);
+    assert_eq!(bench.run.calls().pending(), 0);
 }
 
 /// The size of the run stayed wrong in the other groups until their next vote.

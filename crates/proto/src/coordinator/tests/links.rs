@@ -89,7 +89,7 @@ fn a_link_beside_the_ring_that_was_blamed_twice_is_told_to_all() {
     for number in [1, 2, 3] {
         restarted.resume(number, resume(number, told.clone()));
     }
-    assert_eq!(restarted.run.groups[0].paths.broken.len(), 1);
+    assert_eq!(restarted.run.groups[0].paths.broken().len(), 1);
 }
 
 #[test]
@@ -408,7 +408,7 @@ fn where_a_ring_is_neither_found_nor_disproved_nobody_leaves() {
             if let (Some(a), Some(b)) = (crowd(*from), crowd(*to))
                 && a != b
             {
-                bench.run.groups.get_mut(0).unwrap().paths.broken.insert((id(*from), id(*to)));
+                bench.run.groups.get_mut(0).unwrap().paths.take_for_broken((id(*from), id(*to)));
             }
         }
     }

@@ -4,16 +4,36 @@
 //! commits it; anything that makes that impossible aborts it. A verdict is written once and kept until every
 //! member is known to have it (rule 18), so that whoever was disconnected learns it later, in order.
 
+use super::Config;
+use super::admission::Gate;
+use super::groups::Groups;
+use super::office::Office;
 use super::operations::{Call, Called, Completed, Op, Operations};
 use super::outbox::Timer;
-use super::run::Run;
+use super::states::no_member;
 use super::usage::Used;
 use crate::collective::{Fingerprint, Group, OpKey, Scope};
 use crate::id::PeerId;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict};
 
-impl Run {
+/// A link that a member blames for giving an attempt up.
+pub(super) struct BlamedLink {
+    pub(super) from: PeerId,
+    pub(super) to: PeerId,
+    pub(super) error: String,
+}
+
+/// Handles what members' programs call: collectives and votes. It ends attempts and ballots, and puts nobody out at once;
+/// epochs are opened elsewhere.
+pub(super) struct Calls<'a> {
+    pub(super) config: &'a Config,
+    pub(super) office: &'a mut Office,
+    pub(super) groups: &'a mut Groups,
+    pub(super) gate: &'a mut Gate,
+}
+
+impl Calls<'_> {
     /// The collectives of a key's group, if its epoch goes on.
     fn operations(&mut self, key: &OpKey) -> Option<&mut Operations> {
         let state = self.groups.get_mut(key.group).filter(|state| state.epoch == key.epoch)?;
@@ -30,7 +50,9 @@ impl Run {
         timeout_ms: u64,
     ) {
         if !self.office.peers.is_member(from, key.group) {
-            return self.office.kick(from, &self.no_member(from, "initiated in", key.group));
+            return self
+                .office
+                .kick(from, &no_member(self.office, self.groups, from, "initiated in", key.group));
         }
         let strangers = match &key.scope {
             Scope::Members(listed) => {
@@ -81,7 +103,7 @@ impl Run {
         if timeout_ms == 0 {
             return self.time_out(now, &key); // It waited in vain for the attempt to become possible.
         }
-        if let Some(reason) = self.unsettled(key.group, &key.scope) {
+        if let Some(reason) = self.groups.get(key.group).and_then(|state| state.unsettled(&key.scope)) {
             return self.abort(&key, reason);
         }
         self.judge_mixed_calls(now, key.group);
@@ -104,14 +126,23 @@ impl Run {
 
     /// A member gives an attempt up before it said Complete. After that it may only ask for an abort, because its
     /// program cancelled the call: its Complete stands, and as long as there is no verdict we may grant it.
-    pub(super) fn refuse(&mut self, now: Instant, from: PeerId, key: &OpKey, reason: Refusal) {
+    /// A link that it blames is returned, to be looked at.
+    pub(super) fn refuse(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        key: &OpKey,
+        reason: Refusal,
+    ) -> Option<BlamedLink> {
         let judged_at = now + self.config.mismatch_settle;
         let Some(operations) = self.operations(key).filter(|held| held.is_current(key)) else {
-            return self.office.count_stale();
+            self.office.count_stale();
+            return None;
         };
-        let Some(vote) = operations.attempt(key).and_then(|op| op.votes.get(&from)) else { return };
+        let vote = operations.attempt(key).and_then(|op| op.votes.get(&from))?;
         if vote.complete && reason != Refusal::Cancelled {
-            return self.office.kick(from, &format!("refused {key} after completing it"));
+            self.office.kick(from, &format!("refused {key} after completing it"));
+            return None;
         }
         match reason {
             Refusal::Deadline => self.time_out(now, key),
@@ -121,10 +152,9 @@ impl Run {
                 operations.judge_by(key, judged_at);
                 self.office.outbox.schedule(judged_at, Timer::Ops(key.group));
             }
-            Refusal::Link { from: a, to: b, error } => {
-                self.link_broken(now, from, key.group, key.epoch, (a, b), false, &error);
-            }
+            Refusal::Link { from, to, error } => return Some(BlamedLink { from, to, error }),
         }
+        None
     }
 
     pub(super) fn acknowledge(&mut self, from: PeerId, key: &OpKey) {
@@ -184,8 +214,11 @@ impl Run {
             use AbortReason::{LinkBroken, NoPath, PeersLost};
             matches!(reason, PeersLost(_) | LinkBroken { .. } | NoPath { .. })
         };
-        if waits(&reason) {
-            self.make_wait(key.group);
+        if waits(&reason)
+            && let Some(state) = self.groups.get_mut(key.group)
+        {
+            // Members wait for `Proceed` or a new epoch before they retry.
+            state.attendance.hold();
         }
         self.write_verdict(key, Verdict::Abort(reason));
     }
@@ -210,7 +243,7 @@ impl Run {
             }
             Verdict::Abort(_) => self.office.counters.aborts += 1,
         }
-        let members = self.listening(key.group, members);
+        let members = self.groups.listening(key.group, members);
         self.office.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
         for peer in closed.dropped {
             if self.office.peers.get(peer).is_some_and(|peer| peer.connection.is_none()) {
