@@ -1,10 +1,10 @@
-//! What the environment says: `OUTLAST_RUN_ID`, `OUTLAST_GROUP`, `OUTLAST_PORT`.
+//! What the environment says: `OUTLAST_RUN_ID`, `OUTLAST_GROUP`, `OUTLAST_PORT`, `OUTLAST_AGENT`.
 //!
 //! A variable that is not set, or empty, says nothing. One that makes no sense is an error that names it: a peer that
 //! took the default instead would train in another run than its launcher meant, and nobody would know why.
 
 use outlast_proto::collective::Group;
-use outlast_proto::id::RunId;
+use outlast_proto::id::{PeerId, RunId};
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::str::FromStr;
@@ -15,6 +15,8 @@ pub const RUN_ID: &str = "OUTLAST_RUN_ID";
 pub const GROUP: &str = "OUTLAST_GROUP";
 /// The variable that numbers the port.
 pub const PORT: &str = "OUTLAST_PORT";
+/// The variable that names the agent that started this process. Agents set it, people do not.
+pub const AGENT: &str = "OUTLAST_AGENT";
 
 /// A variable that makes no sense.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -43,6 +45,11 @@ pub fn port() -> Result<Option<u16>, SettingError> {
     parse(PORT, std::env::var_os(PORT), "a free port", |_: &_| {
         "ports are whole numbers from 0 to 65535".to_owned()
     })
+}
+
+/// The agent that is to be believed about the end of this process (rule 20a).
+pub fn agent() -> Result<Option<PeerId>, SettingError> {
+    parse(AGENT, std::env::var_os(AGENT), "no witness", |error: &_| format!("{error}"))
 }
 
 fn parse<T: FromStr<Err: Display>>(

@@ -39,6 +39,21 @@ impl fmt::Debug for PeerId {
     }
 }
 
+/// Why a text is not a peer id.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[error("a peer id is 32 hexadecimal digits")]
+pub struct PeerIdError;
+
+impl FromStr for PeerId {
+    type Err = PeerIdError;
+    fn from_str(text: &str) -> Result<Self, PeerIdError> {
+        if text.len() != 32 || !text.bytes().all(|byte| byte.is_ascii_hexdigit()) {
+            return Err(PeerIdError);
+        }
+        u128::from_str_radix(text, 16).map(|number| Self(number.to_be_bytes())).map_err(|_| PeerIdError)
+    }
+}
+
 /// One start of a process. A peer that restarts under its old id has a new boot.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Encode, Decode, CborLen)]
 #[cbor(transparent)]
@@ -89,6 +104,15 @@ impl fmt::Display for RunId {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn peer_ids_are_read_as_they_are_written() {
+        let id = PeerId::from_bytes(*b"0123456789abcdef");
+        assert_eq!(id.to_string().parse(), Ok(id));
+        for odd in ["", "12", "+1234567890123456789012345678901", &"g".repeat(32), &"0".repeat(33)] {
+            assert_eq!(odd.parse::<PeerId>(), Err(PeerIdError), "{odd}");
+        }
+    }
 
     #[test]
     fn run_ids_are_checked() {

@@ -168,3 +168,10 @@ pub const LEASES_MAX: usize = 2 * RENDEZVOUS_NODES_MAX;
 pub const REGISTERS_PER_RUN_MAX: usize = 8;
 /// Longest lease. A node that is gone is not waited for any longer.
 pub const LEASE_MS_MAX: u32 = 3_600_000;
+
+/// Agents that watch processes of one run: one for each host.
+pub const WITNESSES_MAX: usize = 4_096;
+/// Processes that one agent watches, those that have ended of late included.
+pub const WITNESSED_MAX: usize = 1_024;
+/// Processes that all agents of a run watch.
+pub const WITNESSED_IN_ALL_MAX: usize = 65_536;

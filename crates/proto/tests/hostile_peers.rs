@@ -20,6 +20,11 @@ use std::collections::{BTreeMap, VecDeque};
 
 const HONEST: [u8; 3] = [1, 2, 3];
 
+/// What a peer says of itself: who started it, and as what.
+fn witness(agent: u8, number: u8) -> Witness {
+    Witness { agent: id(agent), process: ProcessName { pid: number.into(), start: 1 } }
+}
+
 fn id(number: u8) -> PeerId {
     PeerId::from_bytes([number; 16])
 }
@@ -70,6 +75,7 @@ impl World {
                 session: SessionId([number; 16]),
                 min_world: 3,
                 encryption: Encryption::On,
+                witness: Some(witness(9, number)),
             };
             let mut session = Session::new(session::Config::preset(Preset::Local), registration);
             session.handle_connect_call(world.now, 3, world.now + Duration::from_mins(1));
@@ -318,6 +324,7 @@ fn some_registration() -> impl Strategy<Value = Registration> {
         min_world,
         // Some lie about this too.
         encryption: if session == 6 { Encryption::Off } else { Encryption::On },
+        witness: (session == 5).then(|| witness(group as u8, number)),
     })
 }
 
@@ -386,6 +393,9 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
             }),
         3 => (some_ballot(), some_wish()).prop_map(|(ballot, wish)| ToCoordinator::Vote { ballot, wish }),
         1 => some_ballot().prop_map(|ballot| ToCoordinator::TakeBack { ballot }),
+        // Testimony about the honest ones' processes, by those whom they did not name.
+        2 => number.clone().prop_map(|number| ToCoordinator::Watch { process: witness(0, number).process }),
+        2 => number.clone().prop_map(|number| ToCoordinator::Exited { process: witness(0, number).process }),
         1 => (0u32..2, 0u64..9, any::<bool>()).prop_map(|(group, number, well)| {
             let error = (!well).then(|| "so it says".to_owned());
             ToCoordinator::Prepared { group, number, error }

@@ -37,7 +37,8 @@ fn brief(number: usize) -> MemberInfo {
 }
 
 fn registration(info: MemberInfo, min_world: u32) -> Registration {
-    Registration { info, group: 0, session: SessionId([7; 16]), min_world, encryption: Encryption::On }
+    let session = SessionId([7; 16]);
+    Registration { info, group: 0, session, min_world, encryption: Encryption::On, witness: None }
 }
 
 /// Sends it as bytes on a stream, and reads it again.

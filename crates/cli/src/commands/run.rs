@@ -75,7 +75,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let processors = if args.numa { devices::near_processors(workers) } else { None };
     let shown = args.redirects.as_ref().map_or_else(|| args.tee.clone(), options::Shown::others);
     let output = (logs.clone(), args.log_dir.clone(), shown);
-    let mut crew = Workers::new(common, command(args), processors, output, orders);
+    let credentials = args.trust.credentials(secret.secret())?;
+    let mut crew = Workers::new(common, command(args), processors, output, orders, credentials);
     let outcome = driver.run(&mut crew);
     drop(progress);
     crew.conclude(outcome);

@@ -20,6 +20,7 @@ struct Lines {
 pub(crate) struct Agent {
     child: Child,
     lines: Arc<Lines>,
+    errors: Arc<Mutex<String>>,
 }
 
 /// The program, without what this machine's environment may say.
@@ -43,6 +44,15 @@ impl Agent {
         let mut child =
             command.stdin(Stdio::null()).stdout(Stdio::piped()).spawn().expect("the program starts");
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
+        let errors = Arc::new(Mutex::new(String::new()));
+        if let Some(stderr) = child.stderr.take() {
+            let sink = Arc::clone(&errors);
+            std::thread::spawn(move || {
+                for line in BufReader::new(stderr).lines().map_while(Result::ok) {
+                    *sink.lock().unwrap() += &(line + "\n");
+                }
+            });
+        }
         let lines = Arc::new(Lines::default());
         let sink = Arc::clone(&lines);
         std::thread::spawn(move || {
@@ -52,7 +62,7 @@ impl Agent {
                 sink.grew.notify_all();
             }
         });
-        Self { child, lines }
+        Self { child, lines, errors }
     }
 
     /// Waits until the lines so far satisfy `enough`, and returns what it made of them.
@@ -81,6 +91,11 @@ impl Agent {
     /// Everything that was said.
     pub(crate) fn said(&self) -> Vec<Value> {
         self.lines.read.lock().unwrap().iter().map(|(_, value)| value.clone()).collect()
+    }
+
+    /// What the agent itself logged, if its stderr was asked for.
+    pub(crate) fn errors(&self) -> String {
+        self.errors.lock().unwrap().clone()
     }
 
     /// The process of a worker's life, once it is started.

@@ -1,6 +1,7 @@
 //! `outlast run` with real processes: who dies is replaced, who is told to stop stops, and nothing is left behind.
 
 mod agent;
+mod training;
 
 use agent::{Agent, lives, marked, outlast, texts, wait_gone};
 use rustix::process::{Pid, Signal, kill_process};
@@ -288,4 +289,47 @@ fn logs_are_written_to_files_as_they_are() {
         let of = |name: &str| std::fs::read(folder.path().join("default/0").join(rank).join(name)).unwrap();
         assert_eq!((of("stdout.log"), of("stderr.log")), (b"a\r\nb\n".to_vec(), b"no end".to_vec()));
     }
+}
+
+/// One kill after the other: each time the survivors commit without the dead, which is known because the agent saw it
+/// exit, and the next one joins them.
+fn kills_in_a_row(kills: usize) {
+    let mut agent = training::start(4, &["--max-restarts", "1000"]);
+    let all = [0, 1, 2, 3];
+    training::wait_for_world(&agent, 4, 0, &all);
+    let mut took = Vec::new();
+    for kill_number in 0..kills {
+        let victim = all[kill_number % 4];
+        let pid = agent.pid_of(victim, (kill_number / 4) as u64);
+        let survivors: Vec<u64> = all.into_iter().filter(|worker| *worker != victim).collect();
+        let at = training::micros();
+        kill(pid, Signal::KILL);
+        took.push(training::wait_for_world(&agent, 3, at, &survivors) - at);
+        training::wait_for_world(&agent, 4, at, &all);
+    }
+    agent.signal(Signal::TERM);
+    assert_eq!(agent.end().code(), Some(143));
+    let said = agent.said();
+    let count = |event: &str| said.iter().filter(|value| value["event"] == event).count();
+    assert_eq!((count("replacing"), count("started")), (kills, kills + 4), "nobody else was started again");
+    let errors = agent.errors();
+    let seen = errors.matches("its process was seen to exit").count();
+    assert!(seen >= kills.min(20), "the coordinator was told {seen} times of {kills}:\n{errors}");
+    took.sort_unstable();
+    eprintln!(
+        "SIGKILL to the survivors' first commit, us: median {}, worst {}",
+        took[took.len() / 2],
+        took[took.len() - 1]
+    );
+}
+
+#[test]
+fn ten_kills_in_a_row_are_ten_recoveries() {
+    kills_in_a_row(10);
+}
+
+#[test]
+#[ignore = "minutes long: make soak"]
+fn a_hundred_kills_in_a_row_are_a_hundred_recoveries() {
+    kills_in_a_row(100);
 }

@@ -9,10 +9,13 @@
 
 mod driver;
 mod keeper;
+mod witness;
 mod worker;
 
 pub use driver::{Crew, Driver, Orders};
 pub use outlast_proto::agent::{
     Abandoned, Budget, BudgetError, Config, Elastic, Ending, Fact, Failure, Life, Outcome,
 };
-pub use worker::{Launch, Streams, start_of};
+pub use outlast_proto::wire::control::ProcessName;
+pub use witness::{ExitWitness, WitnessError};
+pub use worker::{Launch, Streams, process_name};

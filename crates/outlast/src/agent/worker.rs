@@ -2,6 +2,7 @@
 
 use super::keeper::{self, Forked, LETTER_BYTES, Order, Said, Told};
 use outlast_proto::agent::Ending;
+use outlast_proto::wire::control::ProcessName;
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, send, socketpair};
 use rustix::pipe::{PipeFlags, pipe_with};
 use std::ffi::{CString, OsStr, OsString};
@@ -167,9 +168,10 @@ impl Worker {
 const SESSION_FIELD: usize = 6;
 const START_FIELD: usize = 22;
 
-/// When a process was started, in ticks since the machine was: with its number, a name that is used once.
-pub fn start_of(pid: u32) -> Option<u64> {
-    stat_field(i32::try_from(pid).ok()?, START_FIELD)
+/// What a process of this host is called, as long as it lives or is not waited for.
+pub fn process_name(pid: u32) -> Option<ProcessName> {
+    let start = stat_field(i32::try_from(pid).ok()?, START_FIELD)?;
+    Some(ProcessName { pid, start })
 }
 
 fn stat_field(pid: i32, field: usize) -> Option<u64> {
@@ -246,8 +248,8 @@ mod tests {
     #[test]
     fn a_process_is_named_by_its_number_and_its_start() {
         let own = std::process::id();
-        assert!(start_of(own).is_some_and(|start| start > 0));
-        assert_eq!(start_of(own), start_of(own));
-        assert_eq!(start_of(u32::MAX), None);
+        assert!(process_name(own).is_some_and(|process| process.pid == own && process.start > 0));
+        assert_eq!(process_name(own), process_name(own));
+        assert_eq!(process_name(u32::MAX), None);
     }
 }

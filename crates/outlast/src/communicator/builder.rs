@@ -3,6 +3,7 @@
 use super::control::{Control, Settings};
 use super::links::{self, Links};
 use super::{Communicator, Error};
+use crate::agent;
 use crate::executor::{DataPlane, DataSettings, LinkEvent};
 use crate::fork::Creator;
 use crate::link::TcpSettings;
@@ -17,7 +18,7 @@ use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
 use outlast_proto::session;
 pub use outlast_proto::wire::control::Encryption;
-use outlast_proto::wire::control::{Registration, SessionId};
+use outlast_proto::wire::control::{Registration, SessionId, Witness};
 use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
@@ -168,6 +169,9 @@ impl CommunicatorBuilder {
             Some(listen) => listen,
             None => (Ipv4Addr::UNSPECIFIED, settings::port()?.unwrap_or(0)).into(),
         };
+        // Only if this very process is what the agent watches will its word count (rule 20a).
+        let own = || agent::process_name(std::process::id());
+        let witness = settings::agent()?.and_then(|agent| Some(Witness { agent, process: own()? }));
         // One key for as long as the object lives: who connects again is the same peer (rule 39).
         let key = ProcessKey::generate();
         let keys = credentials.keys(&run).ok_or(Error::MissingSecret)?;
@@ -254,6 +258,7 @@ impl CommunicatorBuilder {
             session: SessionId(security::random_bytes()),
             min_world: 1,
             encryption,
+            witness,
         };
         let config = session::Config::preset(self.preset);
         let silent_after = self.preset.times().link_silent_after;

@@ -264,6 +264,14 @@ impl Clerk {
             ToCoordinator::AskStatus => return self.answer(now, run, id, peer),
             ToCoordinator::Register(registration, _, term) => (Some(registration.info.address), *term),
             ToCoordinator::Resume(resume) => (Some(resume.registration.info.address), resume.term),
+            // An agent may be here before its workers are.
+            ToCoordinator::Watch { .. } => {
+                if let Err(text) = self.admit(now, run, peer, false) {
+                    return self.turn_away(now, run, id, peer, (KickReason::Limit, text, 0));
+                }
+                self.desk(run);
+                (None, 0)
+            }
             _ => (None, 0),
         };
         if let Some(address) = address {

@@ -55,7 +55,7 @@ impl Holder {
             meta: Vec::new(),
         };
         let (session, encryption) = (SessionId(random_bytes()), Encryption::On);
-        let registration = Registration { info, group: 0, session, min_world, encryption };
+        let registration = Registration { info, group: 0, session, min_world, encryption, witness: None };
         self.say(&[ToCoordinator::Register(registration, 1, 0)]);
     }
 

@@ -179,6 +179,7 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
         session: SessionId([9; 16]),
         min_world: 2,
         encryption: Encryption::Off,
+        witness: None,
     };
     let broken = ToCoordinator::LinkBroken {
         group: 1,

@@ -59,6 +59,7 @@ mod testimony;
 #[cfg(test)]
 mod tests;
 mod usage;
+mod witnesses;
 
 pub use config::Config;
 pub use peers::Sign;

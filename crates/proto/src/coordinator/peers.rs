@@ -8,7 +8,7 @@ use crate::id::PeerId;
 use crate::limits::{MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
 use crate::wire::control::{
-    Encryption, KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer,
+    Encryption, KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer, Witness,
 };
 use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
@@ -56,6 +56,8 @@ pub(super) struct Peer {
     pub(super) group: Group,
     pub(super) phase: Phase,
     pub(super) session: SessionId,
+    /// Who is believed about the end of its process (rule 20a).
+    pub(super) witness: Option<Witness>,
     pub(super) generation: u32,
     /// The terms that it can have from us: if it obeys another, another coordinator reigned since.
     pub(super) terms: Terms,
@@ -90,6 +92,7 @@ impl Peer {
             group: registration.group,
             phase: Phase::Registered,
             session: registration.session,
+            witness: registration.witness,
             generation: 0,
             terms: Terms::default(),
             age,

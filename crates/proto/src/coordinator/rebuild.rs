@@ -308,6 +308,7 @@ impl Run {
                         session: UNKNOWN_SESSION,
                         min_world: 1,
                         encryption: Encryption::default(),
+                        witness: None,
                     };
                     self.office.peers.expect(now, &registration);
                 }

@@ -10,6 +10,7 @@ use super::groups::{GroupState, Groups};
 use super::office::Office;
 use super::outbox::Timer;
 use super::peers::{Peer, Phase, Sign};
+use super::witnesses::Witnesses;
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
@@ -92,6 +93,7 @@ pub struct Run {
     pub(super) claims: Claims,
     pub(super) gate: Gate,
     pub(super) groups: Groups,
+    pub(super) witnesses: Witnesses,
 }
 
 /// What happened how often since the start.
@@ -119,6 +121,7 @@ impl Run {
             claims: Claims::default(),
             gate: Gate::default(),
             groups: Groups::default(),
+            witnesses: Witnesses::default(),
         }
     }
 
@@ -151,8 +154,14 @@ impl Run {
             ToCoordinator::Register(registration, generation, term) => {
                 self.meet_term(term);
                 self.register(now, at, from, registration, generation);
+                self.lose_if_exited(from);
             }
-            ToCoordinator::Resume(resume) => self.resume(now, at, from, resume),
+            ToCoordinator::Resume(resume) => {
+                self.resume(now, at, from, resume);
+                self.lose_if_exited(from);
+            }
+            ToCoordinator::Watch { process } => self.watch(at, from, process),
+            ToCoordinator::Exited { process } => self.exited(at, from, process),
             message => self.handle_member_message(now, at, from, message),
         }
         self.finish(now);
@@ -227,7 +236,11 @@ impl Run {
             ToCoordinator::Acknowledge { key } => self.calls().acknowledge(from, &key),
             ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
             ToCoordinator::Promise { term } => self.promised(now, from, term),
-            ToCoordinator::Register(..) | ToCoordinator::Resume(_) | ToCoordinator::AskStatus => {}
+            ToCoordinator::Register(..)
+            | ToCoordinator::Resume(_)
+            | ToCoordinator::Watch { .. }
+            | ToCoordinator::Exited { .. }
+            | ToCoordinator::AskStatus => {}
         }
     }
 
@@ -237,6 +250,7 @@ impl Run {
             self.disconnected(now, peer, at);
         }
         self.claims.hang_up(at);
+        self.witnesses.closed(at);
         self.finish(now);
     }
 
@@ -332,6 +346,7 @@ impl Run {
     pub fn footprint(&self) -> usize {
         let groups: usize = self.groups.values().map(GroupState::footprint).sum();
         let evidence = self.gate.footprint() + self.evidence.footprint() + self.claims.footprint();
+        let evidence = evidence + self.witnesses.footprint();
         self.office.peers.footprint() + self.office.outbox.alarms() + groups + evidence
     }
 

@@ -11,3 +11,4 @@ mod links;
 mod rebuilding;
 mod sessions;
 mod states;
+mod witnesses;

@@ -20,6 +20,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What the driver is asked to do.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "actions are carried out one at a time and never kept in numbers"
+)]
 #[derive(Clone, Debug, PartialEq, Hash)]
 pub enum Action {
     /// Dial the coordinator; answer with `handle_connected` or `handle_disconnected`.

@@ -38,6 +38,7 @@ fn registration() -> Registration {
         session: SessionId([7; 16]),
         min_world: 1,
         encryption: Encryption::On,
+        witness: None,
     }
 }
 

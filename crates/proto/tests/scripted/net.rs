@@ -42,6 +42,7 @@ pub(crate) fn registration(number: u8, group: Group) -> Registration {
         session: SessionId([number; 16]),
         min_world: 1,
         encryption: Encryption::On,
+        witness: None,
     }
 }
 

@@ -55,6 +55,7 @@ pub fn measure(peers: usize, rounds: u32, mut clock: impl FnMut() -> Duration) -
             session: SessionId([1; 16]),
             min_world: peers as u32,
             encryption: Encryption::On,
+            witness: None,
         };
         run.handle_message(now, at(index), id(index), ToCoordinator::Register(registration, 1, 0));
     }

@@ -514,7 +514,8 @@ impl World {
             name: format!("p{index}"),
             meta: Vec::new(),
         };
-        Registration { info, group, session: SessionId(session), min_world: 1, encryption: Encryption::On }
+        let (session, encryption) = (SessionId(session), Encryption::On);
+        Registration { info, group, session, min_world: 1, encryption, witness: None }
     }
 
     pub(super) fn spawn(&mut self, group: u32) -> usize {

@@ -5,7 +5,8 @@ use super::logs::{Logs, Source};
 use super::options::Shown;
 use super::program::Program;
 use super::report::{self, Who};
-use outlast::agent::{Crew, Ending, Fact, Launch, Life, Orders, Outcome, Streams};
+use outlast::agent::{Crew, Ending, ExitWitness, Fact, Launch, Life, Orders, Outcome, ProcessName, Streams};
+use outlast::security::Credentials;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::time::{Duration, Instant, SystemTime};
@@ -14,6 +15,7 @@ use std::time::{Duration, Instant, SystemTime};
 #[derive(Clone, Copy, Debug)]
 struct Known {
     pid: Option<u32>,
+    process: Option<ProcessName>,
     since: Instant,
     ended: Option<(SystemTime, Duration)>,
 }
@@ -28,6 +30,9 @@ pub(super) struct Workers {
     pub(super) shown: Shown,
     pub(super) orders: Orders,
     pub(super) placement: Placement,
+    credentials: Credentials,
+    /// Tells the coordinator of the run of that name whose processes have ended.
+    witness: Option<(String, ExitWitness)>,
     known: BTreeMap<usize, (Life, Known)>,
 }
 
@@ -38,18 +43,52 @@ impl Workers {
         processors: Option<Vec<Vec<usize>>>,
         (logs, log_dir, shown): (Logs, Option<PathBuf>, Shown),
         orders: Orders,
+        credentials: Credentials,
     ) -> Self {
         let world_size = common.workers;
         let master = ("127.0.0.1".to_owned(), 0);
         let placement = Placement { round: 0, node: 0, nodes: 1, first_rank: 0, world_size, master };
         let known = BTreeMap::new();
-        Self { common, program, processors, logs, log_dir, shown, orders, placement, known }
+        let witness = None;
+        Self {
+            common,
+            program,
+            processors,
+            logs,
+            log_dir,
+            shown,
+            orders,
+            placement,
+            credentials,
+            witness,
+            known,
+        }
     }
 
     fn who(&self, life: Life) -> Who {
         let known = self.known.get(&life.slot).filter(|(other, _)| *other == life);
         let pid = known.and_then(|(_, known)| known.pid);
         Who { life, rank: self.placement.first_rank + life.slot, pid }
+    }
+
+    /// Is a witness in the run of that round from now on. A run is none the worse without one, only slower to notice.
+    fn watch_run(&mut self, round: u32) {
+        let name = self.common.run_of(round);
+        if self.witness.as_ref().is_some_and(|(run, _)| *run == name) {
+            return;
+        }
+        let run = name.parse().ok();
+        let started = run.map(|run| ExitWitness::start(&self.common.coordinator, &self.credentials, &run));
+        self.witness = match started {
+            Some(Ok(witness)) => Some((name, witness)),
+            Some(Err(error)) => {
+                let words = format!("exits will be noticed later than they could be: {error}");
+                self.logs
+                    .say(words, serde_json::json!({ "event": "no_witness", "error": error.to_string() }));
+                None
+            }
+            None => None,
+        };
     }
 
     fn say(&self, (words, facts): report::Told) {
@@ -83,16 +122,19 @@ impl Crew for Workers {
         self.placement.master.1 = super::ports::free_port();
         let told = report::round(round, self.placement.nodes, self.placement.node, self.placement.world_size);
         self.say(told);
+        self.watch_run(round);
         self.orders.met();
     }
 
     fn launch(&mut self, life: Life) -> Launch {
         let processors = self.processors.as_ref().and_then(|sets| sets.get(life.slot).cloned());
-        self.known.insert(life.slot, (life, Known { pid: None, since: Instant::now(), ended: None }));
+        let known = Known { pid: None, process: None, since: Instant::now(), ended: None };
+        self.known.insert(life.slot, (life, known));
+        let agent = self.witness.as_ref().map(|(_, witness)| witness.name());
         Launch {
             program: self.program.name.clone(),
             arguments: self.program.arguments.clone(),
-            environment: self.common.variables(std::env::vars_os(), &self.placement, life),
+            environment: self.common.variables(std::env::vars_os(), &self.placement, life, agent),
             processors,
         }
     }
@@ -100,6 +142,7 @@ impl Crew for Workers {
     fn started(&mut self, life: Life, pid: u32, streams: Streams) {
         if let Some((_, known)) = self.known.get_mut(&life.slot) {
             known.pid = Some(pid);
+            known.process = self.witness.as_ref().and_then(|(_, witness)| witness.watch(pid));
         }
         let rank = self.placement.first_rank + life.slot;
         let folder = self.log_dir.as_ref().map(|folder| {
@@ -112,6 +155,10 @@ impl Crew for Workers {
 
     fn ended(&mut self, life: Life, _pid: Option<u32>, _ending: Ending) {
         if let Some((_, known)) = self.known.get_mut(&life.slot) {
+            // First of all those who wait for it.
+            if let (Some((_, witness)), Some(process)) = (&self.witness, known.process.take()) {
+                witness.exited(process);
+            }
             known.ended = Some((SystemTime::now(), known.since.elapsed()));
         }
     }

@@ -1,7 +1,7 @@
 //! What a worker finds in its environment: Outlast's own names, and those that torchrun's users know.
 
 use outlast::agent::{Budget, Life};
-use outlast::membership::RunId;
+use outlast::membership::{PeerId, RunId};
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
@@ -54,6 +54,7 @@ impl Common {
         inherited: impl IntoIterator<Item = (OsString, OsString)>,
         placement: &Placement,
         life: Life,
+        agent: Option<PeerId>,
     ) -> Vec<(OsString, OsString)> {
         let mut all: BTreeMap<OsString, OsString> = inherited.into_iter().collect();
         let rank = placement.first_rank + life.slot;
@@ -87,9 +88,14 @@ impl Common {
         set("TORCHELASTIC_MAX_RESTARTS", self.budget.restarts.to_string());
         set("TORCHELASTIC_RUN_ID", self.run.to_string());
         set("TORCHELASTIC_USE_AGENT_STORE", "False".to_owned());
+        match agent {
+            Some(agent) => drop(set(outlast::settings::AGENT, agent.to_string())),
+            // One of an agent further up is not this worker's.
+            None => drop(all.remove(OsStr::new(outlast::settings::AGENT))),
+        }
         match &self.secret {
             Secret::Text(text) => {
-                set("OUTLAST_SECRET", text.clone());
+                all.insert("OUTLAST_SECRET".into(), text.clone().into());
                 all.remove(OsStr::new("OUTLAST_SECRET_FILE"));
             }
             Secret::File(path) => {
@@ -132,7 +138,7 @@ mod tests {
         let inherited =
             [("HOME", "/h"), ("OUTLAST_SECRET_FILE", "/old"), ("OUTLAST_PORT", "5000"), ("RANK", "99")];
         let inherited = inherited.map(|(name, value)| (name.into(), value.into()));
-        let all = common().variables(inherited, &placement(0), Life { slot: 2, number: 1 });
+        let all = common().variables(inherited, &placement(0), Life { slot: 2, number: 1 }, None);
         for (name, expected) in [
             ("HOME", "/h"),
             ("RANK", "6"),
@@ -166,18 +172,18 @@ mod tests {
         let life = Life { slot: 0, number: 0 };
         let chosen = [("OMP_NUM_THREADS".into(), "7".into())];
         assert_eq!(
-            value(&common().variables(chosen, &placement(0), life), "OMP_NUM_THREADS").as_deref(),
+            value(&common().variables(chosen, &placement(0), life, None), "OMP_NUM_THREADS").as_deref(),
             Some("7")
         );
         let alone = Common { workers: 1, ..common() };
-        assert_eq!(value(&alone.variables([], &placement(0), life), "OMP_NUM_THREADS"), None);
+        assert_eq!(value(&alone.variables([], &placement(0), life, None), "OMP_NUM_THREADS"), None);
     }
 
     #[test]
     fn a_restarted_round_has_a_run_of_its_own() {
         let restarts = Common { run_per_round: true, ..common() };
         let life = Life { slot: 0, number: 3 };
-        let all = restarts.variables([], &placement(3), life);
+        let all = restarts.variables([], &placement(3), life, None);
         assert_eq!(value(&all, "OUTLAST_RUN_ID").as_deref(), Some("digits.3"));
         assert_eq!(value(&all, "TORCHELASTIC_RUN_ID").as_deref(), Some("digits"));
         assert_eq!(restarts.run_of(0), "digits");

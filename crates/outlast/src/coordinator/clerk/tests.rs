@@ -45,6 +45,7 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
         session: SessionId([1; 16]),
         min_world: 1,
         encryption: Encryption::On,
+        witness: None,
     };
     let message = Box::new(ToCoordinator::Register(registration, 1, 0));
     let share = Arc::new(Semaphore::new(1)).acquire_owned().await.unwrap();

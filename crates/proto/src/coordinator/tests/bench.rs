@@ -52,6 +52,7 @@ pub(super) fn registration(number: u8, group: u32, min_world: u32) -> Registrati
         session: SessionId([number; 16]),
         min_world,
         encryption: Encryption::On,
+        witness: None,
     }
 }
 

@@ -10,6 +10,7 @@ mod epoch;
 mod session;
 mod to_coordinator;
 mod to_peer;
+mod witness;
 
 pub use attempt::{AbortReason, OpenVote, Refusal, TagReport, Verdict, Waiting};
 pub use ballot::{BallotEnd, BallotId, BallotKind, BallotReport, Tally};
@@ -17,6 +18,7 @@ pub use epoch::{Ancestor, Decider, EpochRecord, LossReason};
 pub use session::{Encryption, KickReason, Registration, Resume, SessionId, Term};
 pub use to_coordinator::ToCoordinator;
 pub use to_peer::ToPeer;
+pub use witness::{ProcessName, Witness};
 
 use super::{InvalidMessage, within};
 use crate::limits::TEXT_BYTES_MAX;

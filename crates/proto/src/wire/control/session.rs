@@ -3,6 +3,7 @@
 use super::attempt::TagReport;
 use super::ballot::BallotReport;
 use super::epoch::EpochRecord;
+use super::witness::Witness;
 use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
 use crate::limits::{BALLOT_KINDS_MAX, LEARNED_MAX, OPEN_TENSORS_MAX, TAGS_MAX};
@@ -72,6 +73,9 @@ pub struct Registration {
     /// Whether its data links are encrypted; one run has one setting (rule 34).
     #[n(4)]
     pub encryption: Encryption,
+    /// Who is to be believed about the end of this peer's process (rule 20a); none unless an agent started it.
+    #[n(5)]
+    pub witness: Option<Witness>,
 }
 
 /// Whether the data links of a run are encrypted once both ends have proved themselves (rule 34). Votes and

@@ -1,7 +1,7 @@
 //! What a peer says to the coordinator.
 
 use super::session::{Registration, Resume};
-use super::{BallotId, Refusal, Term, text};
+use super::{BallotId, ProcessName, Refusal, Term, text};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey};
 use crate::id::PeerId;
 use crate::limits::{CONTROL_BYTES_MAX, WISH_BYTES_MAX};
@@ -154,6 +154,20 @@ pub enum ToCoordinator {
         #[n(0)]
         ballot: BallotId,
     },
+    /// An agent, which is no peer, watches this process of its own (rule 20a).
+    #[n(18)]
+    Watch {
+        /// Which.
+        #[n(0)]
+        process: ProcessName,
+    },
+    /// A process that this agent watches has ended.
+    #[n(19)]
+    Exited {
+        /// Which.
+        #[n(0)]
+        process: ProcessName,
+    },
 }
 
 impl Message for ToCoordinator {
@@ -185,6 +199,8 @@ impl Message for ToCoordinator {
             | Self::Redialled { error: None, .. }
             | Self::Prepared { error: None, .. }
             | Self::Leave
+            | Self::Watch { .. }
+            | Self::Exited { .. }
             | Self::AskStatus => Ok(()),
         }
     }

@@ -123,9 +123,13 @@ pub(super) fn call() -> Fingerprint {
     }
 }
 
+fn witness() -> Witness {
+    Witness { agent: peer(3), process: ProcessName { pid: 4_711, start: 1 << 40 } }
+}
+
 pub(super) fn registration() -> Registration {
     let session = SessionId([9; 16]);
-    Registration { info: info(), group: 1, session, min_world: 2, encryption: Encryption::Off }
+    Registration { info: info(), group: 1, session, min_world: 2, encryption: Encryption::Off, witness: None }
 }
 
 pub(super) fn epoch() -> EpochRecord {
@@ -219,6 +223,9 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Vote { ballot: ballot(), wish: b"wish".to_vec() },
         ToCoordinator::TakeBack { ballot: ballot() },
         ToCoordinator::Expired { ballot: ballot() },
+        ToCoordinator::Register(Registration { witness: Some(witness()), ..registration() }, 3, 4),
+        ToCoordinator::Watch { process: witness().process },
+        ToCoordinator::Exited { process: witness().process },
     ]
 }
 

@@ -27,7 +27,8 @@ pub(super) fn process(number: ProcessNumber) -> Process {
     // The pause before dialling again is left out: it only delays, and time that passes keeps states apart.
     let pause = Duration::ZERO;
     let config = session::Config { redial: (pause, pause), ..session::Config::preset(Preset::Local) };
-    let registration = Registration { info, group: 0, session, min_world: 1, encryption: Encryption::On };
+    let encryption = Encryption::On;
+    let registration = Registration { info, group: 0, session, min_world: 1, encryption, witness: None };
     Process {
         session: Held::new(Session::new(config, registration)),
         wire: None,
