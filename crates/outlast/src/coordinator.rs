@@ -8,9 +8,10 @@ mod ask;
 mod clerk;
 mod line;
 mod quotas;
+mod registers;
 
 pub use ask::ask_status;
-pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial};
+pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};
 
 use crate::fork::Creator;
 use crate::membership::Preset;
@@ -23,6 +24,7 @@ use crate::{clock, port};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
+use registers::Registers;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
@@ -42,6 +44,7 @@ pub struct Coordinator {
     address: SocketAddr,
     secret: RunSecret,
     inbox: mpsc::Sender<Inbox>,
+    registers: Arc<Registers>,
     /// Dropping it stops the clerk, who closes every connection.
     stop: Option<oneshot::Sender<()>>,
     /// Whether the clerk is gone.
@@ -174,16 +177,23 @@ impl CoordinatorBuilder {
         }));
         let lines = inbox.clone();
         let spawner = handle.clone();
-        let routes = Routes::new().route(port::CONTROL, move |stream| {
-            spawner.spawn(line::serve(stream, me, is_kept, lines.clone()));
-        });
-        let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
-        let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
         // Peers of a coordinator that died here come back within the control grace; nobody new is let in before, because
         // to a group that is founded they would be strangers (rule 41). At a port that the system has just chosen
         // nobody can have been, nor at one whose key was made just now.
         let config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
         let fresh_after = (self.listen.port() != 0 && !is_first).then(|| clock::now() + config.control_grace);
+        let leases = runtime::of(Plane::Registers)?;
+        let registers = Registers::new(fresh_after, leases.clone());
+        let (kept, keeper) = (Arc::clone(&registers), leases.clone());
+        let routes = Routes::new()
+            .route(port::CONTROL, move |stream| {
+                spawner.spawn(line::serve(stream, me, is_kept, lines.clone()));
+            })
+            .route_on(port::REGISTER, &leases, move |stream| {
+                keeper.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
+            });
+        let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
+        let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
         let clerk =
             Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
         let (stop, stopped) = oneshot::channel();
@@ -195,7 +205,17 @@ impl CoordinatorBuilder {
             left.1.notify_all();
         });
         let (stop, creator) = (Some(stop), Creator::this_process());
-        Ok(Coordinator { address, secret, inbox, stop, gone, _serving: serving, _port: port, creator })
+        Ok(Coordinator {
+            address,
+            secret,
+            inbox,
+            registers,
+            stop,
+            gone,
+            _serving: serving,
+            _port: port,
+            creator,
+        })
     }
 }
 
@@ -237,6 +257,7 @@ impl Drop for Coordinator {
     fn drop(&mut self) {
         self.stop = None;
         if self.creator.check().is_ok() {
+            self.registers.stop();
             let (gone, left) = &*self.gone;
             let gone = lock(gone);
             drop(sleep_while(left, gone, STOP_TIMEOUT, |gone| !*gone));

@@ -16,6 +16,8 @@ mod bell;
 pub mod clock;
 pub mod communicator;
 pub mod coordinator;
+#[cfg(feature = "etcd")]
+pub mod etcd;
 pub mod executor;
 pub mod fork;
 mod health;
@@ -23,6 +25,7 @@ mod health;
 pub mod link;
 pub mod membership;
 pub mod port;
+pub mod rendezvous;
 mod runtime;
 pub mod security;
 pub mod settings;
@@ -36,6 +39,7 @@ pub use coordinator::Coordinator;
 pub use membership::Membership;
 pub use outlast_proto::text;
 pub use outlast_proto::topology;
+pub use rendezvous::Rendezvous;
 pub use state::SharedState;
 
 /// The examples of the README are compiled with the documentation tests, so that they stay true.

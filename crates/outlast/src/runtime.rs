@@ -6,6 +6,8 @@
 //! | clerk | `outlast-clerk`, two | a coordinator's side: the clerk, and the connections of its peers |
 //! | links | `outlast-links` | data links until they are made: dialling, taking over, redialling; and whether they are silent |
 //! | health | `outlast-streams` | health over TCP where UDP is blocked; probes have the health thread itself |
+//! | registers | `outlast-leases` | a coordinator's side of rendezvous: registers and their streams |
+//! | rendezvous | `outlast-meet` | a node's side of rendezvous: its machine, its lease, its connection to a backend |
 //! | door | `outlast-door` | handshakes of whoever knocks: nobody has proved anything yet there, so it also runs at a lower priority |
 //!
 //! They move small messages; tensors and datagrams never pass through here. However busy one of them is, however
@@ -39,11 +41,21 @@ pub(crate) enum Plane {
     Links,
     Health,
     Door,
+    Registers,
+    Rendezvous,
 }
 
 impl Plane {
     #[cfg(test)]
-    const ALL: [Self; 5] = [Self::Control, Self::Clerk, Self::Links, Self::Health, Self::Door];
+    const ALL: [Self; 7] = [
+        Self::Control,
+        Self::Clerk,
+        Self::Links,
+        Self::Health,
+        Self::Door,
+        Self::Registers,
+        Self::Rendezvous,
+    ];
 
     /// What its threads are called, and how many there are.
     fn threads(self) -> (&'static str, usize) {
@@ -53,11 +65,13 @@ impl Plane {
             Self::Links => ("outlast-links", 1),
             Self::Health => ("outlast-streams", 1),
             Self::Door => ("outlast-door", 1),
+            Self::Registers => ("outlast-leases", 1),
+            Self::Rendezvous => ("outlast-meet", 1),
         }
     }
 
     fn place(self) -> &'static AtomicPtr<Owned> {
-        static PLACES: [AtomicPtr<Owned>; 5] = [const { AtomicPtr::new(ptr::null_mut()) }; 5];
+        static PLACES: [AtomicPtr<Owned>; 7] = [const { AtomicPtr::new(ptr::null_mut()) }; 7];
         &PLACES[self as usize]
     }
 

@@ -166,6 +166,8 @@ pub const HOLDER_BYTES_MAX: usize = 288;
 pub const LEASES_MAX: usize = 2 * RENDEZVOUS_NODES_MAX;
 /// Registers of one run.
 pub const REGISTERS_PER_RUN_MAX: usize = 8;
+/// Values of all registers of one coordinator together.
+pub const REGISTERS_BYTES_MAX: usize = 64 << 20;
 /// Longest lease. A node that is gone is not waited for any longer.
 pub const LEASE_MS_MAX: u32 = 3_600_000;
 

@@ -28,12 +28,14 @@ pub(crate) type ControlFrames =
 pub(crate) struct Unreached {
     /// Somebody answered who does not belong to the run: trying again will not help.
     pub(crate) foreign: bool,
+    /// Somebody answered who does not serve what was asked for.
+    pub(crate) unserved: bool,
     text: String,
 }
 
 impl From<String> for Unreached {
     fn from(text: String) -> Self {
-        Self { foreign: false, text }
+        Self { foreign: false, unserved: false, text }
     }
 }
 
@@ -68,9 +70,21 @@ pub(crate) struct Dialled {
     pub(crate) is_kept: bool,
 }
 
-/// Opens a control connection to the first of the addresses that answers. It breaks by itself once the other
-/// host has acknowledged nothing for `silent_after`. If it must be `pinned`, nobody else is taken for it.
+/// Opens a control connection to the first of the addresses that answers; see [`dial_plane`].
 pub(crate) async fn dial(
+    addresses: &str,
+    identity: &TlsIdentity,
+    pinned: Option<PeerId>,
+    timeout: Duration,
+    silent_after: Duration,
+) -> Result<Dialled, Unreached> {
+    dial_plane(port::CONTROL, addresses, identity, pinned, timeout, silent_after).await
+}
+
+/// Opens a stream of a plane to the first of the addresses that answers. It breaks by itself once the other
+/// host has acknowledged nothing for `silent_after`. If it must be `pinned`, nobody else is taken for it.
+pub(crate) async fn dial_plane(
+    plane: &[u8],
     addresses: &str,
     identity: &TlsIdentity,
     pinned: Option<PeerId>,
@@ -83,7 +97,7 @@ pub(crate) async fn dial(
             Err(cause) => error = format!("{address}: {cause}").into(),
             Ok(found) => {
                 for address in found {
-                    match dial_one(address, identity, pinned, timeout, silent_after).await {
+                    match dial_one(plane, address, identity, pinned, timeout, silent_after).await {
                         Ok(dialled) => return Ok(dialled),
                         Err(cause) => error = cause,
                     }
@@ -95,15 +109,17 @@ pub(crate) async fn dial(
 }
 
 async fn dial_one(
+    plane: &[u8],
     address: SocketAddr,
     identity: &TlsIdentity,
     pinned: Option<PeerId>,
     timeout: Duration,
     silent_after: Duration,
 ) -> Result<Dialled, Unreached> {
-    let stream = port::connect(address, port::CONTROL, identity, timeout).await;
+    let stream = port::connect(address, plane, identity, timeout).await;
     let stream = stream.map_err(|error| Unreached {
         foreign: matches!(error, port::ConnectError::Foreign { .. } | port::ConnectError::FalseName { .. }),
+        unserved: matches!(error, port::ConnectError::NoSuchPlane { .. }),
         text: error.to_string(),
     })?;
     if let Some(pinned) = pinned.filter(|pinned| *pinned != stream.peer) {
@@ -113,7 +129,7 @@ async fn dial_one(
             stream.peer
         );
         tracing::warn!(%address, %pinned, answered = %stream.peer, "refused a coordinator that is not ours");
-        return Err(Unreached { foreign: true, text });
+        return Err(Unreached { foreign: true, unserved: false, text });
     }
     notice_silence(&stream, silent_after).map_err(|error| error.to_string())?;
     let greeted = port::greet(stream, identity.peer(), timeout).await.map_err(|error| error.to_string())?;

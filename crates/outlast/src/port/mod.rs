@@ -75,6 +75,8 @@ pub const DATA_PLAIN_STRIPE: &[u8] = b"outlast-data-plain-stripe/1";
 pub const STATE: &[u8] = b"outlast-state/1";
 /// The same in the clear.
 pub const STATE_PLAIN: &[u8] = b"outlast-state-plain/1";
+/// Registers of the coordinator: compare-and-set, leases, news.
+pub const REGISTER: &[u8] = b"outlast-register/1";
 
 /// Nothing: whoever opens it wants to know whether this port can be reached, and hangs up.
 pub const PATH: &[u8] = b"outlast-path/1";

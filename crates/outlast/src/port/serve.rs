@@ -36,9 +36,17 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 type Handler = Arc<dyn Fn(AuthenticatedStream) + Send + Sync>;
 
+/// Who takes streams of one kind, and on whose threads.
+#[derive(Clone)]
+struct Route {
+    handler: Handler,
+    /// Carries its streams; none: what carries the port's.
+    runtime: Option<Handle>,
+}
+
 /// Which plane takes which streams.
 #[derive(Clone, Default)]
-pub struct Routes(BTreeMap<Vec<u8>, Handler>);
+pub struct Routes(BTreeMap<Vec<u8>, Route>);
 
 impl Routes {
     /// No planes yet.
@@ -54,8 +62,27 @@ impl Routes {
         alpn: &[u8],
         handler: impl Fn(AuthenticatedStream) + Send + Sync + 'static,
     ) -> Self {
-        self.0.insert(alpn.to_vec(), Arc::new(handler));
+        self.0.insert(alpn.to_vec(), Route { handler: Arc::new(handler), runtime: None });
         self
+    }
+
+    /// As [`Routes::route`], for streams that have threads of their own: `runtime` carries them from the handshake on,
+    /// and the handler runs there.
+    #[must_use]
+    pub fn route_on(
+        mut self,
+        alpn: &[u8],
+        runtime: &Handle,
+        handler: impl Fn(AuthenticatedStream) + Send + Sync + 'static,
+    ) -> Self {
+        let route = Route { handler: Arc::new(handler), runtime: Some(runtime.clone()) };
+        self.0.insert(alpn.to_vec(), route);
+        self
+    }
+
+    /// The threads that a stream is for which asks for one of these.
+    fn runtime_of<'a>(&self, mut alpn: impl Iterator<Item = &'a [u8]>) -> Option<Handle> {
+        alpn.find_map(|alpn| self.0.get(alpn)).and_then(|route| route.runtime.clone())
     }
 }
 
@@ -189,7 +216,7 @@ struct Place {
 /// What became of a connection that was not refused.
 enum Outcome {
     HungUp,
-    Admitted(Box<AuthenticatedStream>, Handler),
+    Admitted(Box<AuthenticatedStream>, Route),
 }
 
 impl Doorman {
@@ -260,11 +287,12 @@ impl Doorman {
         let outcome = tokio::time::timeout(self.settings.handshake_timeout, handshake).await;
         drop(place);
         match outcome.unwrap_or(Err(RefusedConnection::TimedOut)) {
-            Ok(Outcome::Admitted(stream, handler)) => {
+            Ok(Outcome::Admitted(stream, route)) => {
                 self.counters.count_authenticated();
                 self.known.prove(Source::of(address.ip()));
                 self.identities.proven(&stream.run);
-                self.runtime.spawn(async move { handler(*stream) });
+                let runtime = route.runtime.as_ref().unwrap_or(&self.runtime);
+                runtime.spawn(async move { (route.handler)(*stream) });
             }
             Ok(Outcome::HungUp) => self.counters.count_hung_up(),
             Err(cause) => self.refuse(address, &cause),
@@ -287,9 +315,9 @@ impl Doorman {
         }
         self.under_way().places.spoke(place.ticket);
         let stream = stream.convert(|stream| self.take_over(stream)).map_err(broken)?;
-        let opening =
+        let mut opening =
             LazyConfigAcceptor::new(Acceptor::default(), stream).await.map_err(|error| refusal_of(&error))?;
-        let (identity, names_no_plane) = {
+        let (identity, names_no_plane, runtime) = {
             let hello = opening.client_hello();
             let name = hello.server_name().unwrap_or("no run").to_owned();
             let Some(run) = run_of_server_name(&name) else { return Err(RefusedConnection::WrongRun(name)) };
@@ -297,7 +325,8 @@ impl Doorman {
                 NotServed::Unknown => RefusedConnection::WrongRun(format!("run {run}")),
                 NotServed::Busy => RefusedConnection::Busy(format!("run {run}")),
             })?;
-            (identity, hello.alpn().is_none())
+            let runtime = hello.alpn().and_then(|alpn| self.routes.runtime_of(alpn));
+            (identity, hello.alpn().is_none(), runtime)
         };
         if names_no_plane {
             return Err(RefusedConnection::NoSuchPlane("it named none".to_owned()));
@@ -305,6 +334,10 @@ impl Doorman {
         // What comes next is dear, and a flood's hellos wait in the kernel long after whoever sent them has gone.
         if sockets::has_hung_up(&*opening.io) {
             return Err(RefusedConnection::Broken("it hung up after its hello".to_owned()));
+        }
+        if let Some(runtime) = runtime {
+            // Its readiness must not be found out by the threads of another plane.
+            opening.io = sockets::moved(&opening.io, &runtime).map_err(broken)?;
         }
         let planes: Vec<&[u8]> = self.routes.0.keys().map(Vec::as_slice).collect();
         let mut stream =
@@ -315,13 +348,13 @@ impl Doorman {
             error => RefusedConnection::ForeignCertificate(error.to_string()),
         })?;
         let alpn = session.alpn_protocol().unwrap_or_default().to_vec();
-        let handler = self.routes.0.get(&alpn).cloned();
-        let handler = handler
+        let route = self.routes.0.get(&alpn).cloned();
+        let route = route
             .ok_or_else(|| RefusedConnection::NoSuchPlane(String::from_utf8_lossy(&alpn).into_owned()))?;
         let run = identity.run().clone();
         stream.get_mut().0.lease(self.streams.lease(peer)?);
         let stream = AuthenticatedStream { peer, run, address, alpn, stream: stream.into() };
-        Ok(Outcome::Admitted(Box::new(stream), handler))
+        Ok(Outcome::Admitted(Box::new(stream), route))
     }
 
     /// Registers a connection that says something with the runtime that will carry it.

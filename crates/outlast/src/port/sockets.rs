@@ -11,6 +11,7 @@ use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, TcpListener, UdpSocket};
 use std::os::fd::AsFd;
 use tokio::net::TcpStream;
+use tokio::runtime::Handle;
 
 /// Connects that the kernel completes while nobody accepts. Kernel evidence relies on it: a stopped process
 /// must keep accepting for as long as others may ask (rule 22).
@@ -48,6 +49,14 @@ pub(super) fn accepted(stream: TcpStream) -> io::Result<Guarded<TcpStream>> {
     // Fails if the other side has hung up already; then the first read will say so.
     let _ = stream.set_nodelay(true);
     Ok(stream)
+}
+
+/// The same connection, registered with another runtime; the one at hand is for dropping.
+pub(super) fn moved(stream: &TcpStream, runtime: &Handle) -> io::Result<Guarded<TcpStream>> {
+    let copy = std::net::TcpStream::from(stream.as_fd().try_clone_to_owned()?);
+    let copy = Guarded::new(copy)?;
+    let _inside = runtime.enter();
+    copy.convert(TcpStream::from_std)
 }
 
 /// Whether the other side has closed its end, even if what it said before is still unread. Our diallers close

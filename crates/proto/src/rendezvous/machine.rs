@@ -88,6 +88,13 @@ pub struct Round {
     pub participants: Vec<(Node, String)>,
 }
 
+impl Round {
+    /// How many participants it has.
+    pub fn world_size(&self) -> usize {
+        self.participants.len()
+    }
+}
+
 /// Why an operation failed. The node is in no list, or its lease runs out.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -98,6 +105,9 @@ pub enum Failure {
     /// The time is up.
     #[error("no round within the time: {0}")]
     Timeout(String),
+    /// The program did not want it any more.
+    #[error("the call was given up")]
+    Cancelled,
     /// The backend will not serve this node, or what it holds is nothing of ours.
     #[error("{0}")]
     Refused(String),
@@ -159,6 +169,8 @@ struct Running {
     deadline: Instant,
     /// What the decisions since the last snapshot made of the state.
     draft: Option<State>,
+    /// The program does not wait for it any more.
+    is_cancelled: bool,
 }
 
 impl Machine {
@@ -208,12 +220,32 @@ impl Machine {
             Operation::Leave => (&[Operator::Exit], self.settings.close),
         };
         let deadline = now + time;
-        let running = Running { operation, operators, stage: 0, written_stage: 0, deadline, draft: None };
+        let (draft, is_cancelled) = (None, false);
+        let running =
+            Running { operation, operators, stage: 0, written_stage: 0, deadline, draft, is_cancelled };
         self.running = Some(running);
         self.losses = 0;
         self.trouble = None;
         if operation == Operation::Next {
             self.tell(EventName::Joining, format!("waits for a round until {deadline:?}"), None);
+        }
+        self.step(now);
+    }
+
+    /// The program does not want to join any more. The node takes itself out first, within the rollback window.
+    pub fn handle_cancel(&mut self, now: Instant) {
+        let rollback = self.settings.rollback;
+        if let Some(running) = self
+            .running
+            .as_mut()
+            .filter(|running| running.operation == Operation::Next && !running.is_cancelled)
+        {
+            running.is_cancelled = true;
+            running.operators = &[Operator::Exit];
+            (running.stage, running.written_stage) = (0, 0);
+            // What was decided and not sent is not wanted any more; what was sent is answered first.
+            running.draft = None;
+            running.deadline = now + rollback;
         }
         self.step(now);
     }
@@ -370,7 +402,8 @@ impl Machine {
         let is_drafted = running.draft.is_some();
         // A round that the program was not told of is none to leave: a write whose answer was lost has brought us there.
         let is_news = state.participants.contains_key(&self.node) && self.finished != Some(state.round);
-        if running.operation == Operation::Next && operator == Operator::Exit && is_news {
+        let is_first = running.operation == Operation::Next && operator == Operator::Exit;
+        if is_first && is_news && !running.is_cancelled {
             self.running.as_mut().expect("looked at above").stage += 1;
             return true;
         }
@@ -400,6 +433,10 @@ impl Machine {
             }
             Action::Finish | Action::ErrorClosed | Action::ErrorTimeout if is_drafted => {
                 self.flush(true);
+                false
+            }
+            Action::Finish if running.is_cancelled => {
+                self.fail(Failure::Cancelled);
                 false
             }
             Action::Finish => {

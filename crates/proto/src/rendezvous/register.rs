@@ -134,9 +134,19 @@ impl Register {
         self.changes
     }
 
-    /// Whether nobody holds anything and nothing was written.
-    pub fn is_unused(&self) -> bool {
-        self.leases.is_empty() && self.value.is_none() && self.listens_until.is_none()
+    /// Whether it waits for what others bring, and answers nothing yet.
+    pub fn listens(&self) -> bool {
+        self.listens_until.is_some()
+    }
+
+    /// Whether anybody's lease lasts.
+    pub fn has_leases(&self) -> bool {
+        !self.leases.is_empty()
+    }
+
+    /// Bytes of its value.
+    pub fn bytes(&self) -> usize {
+        self.value.as_ref().map_or(0, Vec::len)
     }
 
     fn renew(&mut self, now: Instant, holder: String, lease: Duration) -> bool {

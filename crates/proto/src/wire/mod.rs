@@ -147,7 +147,7 @@ pub(crate) fn printable(field: &'static str, text: &str) -> Result<(), InvalidMe
 }
 
 /// As much of a text as fits into that many bytes.
-pub(crate) fn clip(text: &str, bytes: usize) -> String {
+pub fn clip(text: &str, bytes: usize) -> String {
     let end = (0..=bytes.min(text.len())).rev().find(|at| text.is_char_boundary(*at)).unwrap_or(0);
     text[..end].to_owned()
 }

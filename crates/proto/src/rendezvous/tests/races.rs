@@ -99,6 +99,7 @@ impl Race {
         match verb {
             "next" => racer.machine.handle_operation(now, Operation::Next),
             "close" => racer.machine.handle_operation(now, Operation::Close),
+            "cancel" => racer.machine.handle_cancel(now),
             "leave" => racer.machine.handle_operation(now, Operation::Leave),
             "stop" => racer.stopped = true,
             "go" => racer.stopped = false,

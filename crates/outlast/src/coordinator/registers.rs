@@ -1,0 +1,380 @@
+//! Registers that a coordinator serves: compare-and-set, leases and news, for whoever agrees on something.
+//!
+//! # The problem
+//!
+//! Nodes that meet need one small value that all of them see change in the same order, and somebody who lets the leases
+//! of the dead run out. The coordinator is there anyway. But whatever nodes do with their registers must not cost the
+//! votes of a run that trains a moment.
+//!
+//! # The intuition
+//!
+//! Registers share nothing with the clerk: they have streams of their own (`outlast-register/1`), a thread of their own
+//! (see `runtime.rs`) and bounds of their own. Each register is a pure machine behind a lock that is held for one step
+//! and never while anybody waits. One task per stream asks and answers; one task per register, its *keeper*, lets time
+//! pass. News is told newest only: a stream that is busy writing finds one snapshot afterwards, not a queue of them.
+//!
+//! # The invariant
+//!
+//! What is told on one stream never goes back: each snapshot is taken under the lock, and told before the next is taken.
+//! Once the coordinator has stopped, no step is done any more.
+//!
+//! # What it does not do
+//!
+//! It keeps nothing on disk. After a restart the nodes bring what they saw (see `outlast_proto::rendezvous::Register`).
+//! A register that nobody has been at for ten minutes is forgotten.
+
+mod line;
+
+pub(super) use line::serve;
+
+use crate::clock;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use outlast_proto::id::RunId;
+use outlast_proto::limits::{REGISTERS_BYTES_MAX, REGISTERS_PER_RUN_MAX, RUNS_MAX};
+use outlast_proto::rendezvous::Register;
+use outlast_proto::time::Instant;
+use outlast_proto::wire::encode;
+use outlast_proto::wire::register::FromRegister;
+use std::collections::BTreeMap;
+use std::sync::Weak;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::{Notify, watch};
+
+/// How long a register is remembered that nobody is at.
+const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+
+/// All registers of a coordinator.
+#[derive(Debug)]
+pub(super) struct Registers {
+    /// Until then somebody may come back to a coordinator that was here before us.
+    fresh_after: Option<Instant>,
+    runtime: Handle,
+    /// Taken before the lock of a desk, never after it.
+    table: Mutex<Table>,
+    /// Bytes of all values together.
+    bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug, Default)]
+struct Table {
+    runs: BTreeMap<RunId, BTreeMap<String, Arc<Desk>>>,
+    has_stopped: bool,
+}
+
+/// One register and who wants to hear of it.
+#[derive(Debug)]
+struct Desk {
+    held: Mutex<Held>,
+    /// Grows whenever there is something to tell.
+    news: watch::Sender<u64>,
+    /// Rings when the keeper has to wake up earlier than it planned.
+    sooner: Notify,
+    /// Bytes of all values of the coordinator together.
+    bytes: Arc<AtomicUsize>,
+}
+
+#[derive(Debug)]
+struct Held {
+    register: Register,
+    /// Streams that are open here.
+    streams: usize,
+    /// Since when there are none.
+    empty_since: Option<Instant>,
+    /// When the keeper means to wake up.
+    wakes: Option<Instant>,
+    /// The newest snapshot as it travels, and which change it tells of: one encoding for all who hear of it.
+    told: Option<(u64, Arc<[u8]>)>,
+    /// Bytes of its value, as counted with all others.
+    bytes: usize,
+    /// Not in the table any more; whoever finds it looks again.
+    is_forgotten: bool,
+}
+
+/// Why a stream is over.
+#[derive(Debug, PartialEq, Eq)]
+enum End {
+    /// The other side is gone, or does not read, or the coordinator stops.
+    Gone,
+    /// It asked for what cannot be had; what to tell it.
+    Refused(String),
+}
+
+impl Registers {
+    pub(super) fn new(fresh_after: Option<Instant>, runtime: Handle) -> Arc<Self> {
+        Arc::new(Self { fresh_after, runtime, table: Mutex::default(), bytes: Arc::default() })
+    }
+
+    /// Ends every stream. Nothing is written and no lease is renewed any more once it returns.
+    pub(super) fn stop(&self) {
+        let mut table = lock(&self.table);
+        table.has_stopped = true;
+        for desk in std::mem::take(&mut table.runs).into_values().flat_map(BTreeMap::into_values) {
+            desk.held().is_forgotten = true;
+            desk.news.send_modify(|news| *news = u64::MAX);
+            desk.sooner.notify_one();
+        }
+    }
+
+    /// The register of that name, made if need be; with one more stream.
+    fn open(self: &Arc<Self>, run: &RunId, name: &str) -> Result<Open, End> {
+        loop {
+            let desk = self.find(run, name)?;
+            let mut held = desk.held();
+            if !held.is_forgotten {
+                held.streams += 1;
+                held.empty_since = None;
+                drop(held);
+                return Ok(Open(desk));
+            }
+        }
+    }
+
+    fn find(self: &Arc<Self>, run: &RunId, name: &str) -> Result<Arc<Desk>, End> {
+        let mut table = lock(&self.table);
+        if table.has_stopped {
+            return Err(End::Gone);
+        }
+        if let Some(desk) = table.runs.get(run).and_then(|desks| desks.get(name)) {
+            return Ok(Arc::clone(desk));
+        }
+        if !table.runs.contains_key(run) && table.runs.len() >= RUNS_MAX && !table.forget_an_empty_run() {
+            return Err(End::Refused(format!(
+                "registers of {RUNS_MAX} runs are in use here, and no more may be; use another coordinator, or \
+                 wait until a run has ended"
+            )));
+        }
+        let desks = table.runs.entry(run.clone()).or_default();
+        if desks.len() >= REGISTERS_PER_RUN_MAX {
+            return Err(End::Refused(format!(
+                "run {run} has {REGISTERS_PER_RUN_MAX} registers, and no more may be; use another run id for {name:?}"
+            )));
+        }
+        let now = clock::now();
+        let register = match self.fresh_after.filter(|until| now < *until) {
+            Some(until) => Register::listening(until),
+            None => Register::fresh(),
+        };
+        let desk = Arc::new(Desk::new(register, now, Arc::clone(&self.bytes)));
+        desks.insert(name.to_owned(), Arc::clone(&desk));
+        let (registers, kept) = (Arc::downgrade(self), Arc::downgrade(&desk));
+        self.runtime.spawn(keep(registers, run.clone(), name.to_owned(), kept));
+        Ok(desk)
+    }
+
+    /// Takes a register out of the table if nobody has been at it for long enough. Whether it is gone.
+    fn forget(&self, run: &RunId, name: &str, desk: &Desk, now: Instant) -> bool {
+        let mut table = lock(&self.table);
+        let mut held = desk.held();
+        if held.is_forgotten {
+            return true;
+        }
+        let is_old = held.empty_since.is_some_and(|since| now >= since + FORGOTTEN_AFTER);
+        if held.streams > 0 || !is_old {
+            return false;
+        }
+        held.is_forgotten = true;
+        drop(held);
+        if let Some(desks) = table.runs.get_mut(run) {
+            desks.remove(name);
+            if desks.is_empty() {
+                table.runs.remove(run);
+            }
+        }
+        true
+    }
+}
+
+impl Table {
+    /// Makes room by forgetting the registers of a run at which nobody is and nobody's lease lasts.
+    fn forget_an_empty_run(&mut self) -> bool {
+        let is_empty = |desk: &Arc<Desk>| {
+            let held = desk.held();
+            held.streams == 0 && !held.register.has_leases()
+        };
+        let found = self.runs.iter().find(|(_, desks)| desks.values().all(is_empty));
+        let Some(run) = found.map(|(run, _)| run.clone()) else { return false };
+        for desk in self.runs.remove(&run).unwrap_or_default().into_values() {
+            desk.held().is_forgotten = true;
+        }
+        true
+    }
+}
+
+impl Desk {
+    fn new(register: Register, now: Instant, bytes: Arc<AtomicUsize>) -> Self {
+        let held = Held {
+            register,
+            streams: 0,
+            empty_since: Some(now),
+            wakes: None,
+            told: None,
+            bytes: 0,
+            is_forgotten: false,
+        };
+        Self { held: Mutex::new(held), news: watch::Sender::new(0), sooner: Notify::new(), bytes }
+    }
+
+    fn held(&self) -> MutexGuard<'_, Held> {
+        lock(&self.held)
+    }
+
+    /// Does one step with the register, and lets everybody know what came of it.
+    fn step<T>(&self, step: impl FnOnce(&mut Register, Instant) -> T) -> Result<T, End> {
+        let mut held = self.held();
+        if held.is_forgotten {
+            return Err(End::Gone);
+        }
+        let result = step(&mut held.register, clock::now());
+        let bytes = held.register.bytes();
+        self.bytes.fetch_add(bytes, Ordering::Relaxed);
+        self.bytes.fetch_sub(std::mem::replace(&mut held.bytes, bytes), Ordering::Relaxed);
+        let changes = held.register.changes();
+        let due = held.register.poll_timeout();
+        if due.is_some_and(|due| held.wakes.is_none_or(|wakes| due < wakes)) {
+            self.sooner.notify_one();
+        }
+        drop(held);
+        self.news.send_if_modified(|news| *news < changes && std::mem::replace(news, changes) != changes);
+        Ok(result)
+    }
+
+    /// Whether there is room for a value of that many bytes in place of the one that is there.
+    fn check_room(&self, bytes: usize) -> Result<(), End> {
+        let (all, here) = (self.bytes.load(Ordering::Relaxed), self.held().bytes);
+        if bytes > here && all - here + bytes > REGISTERS_BYTES_MAX {
+            return Err(End::Refused(format!(
+                "the registers of this coordinator hold {all} bytes, {REGISTERS_BYTES_MAX} are the limit, and this value \
+                 has {bytes}; use another coordinator, or wait until a run has ended"
+            )));
+        }
+        Ok(())
+    }
+}
+
+impl Drop for Desk {
+    fn drop(&mut self) {
+        let bytes = self.held().bytes;
+        self.bytes.fetch_sub(bytes, Ordering::Relaxed);
+    }
+}
+
+impl Held {
+    /// How the register is, as a message, and which change it tells of; `None` while it listens.
+    fn told(&mut self) -> Option<(u64, Arc<[u8]>)> {
+        let changes = self.register.changes();
+        if self.told.as_ref().is_none_or(|(told, _)| *told != changes) {
+            let snapshot = self.register.snapshot()?;
+            self.told = Some((changes, encode(&FromRegister::Told(snapshot)).into()));
+        }
+        self.told.clone()
+    }
+}
+
+/// A register with a stream at it, until it is dropped.
+#[derive(Debug)]
+struct Open(Arc<Desk>);
+
+impl Drop for Open {
+    fn drop(&mut self) {
+        let mut held = self.0.held();
+        held.streams -= 1;
+        if held.streams == 0 {
+            held.empty_since = Some(clock::now());
+            self.0.sooner.notify_one();
+        }
+    }
+}
+
+/// The keeper of a register: lets leases run out, ends listening, and forgets what nobody needs.
+async fn keep(registers: Weak<Registers>, run: RunId, name: String, desk: Weak<Desk>) {
+    loop {
+        let (Some(all), Some(desk)) = (registers.upgrade(), desk.upgrade()) else { return };
+        let now = clock::now();
+        if all.forget(&run, &name, &desk, now) || desk.step(Register::handle_timeout).is_err() {
+            return;
+        }
+        drop(all);
+        let due = {
+            let mut held = desk.held();
+            let forgotten = held.empty_since.map(|since| since + FORGOTTEN_AFTER);
+            held.wakes = held.register.poll_timeout().into_iter().chain(forgotten).min();
+            held.wakes.map_or(FORGOTTEN_AFTER, |due| due.since(now))
+        };
+        // A ring that came before this wait is not lost: it is remembered.
+        let _ = tokio::time::timeout(due, desk.sooner.notified()).await;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::runtime::{self, Plane};
+    use outlast_proto::wire::register::Token;
+
+    fn registers() -> Arc<Registers> {
+        Registers::new(None, runtime::of(Plane::Registers).unwrap())
+    }
+
+    fn run(number: usize) -> RunId {
+        format!("run-{number}").parse().unwrap()
+    }
+
+    #[test]
+    fn a_run_has_a_bounded_number_of_registers_and_so_has_a_coordinator() {
+        let registers = registers();
+        let mut open: Vec<_> =
+            (0..REGISTERS_PER_RUN_MAX).map(|n| registers.open(&run(0), &n.to_string()).unwrap()).collect();
+        let refused = registers.open(&run(0), "one more").unwrap_err();
+        assert!(
+            matches!(&refused, End::Refused(text) if text.contains("run-0 has 8 registers")),
+            "{refused:?}"
+        );
+        open.extend((1..RUNS_MAX).map(|number| registers.open(&run(number), "r").unwrap()));
+        assert!(matches!(registers.open(&run(RUNS_MAX), "r"), Err(End::Refused(_))), "all are in use");
+        // A run that nobody is at gives way, one that somebody holds a lease in does not.
+        let held = open.pop().unwrap();
+        held.0.step(|register, now| register.handle_beat(now, "me", Duration::from_mins(1))).unwrap();
+        drop(held);
+        assert!(matches!(registers.open(&run(RUNS_MAX), "r"), Err(End::Refused(_))), "a lease lasts");
+        drop(open.pop());
+        assert!(registers.open(&run(RUNS_MAX), "r").is_ok());
+    }
+
+    #[test]
+    fn values_are_counted_together_and_given_back() {
+        let registers = registers();
+        let open = registers.open(&run(0), "r").unwrap();
+        let write = |token, bytes: usize| {
+            open.0.check_room(bytes)?;
+            open.0.step(|register, now| register.handle_write(now, "", token, vec![7; bytes]))
+        };
+        write(Token::default(), 1_000).unwrap();
+        assert_eq!(registers.bytes.load(Ordering::Relaxed), 1_000);
+        registers.bytes.fetch_add(REGISTERS_BYTES_MAX - 1_500, Ordering::Relaxed);
+        let after = Token { era: 0, revision: 1 };
+        let refused = write(after, 2_000).unwrap_err();
+        assert!(
+            matches!(&refused, End::Refused(text) if text.contains("67108864 are the limit")),
+            "{refused:?}"
+        );
+        write(after, 1_400).unwrap();
+        drop(open);
+        registers.stop();
+        assert_eq!(registers.bytes.load(Ordering::Relaxed), REGISTERS_BYTES_MAX - 1_500);
+    }
+
+    #[test]
+    fn after_a_stop_nothing_is_written_and_nobody_is_let_in() {
+        let registers = registers();
+        let open = registers.open(&run(0), "r").unwrap();
+        let mut news = open.0.news.subscribe();
+        registers.stop();
+        let written = open.0.step(|register, now| register.handle_write(now, "", Token::default(), vec![1]));
+        assert_eq!(written, Err(End::Gone));
+        assert!(news.has_changed().unwrap(), "whoever waits is woken");
+        news.mark_unchanged();
+        assert_eq!(registers.open(&run(0), "r").unwrap_err(), End::Gone);
+    }
+}

@@ -1,0 +1,264 @@
+//! Backends: who holds the register that nodes agree by.
+//!
+//! # The contract
+//!
+//! A backend is a task between two queues. It takes an [`Ask`] and gives an [`Answer`]; and it tells of every change by
+//! itself, the newest only. One `Read`, one `Write` and one `Beat` are under way at most.
+//!
+//! - Every `Read` is answered by `Told`, every `Write` by `Written`, every `Beat` by `Beaten`; or one `Trouble` answers
+//!   all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does.
+//! - A `Write` is accepted only if its token is the last one and, if there is a holder, its lease lasts. After a
+//!   `Trouble` nobody knows whether a write came through: read again.
+//! - Tokens of accepted writes only grow, and no two values share one.
+//! - A lease runs out by the backend's own clock, and then its holder is told as gone to everybody.
+//! - It connects again by itself, with pauses that grow, and then renews the lease and tells how the register is.
+//! - When the queue of asks ends, so does the task; a `Release` before that is passed on first.
+//!
+//! `tests/rendezvous_contract` holds every backend to it.
+
+use super::embedded::Embedded;
+use crate::runtime;
+use crate::security::TlsIdentity;
+use outlast_proto::id::RunId;
+use outlast_proto::wire::register::{Fate, Snapshot, Token};
+use std::fmt;
+use std::str::FromStr;
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// How long an answer may take. A coordinator that was just started listens for up to 15 s before it answers.
+pub(super) const ANSWER_TIMEOUT: Duration = Duration::from_secs(20);
+/// How long one attempt to connect may take.
+pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Pauses between attempts to connect: the first, and the longest.
+pub(super) const PAUSES: (Duration, Duration) = (Duration::from_millis(20), Duration::from_secs(1));
+/// Room in the queues: more than can be under way at once.
+const QUEUE: usize = 64;
+
+/// What is asked of a backend.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Ask {
+    Read,
+    Write { expected: Token, value: Vec<u8> },
+    Beat { lease: Duration },
+    Release,
+}
+
+/// What a backend says.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) enum Answer {
+    Told(Snapshot),
+    Written(Fate, Snapshot),
+    Beaten,
+    Trouble(Trouble),
+}
+
+/// Why something was not carried out.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Trouble {
+    pub(super) kind: TroubleKind,
+    pub(super) text: String,
+}
+
+/// What can be done about it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum TroubleKind {
+    /// It may work in a moment.
+    Passing,
+    /// It will not work for whoever this is.
+    Unauthorized,
+    /// It will not work like this.
+    Refused,
+}
+
+impl Trouble {
+    pub(super) fn passing(text: impl fmt::Display) -> Self {
+        Self { kind: TroubleKind::Passing, text: text.to_string() }
+    }
+
+    pub(super) fn refused(text: impl fmt::Display) -> Self {
+        Self { kind: TroubleKind::Refused, text: text.to_string() }
+    }
+
+    pub(super) fn is_final(&self) -> bool {
+        self.kind != TroubleKind::Passing
+    }
+}
+
+/// Which register, and for whom.
+#[derive(Clone, Debug)]
+pub(super) struct Opening {
+    /// Its name within the run.
+    pub(super) register: String,
+    /// Who holds the lease; empty: nobody, and writes need none.
+    pub(super) holder: String,
+}
+
+/// The driver's end of a backend.
+#[derive(Debug)]
+pub(super) struct Line {
+    asks: mpsc::Sender<Ask>,
+    answers: mpsc::Receiver<Answer>,
+}
+
+impl Line {
+    /// Asks. It is answered by [`Line::next`]. False if the backend's task has ended.
+    pub(super) fn ask(&self, ask: Ask) -> bool {
+        // There is always room: the queue holds more than may be under way, and releases are rare.
+        self.asks.try_send(ask).is_ok()
+    }
+
+    /// The next answer; a task that ended by a panic is trouble for good (rule 40).
+    pub(super) async fn next(&mut self) -> Answer {
+        let ended =
+            || Trouble::refused("the backend's task has ended: this is a bug in outlast, please report it");
+        self.answers.recv().await.unwrap_or_else(|| Answer::Trouble(ended()))
+    }
+}
+
+/// The backend's end.
+pub(super) struct Queues {
+    pub(super) asks: mpsc::Receiver<Ask>,
+    pub(super) answers: mpsc::Sender<Answer>,
+}
+
+/// Where the register is: `embedded://host:port` is a coordinator's, `etcd://host:port` is kept by etcd (with the feature
+/// `etcd`). Several addresses, separated by commas, are tried in turn. Without a scheme it is a coordinator's.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Backend(Kind);
+
+#[derive(Clone, Debug, PartialEq, Eq)]
+enum Kind {
+    Embedded(String),
+    #[cfg(feature = "etcd")]
+    Etcd(crate::etcd::EtcdOptions),
+}
+
+/// Why a text names no backend.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum BackendError {
+    /// A scheme that nobody serves.
+    #[error("{0:?} is no backend of a rendezvous: write embedded://host:port or etcd://host:port")]
+    Scheme(String),
+    /// This build has no etcd.
+    #[error("this build of Outlast cannot speak with etcd: build it with the feature \"etcd\"")]
+    NoEtcd,
+    /// The address of etcd makes no sense.
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    Etcd(#[from] crate::etcd::EtcdOptionsError),
+    /// No address.
+    #[error("{0:?} has no address: write host:port, or several separated by commas")]
+    Address(String),
+}
+
+impl FromStr for Backend {
+    type Err = BackendError;
+
+    fn from_str(text: &str) -> Result<Self, BackendError> {
+        if text.trim().starts_with("etcd:") || text.trim().starts_with("etcds:") {
+            return Self::etcd(text.trim());
+        }
+        let (scheme, rest) = text.trim().split_once("://").unwrap_or(("embedded", text.trim()));
+        let rest = rest.trim_end_matches('/');
+        let addresses: Vec<&str> =
+            rest.split(',').map(str::trim).filter(|address| !address.is_empty()).collect();
+        let has_port = |address: &&str| {
+            address
+                .rsplit_once(':')
+                .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+        };
+        match scheme {
+            "embedded" if !addresses.is_empty() && addresses.iter().all(has_port) => {
+                Ok(Self(Kind::Embedded(addresses.join(","))))
+            }
+            "embedded" => Err(BackendError::Address(text.to_owned())),
+            _ => Err(BackendError::Scheme(text.to_owned())),
+        }
+    }
+}
+
+impl fmt::Display for Backend {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match &self.0 {
+            Kind::Embedded(addresses) => write!(f, "embedded://{addresses}"),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(options) => write!(f, "etcd:{options}"),
+        }
+    }
+}
+
+impl Backend {
+    /// `etcd://host:port,..`, `etcds://..`, or `etcd:https://host:port,..` as the coordinator's `--backend`.
+    #[cfg(feature = "etcd")]
+    fn etcd(text: &str) -> Result<Self, BackendError> {
+        let address = text.strip_prefix("etcd:").filter(|rest| rest.starts_with("http")).unwrap_or(text);
+        Ok(Self(Kind::Etcd(crate::etcd::EtcdOptions::parse(address)?)))
+    }
+
+    #[cfg(not(feature = "etcd"))]
+    fn etcd(_: &str) -> Result<Self, BackendError> {
+        Err(BackendError::NoEtcd)
+    }
+
+    /// An etcd, with options of one's own.
+    #[cfg(feature = "etcd")]
+    pub fn with_etcd(options: crate::etcd::EtcdOptions) -> Self {
+        Self(Kind::Etcd(options))
+    }
+
+    /// Whether what it serves is proved by the run's secret.
+    pub(super) fn needs_secret(&self) -> bool {
+        matches!(self.0, Kind::Embedded(_))
+    }
+
+    /// Starts the task that speaks with it.
+    pub(super) fn open(
+        &self,
+        runtime: &Handle,
+        run: &RunId,
+        identity: Option<&TlsIdentity>,
+        opening: Opening,
+    ) -> Line {
+        let (asks, asked) = mpsc::channel(QUEUE);
+        let (answered, answers) = mpsc::channel(QUEUE);
+        let queues = Queues { asks: asked, answers: answered };
+        match &self.0 {
+            Kind::Embedded(addresses) => {
+                let identity = identity.expect("asked for above: it needs a secret").clone();
+                let backend = Embedded::new(addresses.clone(), identity, opening);
+                runtime.spawn(runtime::to_its_end("the embedded backend", backend.run(queues)));
+            }
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(options) => {
+                let backend = super::etcd::EtcdRegister::new(options.clone(), run, opening);
+                runtime.spawn(runtime::to_its_end("the etcd backend", backend.run(queues)));
+            }
+        }
+        Line { asks, answers }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_backend_is_named_by_its_address_and_a_wrong_one_says_what_to_write() {
+        if cfg!(feature = "etcd") {
+            let etcd = "etcd:https://a:1".parse::<Backend>().unwrap_err().to_string();
+            assert!(etcd.contains("--etcd-ca"), "{etcd}");
+            assert_eq!("etcd://a:1,b:2".parse::<Backend>().unwrap().to_string(), "etcd:http://a:1,b:2");
+        }
+        let shown = |text: &str| text.parse::<Backend>().map(|backend| backend.to_string());
+        assert_eq!(shown("embedded://a:1/"), Ok("embedded://a:1".to_owned()));
+        assert_eq!(shown(" a:1 , [::1]:2"), Ok("embedded://a:1,[::1]:2".to_owned()));
+        for wrong in ["", "embedded://", "embedded://a", "a:b", ":1", "a:1,b"] {
+            let error = shown(wrong).unwrap_err();
+            assert!(error.to_string().contains("write host:port"), "{error}");
+        }
+        assert!(shown("zookeeper://a:1").unwrap_err().to_string().contains("embedded://host:port"));
+    }
+}

@@ -1,0 +1,266 @@
+//! The register that a coordinator serves, on the node's side: one stream, opened again whenever it breaks.
+//!
+//! A coordinator may be killed and started again, and then it has forgotten everything. So this side remembers the last
+//! snapshot that it was told, and brings it whenever it opens the stream (see `outlast_proto::rendezvous::Register`).
+
+use super::backend::{
+    ANSWER_TIMEOUT, Answer, Ask, DIAL_TIMEOUT, Opening, PAUSES, Queues, Trouble, TroubleKind,
+};
+use crate::coordinator::{self, ControlFrames, Unreached};
+use crate::port::{self, FrameError};
+use crate::security::TlsIdentity;
+use outlast_proto::id::PeerId;
+use outlast_proto::retry;
+use outlast_proto::wire::register::{FromRegister, Snapshot, ToRegister};
+use outlast_proto::wire::{decode, encode};
+use std::time::Duration;
+use tokio::time::Instant;
+
+/// A host that has acknowledged nothing for this long is gone; a process that was merely stopped acknowledges.
+const SILENT_AFTER: Duration = Duration::from_secs(5);
+/// How long last words may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+
+pub(super) struct Embedded {
+    addresses: String,
+    identity: TlsIdentity,
+    opening: Opening,
+    /// Whom a coordinator must be that keeps its key (rule 39).
+    pinned: Option<PeerId>,
+    /// How long the lease lasts, while there is one.
+    lease: Option<Duration>,
+    /// What we were told last.
+    last: Option<Snapshot>,
+    /// Asked and not answered.
+    open: Vec<Asked>,
+}
+
+/// Something that was asked.
+struct Asked {
+    ask: Ask,
+    by: Instant,
+}
+
+/// Why there is no stream.
+enum Broken {
+    /// The driver is gone.
+    Abandoned,
+    By(Trouble),
+}
+
+impl From<FrameError> for Broken {
+    fn from(error: FrameError) -> Self {
+        Self::By(Trouble::passing(format!("the connection to the coordinator broke: {error}")))
+    }
+}
+
+impl Embedded {
+    pub(super) fn new(addresses: String, identity: TlsIdentity, opening: Opening) -> Self {
+        Self { addresses, identity, opening, pinned: None, lease: None, last: None, open: Vec::new() }
+    }
+
+    pub(super) async fn run(mut self, mut queues: Queues) {
+        let mut pause = PAUSES.0;
+        loop {
+            let broken = match self.dial(&mut queues).await {
+                Ok(mut frames) => {
+                    let began = Instant::now();
+                    let broken = self.talk(&mut frames, &mut queues).await;
+                    // A coordinator that hangs up at once is dialled no faster than one that refuses.
+                    if began.elapsed() > PAUSES.1 {
+                        pause = PAUSES.0;
+                    }
+                    broken
+                }
+                Err(broken) => broken,
+            };
+            let Broken::By(trouble) = broken else { return };
+            let is_final = trouble.is_final();
+            // Whoever asked hears of it now; what came of it nobody knows.
+            self.open.clear();
+            if queues.answers.send(Answer::Trouble(trouble)).await.is_err() {
+                return;
+            }
+            // What is refused for good is tried again only when somebody asks again.
+            let again = if is_final { None } else { Some(Instant::now() + pause) };
+            if !self.rest(again, &mut queues).await {
+                return;
+            }
+            pause = retry::longer(pause, PAUSES.1);
+        }
+    }
+
+    /// Waits for that moment, or for the next ask. False if the driver is gone.
+    async fn rest(&mut self, until: Option<Instant>, queues: &mut Queues) -> bool {
+        loop {
+            tokio::select! {
+                ask = queues.asks.recv() => match ask {
+                    Some(ask) => self.hold(ask),
+                    None => return false,
+                },
+                () = at(until) => return true,
+            }
+            if until.is_none() && !self.open.is_empty() {
+                return true;
+            }
+        }
+    }
+
+    /// Notes what is asked, to be said when there is a stream.
+    fn hold(&mut self, ask: Ask) {
+        match ask {
+            Ask::Beat { lease } => self.lease = Some(lease),
+            Ask::Release => {
+                self.lease = None;
+                return self.open.retain(|asked| !matches!(asked.ask, Ask::Beat { .. }));
+            }
+            Ask::Read | Ask::Write { .. } => {}
+        }
+        self.open.push(Asked { ask, by: Instant::now() + ANSWER_TIMEOUT });
+    }
+
+    async fn dial(&mut self, queues: &mut Queues) -> Result<ControlFrames, Broken> {
+        let (addresses, identity, pinned) = (self.addresses.clone(), self.identity.clone(), self.pinned);
+        let dialling = coordinator::dial_plane(
+            port::REGISTER,
+            &addresses,
+            &identity,
+            pinned,
+            DIAL_TIMEOUT,
+            SILENT_AFTER,
+        );
+        tokio::pin!(dialling);
+        loop {
+            tokio::select! {
+                dialled = &mut dialling => {
+                    let dialled = dialled.map_err(|error| Broken::By(trouble_of(error)))?;
+                    if dialled.is_kept {
+                        self.pinned = Some(dialled.coordinator);
+                    }
+                    return Ok(dialled.frames);
+                }
+                ask = queues.asks.recv() => match ask {
+                    Some(ask) => self.hold(ask),
+                    None => return Err(Broken::Abandoned),
+                },
+            }
+        }
+    }
+
+    /// Carries questions and answers until the stream breaks.
+    async fn talk(&mut self, frames: &mut ControlFrames, queues: &mut Queues) -> Broken {
+        match self.talk_on(frames, queues).await {
+            Err(broken) => broken,
+            Ok(never) => match never {},
+        }
+    }
+
+    async fn talk_on(
+        &mut self,
+        frames: &mut ControlFrames,
+        queues: &mut Queues,
+    ) -> Result<std::convert::Infallible, Broken> {
+        let lease_ms = self.lease.map_or(0, millis);
+        let Opening { register, holder } = self.opening.clone();
+        let open = ToRegister::Open { register, holder, lease_ms, brought: self.last.clone() };
+        let held: Vec<_> = self.open.iter().map(|asked| message_of(&asked.ask)).collect();
+        let words: Vec<_> = std::iter::once(open).chain(held).map(|message| encode(&message)).collect();
+        say(frames, &words).await?;
+        // It tells how it is without being asked; that takes no longer than an answer.
+        let mut first = Some(Instant::now() + ANSWER_TIMEOUT);
+        loop {
+            let due = self.open.iter().map(|asked| asked.by).chain(first).min();
+            tokio::select! {
+                frame = frames.next() => {
+                    let bytes = frame?.ok_or_else(|| passing("the coordinator closed the connection"))?;
+                    let message = decode(&bytes).map_err(|error| Broken::By(Trouble::refused(format!(
+                        "what the coordinator said is not understood: {error}"
+                    ))))?;
+                    first = None;
+                    let answer = self.take(message)?;
+                    queues.answers.send(answer).await.map_err(|_| Broken::Abandoned)?;
+                }
+                ask = queues.asks.recv() => {
+                    let Some(ask) = ask else {
+                        let _ = tokio::time::timeout(GOODBYE_TIMEOUT, frames.finish()).await;
+                        return Err(Broken::Abandoned);
+                    };
+                    let message = message_of(&ask);
+                    self.hold(ask);
+                    say(frames, &[encode(&message)]).await?;
+                }
+                () = at(due) => {
+                    return Err(passing(format!("no answer from the coordinator within {ANSWER_TIMEOUT:?}")));
+                }
+            }
+        }
+    }
+
+    /// What the coordinator said, as an answer.
+    fn take(&mut self, message: FromRegister) -> Result<Answer, Broken> {
+        let answered: fn(&Ask) -> bool = match &message {
+            FromRegister::Told(_) => |ask| matches!(ask, Ask::Read),
+            FromRegister::Written(..) => |ask| matches!(ask, Ask::Write { .. }),
+            FromRegister::Beaten => |ask| matches!(ask, Ask::Beat { .. }),
+            FromRegister::Refused(_) => |_| false,
+        };
+        self.open.retain(|asked| !answered(&asked.ask));
+        match message {
+            FromRegister::Told(snapshot) => {
+                self.last = Some(snapshot.clone());
+                Ok(Answer::Told(snapshot))
+            }
+            FromRegister::Written(fate, snapshot) => {
+                self.last = Some(snapshot.clone());
+                Ok(Answer::Written(fate, snapshot))
+            }
+            FromRegister::Beaten => Ok(Answer::Beaten),
+            FromRegister::Refused(text) => {
+                Err(Broken::By(Trouble::refused(format!("the coordinator refused: {text}"))))
+            }
+        }
+    }
+}
+
+fn passing(text: impl std::fmt::Display) -> Broken {
+    Broken::By(Trouble::passing(text))
+}
+
+/// A write that takes longer has nobody who reads at its other end.
+async fn say(frames: &mut ControlFrames, words: &[Vec<u8>]) -> Result<(), Broken> {
+    let writing = frames.send_all(words.iter().map(Vec::as_slice));
+    let late = || passing(format!("the coordinator took nothing within {ANSWER_TIMEOUT:?}"));
+    Ok(tokio::time::timeout(ANSWER_TIMEOUT, writing).await.map_err(|_| late())??)
+}
+
+fn message_of(ask: &Ask) -> ToRegister {
+    match ask {
+        Ask::Read => ToRegister::Read,
+        Ask::Write { expected, value } => ToRegister::Write { expected: *expected, value: value.clone() },
+        Ask::Beat { lease } => ToRegister::Beat { lease_ms: millis(*lease) },
+        Ask::Release => ToRegister::Release,
+    }
+}
+
+/// At least one: zero is no lease.
+fn millis(lease: Duration) -> u32 {
+    u32::try_from(lease.as_millis()).unwrap_or(u32::MAX).max(1)
+}
+
+fn trouble_of(error: Unreached) -> Trouble {
+    let kind = if error.foreign {
+        TroubleKind::Unauthorized
+    } else if error.unserved {
+        TroubleKind::Refused
+    } else {
+        TroubleKind::Passing
+    };
+    Trouble { kind, text: error.to_string() }
+}
+
+async fn at(moment: Option<Instant>) {
+    match moment {
+        Some(moment) => tokio::time::sleep_until(moment).await,
+        None => std::future::pending().await,
+    }
+}

@@ -1,0 +1,217 @@
+//! A register as a program sees it: read, compare and set, wait for news.
+//!
+//! It is what a rendezvous is built on, without the rendezvous: for whoever brings rules of his own, such as torch's
+//! dynamic rendezvous on our backend. A task speaks with the backend; calls are queued and answered one after another.
+
+use super::backend::{Answer, Ask, Line, Trouble, TroubleKind};
+use super::{Fate, RendezvousError, Snapshot, Token};
+use crate::fork::Creator;
+use crate::runtime;
+use crate::sync::{Arc, Condvar, Mutex, lock, sleep};
+use crate::watch;
+use std::cell::Cell;
+use std::rc::Rc;
+use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
+use std::time::{Duration, Instant};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// Calls that wait for the task.
+const COMMANDS_MAX: usize = 64;
+/// Between two attempts of a read at a backend in trouble.
+const PAUSE: Duration = Duration::from_millis(100);
+
+/// A register at a backend. Dropping it ends its lease.
+#[derive(Debug)]
+pub struct RemoteRegister {
+    commands: mpsc::Sender<Command>,
+    news: Arc<News>,
+    creator: Creator,
+}
+
+#[derive(Debug)]
+struct Command {
+    ask: Ask,
+    reply: SyncSender<Answer>,
+}
+
+#[derive(Debug, Default)]
+struct News {
+    last: Mutex<Option<Snapshot>>,
+    came: Condvar,
+    /// What is wrong with the backend at the moment.
+    trouble: Mutex<Option<String>>,
+}
+
+impl RemoteRegister {
+    pub(super) fn start(runtime: &Handle, line: Line) -> Self {
+        let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
+        let news = Arc::<News>::default();
+        let serving = serve(line, commanded, Arc::clone(&news));
+        runtime.spawn(runtime::to_its_end("the task of a register", serving));
+        Self { commands, news, creator: Creator::this_process() }
+    }
+
+    /// How the register is now. Trouble that may pass is waited out for `timeout`.
+    pub fn read(&self, timeout: Duration) -> Result<Snapshot, RendezvousError> {
+        let deadline = Instant::now() + timeout;
+        loop {
+            match self.ask(Ask::Read, deadline)? {
+                Answer::Told(snapshot) => return Ok(snapshot),
+                Answer::Trouble(trouble) if trouble.is_final() || Instant::now() + PAUSE >= deadline => {
+                    return Err(error_of(trouble));
+                }
+                _ => pause(PAUSE)?,
+            }
+        }
+    }
+
+    /// Writes if `expected` is the last token. After an error of the kind that may pass, nobody knows whether it was
+    /// written: read.
+    pub fn write(
+        &self,
+        expected: Token,
+        value: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(Fate, Snapshot), RendezvousError> {
+        super::builder::check_value(&value)?;
+        match self.ask(Ask::Write { expected, value }, Instant::now() + timeout)? {
+            Answer::Written(fate, snapshot) => Ok((fate, snapshot)),
+            Answer::Trouble(trouble) => Err(error_of(trouble)),
+            _ => Err(RendezvousError::Bug("a write was answered by something else")),
+        }
+    }
+
+    /// Renews the holder's lease.
+    pub fn beat(&self, lease: Duration, timeout: Duration) -> Result<(), RendezvousError> {
+        match self.ask(Ask::Beat { lease }, Instant::now() + timeout)? {
+            Answer::Beaten => Ok(()),
+            Answer::Trouble(trouble) => Err(error_of(trouble)),
+            _ => Err(RendezvousError::Bug("a heartbeat was answered by something else")),
+        }
+    }
+
+    /// Ends the holder's lease.
+    pub fn release(&self) -> Result<(), RendezvousError> {
+        self.creator.check()?;
+        let (reply, _) = sync_channel(1);
+        let asked = self.commands.try_send(Command { ask: Ask::Release, reply });
+        asked.map_err(|_| RendezvousError::Bug("the task of a register has ended"))
+    }
+
+    /// Waits until the register differs from `known` (none: until it is known at all); `None` if it does not in time.
+    pub fn watch(
+        &self,
+        known: Option<&Snapshot>,
+        timeout: Duration,
+    ) -> Result<Option<Snapshot>, RendezvousError> {
+        self.creator.check()?;
+        let deadline = Instant::now() + timeout;
+        let (_cancels, stopped) = cancelled();
+        loop {
+            let last = lock(&self.news.last);
+            if last.is_some() && last.as_ref() != known {
+                return Ok(last.clone());
+            }
+            let left = deadline.saturating_duration_since(Instant::now());
+            if left.is_zero() {
+                return Ok(None);
+            }
+            drop(sleep(&self.news.came, last, watch::patience(left)));
+            watch::look();
+            if stopped.get() {
+                return Err(RendezvousError::Cancelled);
+            }
+        }
+    }
+
+    fn ask(&self, ask: Ask, deadline: Instant) -> Result<Answer, RendezvousError> {
+        self.creator.check()?;
+        let (reply, answer) = sync_channel(1);
+        let (_cancels, stopped) = cancelled();
+        let asked = self.commands.try_send(Command { ask, reply });
+        asked.map_err(|_| RendezvousError::Bug("the task of a register has ended, or does not keep up"))?;
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            match answer.recv_timeout(watch::patience(left)) {
+                Ok(answer) => return Ok(answer),
+                Err(RecvTimeoutError::Disconnected) => {
+                    return Err(RendezvousError::Bug("the task of a register has ended"));
+                }
+                Err(RecvTimeoutError::Timeout) if left.is_zero() => {
+                    let cause = lock(&self.news.trouble).clone().map(|cause| format!(": {cause}"));
+                    let text = "the backend of the register did not answer in time";
+                    return Err(RendezvousError::Timeout(text.to_owned() + &cause.unwrap_or_default()));
+                }
+                Err(RecvTimeoutError::Timeout) => watch::look(),
+            }
+            if stopped.get() {
+                return Err(RendezvousError::Cancelled);
+            }
+        }
+    }
+}
+
+/// While the first result lives, the second says whether whoever watches this thread wants it to stop.
+fn cancelled() -> (watch::Cancels, Rc<Cell<bool>>) {
+    let stopped = Rc::new(Cell::new(false));
+    let stop = Rc::clone(&stopped);
+    (watch::cancels(move || stop.set(true)), stopped)
+}
+
+fn pause(time: Duration) -> Result<(), RendezvousError> {
+    let (_cancels, stopped) = cancelled();
+    let until = Instant::now() + time;
+    while Instant::now() < until && !stopped.get() {
+        std::thread::sleep(watch::patience(until.saturating_duration_since(Instant::now())));
+        watch::look();
+    }
+    if stopped.get() { Err(RendezvousError::Cancelled) } else { Ok(()) }
+}
+
+pub(super) fn error_of(trouble: Trouble) -> RendezvousError {
+    match trouble.kind {
+        TroubleKind::Passing => RendezvousError::Timeout(trouble.text),
+        TroubleKind::Unauthorized => RendezvousError::Unauthorized(trouble.text),
+        TroubleKind::Refused => RendezvousError::Refused(trouble.text),
+    }
+}
+
+/// Serves calls, one after another, until the program lets go of its end.
+async fn serve(mut line: Line, mut commands: mpsc::Receiver<Command>, news: Arc<News>) {
+    let mut current: Option<Command> = None;
+    loop {
+        tokio::select! {
+            command = commands.recv(), if current.is_none() => {
+                let Some(command) = command else { break };
+                if !line.ask(command.ask.clone()) {
+                    return;
+                }
+                if command.ask != Ask::Release {
+                    current = Some(command);
+                }
+            }
+            answer = line.next() => {
+                if let Answer::Told(snapshot) | Answer::Written(_, snapshot) = &answer {
+                    *lock(&news.last) = Some(snapshot.clone());
+                    *lock(&news.trouble) = None;
+                    news.came.notify_all();
+                }
+                if let Answer::Trouble(trouble) = &answer {
+                    *lock(&news.trouble) = Some(trouble.text.clone());
+                }
+                let answers = |command: &mut Command| matches!(
+                    (&command.ask, &answer),
+                    (Ask::Read, Answer::Told(_))
+                        | (Ask::Write { .. }, Answer::Written(..))
+                        | (Ask::Beat { .. }, Answer::Beaten)
+                        | (_, Answer::Trouble(_))
+                );
+                if let Some(command) = current.take_if(answers) {
+                    let _ = command.reply.try_send(answer);
+                }
+            }
+        }
+    }
+    line.ask(Ask::Release);
+}
