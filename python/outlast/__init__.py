@@ -21,9 +21,11 @@ import atexit as _atexit
 
 from outlast._outlast import __version__, at_exit, new_secret
 from outlast.arrays import ErrorFeedback, empty
-from outlast.communicator import Communicator, Handle
+from outlast.background import Handle
+from outlast.communicator import Communicator
 from outlast.coordinator import Coordinator
 from outlast.errors import (
+    Cancelled,
     CoordinatorLost,
     FatalError,
     InvalidArgument,
@@ -56,6 +58,7 @@ from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange
 from outlast.state import SharedState
 
 __all__ = [
+    "Cancelled",
     "Communicator",
     "Coordinator",
     "CoordinatorLost",

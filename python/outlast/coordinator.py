@@ -27,6 +27,9 @@ class Coordinator(OfThisProcess):
             `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE` is used, and without that a new one is made.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. Peers should use the same.
         stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
+        dead_after: Seconds of silence that are a death whoever testified; default: the preset's.
+        control_lost_after: Seconds for which a peer whose connection is gone is waited for while it looks alive;
+            default: the preset's.
         accept_secret: One more secret that is accepted while the secret is rotated. Default: `OUTLAST_ACCEPT_SECRET` or
             the file that `OUTLAST_ACCEPT_SECRET_FILE` names.
         tls: Paths of PEM files for streams under an authority of your own: the authority's certificate, this
@@ -51,6 +54,8 @@ class Coordinator(OfThisProcess):
         *,
         preset: str = "lan",
         stall_budget: float | None = None,
+        dead_after: float | None = None,
+        control_lost_after: float | None = None,
         accept_secret: str | None = None,
         tls: tuple[Path, Path, Path] | None = None,
         key_file: Path | None = None,
@@ -59,7 +64,9 @@ class Coordinator(OfThisProcess):
             raise InvalidArgument(f"http={http!r}: the dashboard comes with a later version; leave it None")
         if backend != "memory":
             raise InvalidArgument(f'backend={backend!r}: this version knows only "memory"')
-        self._service = _outlast.Coordinator(listen, secret, preset, stall_budget, accept_secret, tls, key_file)
+        self._service = _outlast.Coordinator(
+            listen, secret, preset, stall_budget, dead_after, control_lost_after, accept_secret, tls, key_file
+        )
 
     @property
     def address(self) -> str:

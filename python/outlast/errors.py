@@ -84,7 +84,7 @@ class OperationTimeout(RetryError, TimeoutError):
     """The deadline passed, ours or another member's. Nobody is put out for being slow."""
 
     waiting_for: Sequence[Waiting]
-    """Whom the call waited for; empty if it was the coordinator."""
+    """Whom the call waited for; empty if it was the coordinator, this program itself, or members that never came."""
 
     def __init__(self, message: str, waiting_for: Sequence[tuple[str, str, str, str, float]] = ()) -> None:
         super().__init__(message)
@@ -92,6 +92,10 @@ class OperationTimeout(RetryError, TimeoutError):
 
     def __reduce__(self) -> tuple[type, tuple[object, ...]]:
         return type(self), (self.args[0], [tuple(one) for one in self.waiting_for])
+
+
+class Cancelled(RetryError):
+    """This program gave the call up: by `Handle.cancel`, or by the `stop` that it passed."""
 
 
 class Kicked(RejoinError):

@@ -106,6 +106,51 @@ def test_ctrl_c_while_connecting(coordinator, program):
     assert child.wait(20) == 0
 
 
+@pytest.mark.parametrize("flag", ["threading.Event()", "lambda: stopped"])
+def test_a_handler_that_only_sets_a_flag_can_end_a_connect(coordinator, program, flag):
+    code = (
+        BEGIN
+        + f"""
+    stopped = False
+    stop = {flag}
+    def on_sigterm(number, frame):
+        global stopped
+        stopped = True
+        if hasattr(stop, "set"):
+            stop.set()
+    signal.signal(signal.SIGTERM, on_sigterm)
+    try:
+        comm.connect(min_world=2, stop=stop)
+    except outlast.Cancelled as error:
+        print("given up", isinstance(error, outlast.RetryError))
+    comm.connect()
+    try:
+        comm.update_topology(min_world=2, stop=stop)
+    except outlast.Cancelled:
+        print("again")
+    comm.barrier()
+    print(comm.world_size)
+    """
+    )
+    child = program(code)
+    wait_until(lambda: coordinator.status()["world_size"] == 1)
+    time.sleep(0.2)
+    assert child.poll() is None
+    child.send_signal(signal.SIGTERM)
+    out, err = child.communicate(timeout=30)
+    assert (out, err, child.returncode) == ("given up True\nagain\n1\n", "", 0)
+
+
+def test_what_a_question_raises_ends_the_call_and_is_raised(peer):
+    def question():
+        raise LookupError("no such flag")
+
+    comm = peer()
+    with pytest.raises(LookupError, match="no such flag"):
+        comm.connect(min_world=2, stop=question)
+    comm.connect()
+
+
 def test_a_handler_that_returns_does_not_disturb_the_call(coordinator, peer, program):
     code = (
         BEGIN
@@ -422,7 +467,10 @@ def test_nothing_is_printed_unless_asked(program):
     out, err = loud.communicate(timeout=30)
     assert out == ""
     assert "no coordinator" in err
-    assert "OperationTimeout: no coordinator was reached in time" in err
+    assert (
+        "OperationTimeout: no coordinator was reached within 0.3 s: cannot connect to 127.0.0.1:1: Connection refused"
+        in err
+    )
 
 
 def test_two_communicators_of_one_run_in_one_thread_are_refused(peer):

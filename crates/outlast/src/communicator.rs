@@ -19,6 +19,7 @@
 //! and verdicts, a [`DataPlane`] moves bytes on the caller's own thread, and a
 //! [`Membership`] of the run's health group answers for this process.
 
+mod admission;
 mod background;
 mod buffer;
 mod builder;
@@ -40,7 +41,7 @@ pub use background::Handle;
 pub use buffer::{CallBuffers, Element, Tensor, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::View;
-pub use error::{Error, NextStep};
+pub use error::{Error, Failure, NextStep};
 pub use interrupt::Interrupt;
 pub use outlast_proto::collective::{DataType, Layout, OpKind, Quantisation, ReduceOp};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
@@ -111,13 +112,12 @@ impl Communicator {
         let outcome = self.wait_topology(id, &orders, timeout, interrupt);
         match (self.control.end_connect(), outcome) {
             (Some(unreached), Err(_)) if unreached.foreign => Err(Error::Unauthorized(unreached.to_string())),
-            (Some(unreached), Err(Error::Call(CallError::Timeout(_)))) => {
-                Err(Error::NoCoordinator(unreached.to_string()))
+            (Some(unreached), Err(error)) if matches!(error.cause(), Some(CallError::Timeout(_))) => {
+                Err(Error::NoCoordinator { within: timeout, cause: unreached.to_string() })
             }
-            (None, Err(Error::Call(CallError::Timeout(waiting)))) if waiting.is_empty() => {
-                Err(Error::NotAdmitted)
-            }
-            (_, outcome) => outcome,
+            (None, Err(error)) if is_unanswered(&error) => Err(self.not_admitted(min_world, timeout)),
+            (_, outcome) => outcome
+                .map_err(|error| error.of_call(format_args!("connect(min_world={min_world})"), timeout)),
         }
     }
 
@@ -144,7 +144,9 @@ impl Communicator {
         let deadline = clock::now() + timeout;
         let (id, orders) =
             self.control.begin(|session, now| session.handle_admission_call(now, min_world, deadline));
-        self.wait_topology(id, &orders, timeout, interrupt)
+        let outcome = self.wait_topology(id, &orders, timeout, interrupt);
+        let call = format_args!("update_topology(min_world={min_world})");
+        outcome.map_err(|error| self.control.explained(error).of_call(call, timeout))
     }
 
     /// Whatever concerns the whole group waits for nobody's collective, and so is not begun before they are over.
@@ -260,6 +262,14 @@ impl Communicator {
         peers
     }
 
+    /// An error that says why, unless this peer is in a run or on its way into one.
+    pub fn standing(&self) -> Result<(), Error> {
+        match self.control.out() {
+            Some(reason) => Err(self.control.explained(CallError::Out(reason).into())),
+            None => Ok(()),
+        }
+    }
+
     /// How the run stands, as the coordinator tells it: a JSON object.
     pub fn status(&self) -> Result<String, Error> {
         self.control.status(self.timeout)
@@ -271,6 +281,11 @@ impl Communicator {
             self.control.leave(GOODBYE);
         }
     }
+}
+
+/// Whether a call ended because nobody said anything about it.
+fn is_unanswered(error: &Error) -> bool {
+    matches!(error.cause(), Some(CallError::Timeout(waiting)) if waiting.is_empty())
 }
 
 impl Drop for Communicator {

@@ -20,7 +20,7 @@ use crate::runtime::{self, Plane};
 use crate::security::tls::TlsError;
 use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
-use crate::{clock, port};
+use crate::{clock, port, settings};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
@@ -73,6 +73,9 @@ pub enum CoordinatorError {
     /// A secret in the environment is damaged, or there are too many.
     #[error(transparent)]
     Secret(#[from] SecretError),
+    /// A setting makes no sense. Nothing was started.
+    #[error("{0}")]
+    Setting(String),
     /// The certificate of one's own authority cannot be used.
     #[error(transparent)]
     Certificate(#[from] TlsError),
@@ -101,6 +104,8 @@ pub struct CoordinatorBuilder {
     key_file: Option<PathBuf>,
     preset: Preset,
     stall_budget: Option<Duration>,
+    dead_after: Option<Duration>,
+    control_lost_after: Option<Duration>,
 }
 
 impl CoordinatorBuilder {
@@ -148,8 +153,29 @@ impl CoordinatorBuilder {
         self
     }
 
+    /// How long silence must last to be a death whoever testified. The coordinator evicts, so its word counts.
+    pub fn dead_after(mut self, silence: Duration) -> Self {
+        self.dead_after = Some(silence);
+        self
+    }
+
+    /// How long a peer whose connection is gone is waited for while the health plane calls it alive.
+    pub fn control_lost_after(mut self, time: Duration) -> Self {
+        self.control_lost_after = Some(time);
+        self
+    }
+
     /// Starts to serve.
     pub fn start(self) -> Result<Coordinator, CoordinatorError> {
+        if let Some(time) = self.control_lost_after {
+            settings::check_control_lost_after(self.preset, time).map_err(CoordinatorError::Setting)?;
+        }
+        if let Some(silence) = self.dead_after.filter(|silence| *silence < self.preset.times().probe_interval)
+        {
+            let text =
+                format!("dead_after of {silence:?}: it must be at least the probe interval of the preset");
+            return Err(CoordinatorError::Setting(text));
+        }
         let mut credentials = self.credentials;
         let secret = credentials.secret().cloned().unwrap_or_else(RunSecret::generate);
         credentials.set_secret(secret.clone());
@@ -180,7 +206,9 @@ impl CoordinatorBuilder {
         // Peers of a coordinator that died here come back within the control grace; nobody new is let in before, because
         // to a group that is founded they would be strangers (rule 41). At a port that the system has just chosen
         // nobody can have been, nor at one whose key was made just now.
-        let config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
+        let mut config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
+        config.dead_after = self.dead_after.unwrap_or(config.dead_after);
+        config.control_lost_after = self.control_lost_after.unwrap_or(config.control_lost_after);
         let fresh_after = (self.listen.port() != 0 && !is_first).then(|| clock::now() + config.control_grace);
         let leases = runtime::of(Plane::Registers)?;
         let registers = Registers::new(fresh_after, leases.clone());
@@ -193,7 +221,11 @@ impl CoordinatorBuilder {
                 keeper.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
             });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
-        let health = clerk::HealthSettings { preset: self.preset, stall_budget: self.stall_budget };
+        let health = clerk::HealthSettings {
+            preset: self.preset,
+            stall_budget: self.stall_budget,
+            dead_after: self.dead_after,
+        };
         let clerk =
             Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
         let (stop, stopped) = oneshot::channel();
@@ -228,6 +260,8 @@ impl Coordinator {
             key_file: None,
             preset: Preset::Lan,
             stall_budget: None,
+            dead_after: None,
+            control_lost_after: None,
         }
     }
 

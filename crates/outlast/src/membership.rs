@@ -61,8 +61,8 @@ pub struct Membership {
 pub enum MembershipError {
     /// There is no run secret. Nothing was started.
     #[error(
-        "a member needs the run's secret: pass it to the builder, or set OUTLAST_SECRET or OUTLAST_SECRET_FILE; \
-         make one with `outlast secret new`"
+        "a member needs the run's secret: pass secret, or set OUTLAST_SECRET or OUTLAST_SECRET_FILE; make one with \
+         `outlast secret new`"
     )]
     MissingSecret,
     /// The secret in the environment is damaged. Nothing was started.

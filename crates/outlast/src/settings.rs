@@ -5,9 +5,11 @@
 
 use outlast_proto::collective::Group;
 use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::membership::Preset;
 use std::ffi::OsString;
 use std::fmt::Display;
 use std::str::FromStr;
+use std::time::Duration;
 
 /// The variable that names the run.
 pub const RUN_ID: &str = "OUTLAST_RUN_ID";
@@ -50,6 +52,18 @@ pub fn port() -> Result<Option<u16>, SettingError> {
 /// The agent that is to be believed about the end of this process (rule 20a).
 pub fn agent() -> Result<Option<PeerId>, SettingError> {
     parse(AGENT, std::env::var_os(AGENT), "no witness", |error: &_| format!("{error}"))
+}
+
+/// Refuses a time after which a session would end before its coordinator could be back.
+pub(crate) fn check_control_lost_after(preset: Preset, time: Duration) -> Result<(), String> {
+    let grace = preset.times().control_grace;
+    if time > grace {
+        return Ok(());
+    }
+    Err(format!(
+        "control_lost_after of {time:?}: a coordinator that restarts has control_grace to be back, which is {grace:?} in \
+         this preset; give more than that, or another preset"
+    ))
 }
 
 fn parse<T: FromStr<Err: Display>>(

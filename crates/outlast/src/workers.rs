@@ -27,34 +27,64 @@ pub enum Lost {
 }
 
 /// What a job came to, once it has come to something.
-#[derive(Debug)]
 pub struct Outcome<T> {
-    ending: Mutex<Option<T>>,
+    state: Mutex<Awaited<T>>,
     ended: Condvar,
+}
+
+struct Awaited<T> {
+    ending: Option<T>,
+    /// Whom to tell, beside those who sleep.
+    listeners: Vec<Box<dyn FnOnce() + Send>>,
 }
 
 impl<T> Default for Outcome<T> {
     fn default() -> Self {
-        Self { ending: Mutex::new(None), ended: Condvar::new() }
+        let state = Awaited { ending: None, listeners: Vec::new() };
+        Self { state: Mutex::new(state), ended: Condvar::new() }
+    }
+}
+
+impl<T> std::fmt::Debug for Outcome<T> {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Outcome").field("done", &self.is_done()).finish_non_exhaustive()
     }
 }
 
 impl<T> Outcome<T> {
     fn set(&self, ending: T) {
-        *lock(&self.ending) = Some(ending);
+        let mut state = lock(&self.state);
+        state.ending = Some(ending);
+        let listeners = std::mem::take(&mut state.listeners);
+        drop(state);
         self.ended.notify_all();
+        // Without the lock: a listener may look.
+        listeners.into_iter().for_each(|listener| listener());
     }
 
     /// Whether the job is over.
     pub fn is_done(&self) -> bool {
-        lock(&self.ending).is_some()
+        lock(&self.state).ending.is_some()
+    }
+
+    /// Calls `listener` once the job is over, on the thread that ends it; at once, on this thread, if it is over already.
+    /// It must neither block nor panic.
+    pub fn when_done(&self, listener: impl FnOnce() + Send + 'static) {
+        let mut state = lock(&self.state);
+        if state.ending.is_none() {
+            state.listeners.push(Box::new(listener));
+            return;
+        }
+        drop(state);
+        listener();
     }
 }
 
 impl<T: Clone> Outcome<T> {
     /// Waits up to `timeout` for the job's end.
     pub fn wait(&self, timeout: Duration) -> Option<T> {
-        sleep_while(&self.ended, lock(&self.ending), timeout, |ending| ending.is_none()).clone()
+        let state = lock(&self.state);
+        sleep_while(&self.ended, state, timeout, |state| state.ending.is_none()).ending.clone()
     }
 }
 
@@ -255,6 +285,24 @@ mod tests {
             std::thread::yield_now();
         }
         assert_eq!(run(&workers, || 4).wait(PATIENCE), Some(Ok(4)));
+    }
+
+    #[test]
+    fn whoever_listens_is_told_of_the_end_once_before_it_and_after_it() {
+        let workers = Arc::new(Workers::default());
+        let (go, wait) = mpsc::channel::<()>();
+        let outcome = run(&workers, move || {
+            wait.recv_timeout(PATIENCE).unwrap();
+            5
+        });
+        let (tell, told) = mpsc::channel();
+        let early = tell.clone();
+        outcome.when_done(move || early.send("early").unwrap());
+        assert!(told.try_recv().is_err(), "it is not over");
+        go.send(()).unwrap();
+        assert_eq!(told.recv_timeout(PATIENCE), Ok("early"));
+        outcome.when_done(move || tell.send("late").unwrap());
+        assert_eq!((told.try_recv(), told.try_recv().is_err()), (Ok("late"), true));
     }
 
     /// While the thread for a second job could not be made, the first one became free. The job that was refused is

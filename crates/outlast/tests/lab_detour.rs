@@ -114,7 +114,7 @@ fn check(
             }
             Some(receipt.algorithm)
         }
-        Err(Error::Call(CallError::LinkBroken { from, to, error })) => {
+        Err(ref failed) if let Some(CallError::LinkBroken { from, to, error }) = failed.cause() => {
             say(&format!("broken {} {} {error}", from.short(), to.short()));
             if !untouched {
                 say("wrong: a failed call changed its output");

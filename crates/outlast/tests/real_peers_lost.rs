@@ -52,9 +52,9 @@ fn role() {
 fn transfer_until_lost(comm: &Communicator) {
     let ids: Vec<_> = comm.peers().iter().map(|peer| peer.id).collect();
     let (next, last) = (ids[(comm.rank() + 1) % PEERS], ids[(comm.rank() + PEERS - 1) % PEERS]);
-    let tell = |error: Error| match error {
-        Error::Call(CallError::PeersLost(lost)) => say(&format!("lost {} {:?}", lost[0].0, lost[0].1)),
-        error => say(&format!("other {error}")),
+    let tell = |error: Error| match error.cause() {
+        Some(CallError::PeersLost(lost)) => say(&format!("lost {} {:?}", lost[0].0, lost[0].1)),
+        _ => say(&format!("other {error}")),
     };
     std::thread::scope(|scope| {
         scope.spawn(|| {
@@ -82,8 +82,10 @@ fn gather_until_lost(comm: &Communicator) {
     let lost = loop {
         match gather(PEERS) {
             Ok(_) => {}
-            Err(Error::Call(CallError::PeersLost(lost))) => break lost,
-            Err(error) => return say(&format!("other {error}")),
+            Err(error) => match error.cause() {
+                Some(CallError::PeersLost(lost)) => break lost.clone(),
+                _ => return say(&format!("other {error}")),
+            },
         }
     };
     let names: Vec<_> = lost.iter().map(|(peer, reason)| format!("{peer} {reason:?}")).collect();

@@ -54,6 +54,13 @@ pub(crate) fn seconds(name: &str, value: Option<f64>) -> PyResult<Option<Duratio
     if value > 0.0 && value <= SECONDS_MAX {
         return Ok(Some(Duration::from_secs_f64(value)));
     }
+    if value > SECONDS_MAX {
+        // Infinity among them: a wait without an end is what this library is there to prevent.
+        let most = SECONDS_MAX as u64;
+        return Err(invalid(format!(
+            "{name}={value}: no call waits forever; give a number of seconds up to {most}, or None for the default"
+        )));
+    }
     Err(invalid(format!("{name}={value}: give a number of seconds above 0, or None for the default")))
 }
 

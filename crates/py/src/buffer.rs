@@ -37,6 +37,9 @@ use std::ops::Range;
 /// What to do about a type that is not known.
 const TYPES: &str = "convert it to integers of 8 to 64 bits, bool, f16, bf16, f32 or f64";
 
+/// The longest piece of another library's error that is repeated.
+const ERROR_SHOWN_MAX: usize = 300;
+
 /// A loan by the buffer protocol. Exporters may leave strides out (then the memory is plain) and, without axes,
 /// the shape; pyo3's own type does not take such loans.
 struct Exported(Box<ffi::Py_buffer>);
@@ -124,7 +127,8 @@ impl Tensor {
                 return Ok(tensor);
             }
             Err(error) => {
-                let text = format!("{name}: {} lends no memory ({error}): {TYPES}", describe(object));
+                let (what, why) = (describe(object), first_line(&error));
+                let text = format!("{name}: {what} lends no memory ({why}): {TYPES}");
                 return Err(invalid(text));
             }
         };
@@ -153,6 +157,12 @@ impl Tensor {
     }
 
     fn from_dlpack(name: &str, object: &Bound<'_, PyAny>) -> PyResult<Self> {
+        if object.is_none() {
+            let text = format!(
+                "{name} is None: a parameter without a gradient? leave it out, or pass zeros of its shape"
+            );
+            return Err(invalid(text));
+        }
         if !object.hasattr("__dlpack__")? {
             let text = format!(
                 "{name}: {} lends no memory: pass a numpy array, a torch tensor, a bytearray or a memoryview",
@@ -160,7 +170,9 @@ impl Tensor {
             );
             return Err(invalid(text));
         }
-        let refused = |error: PyErr| invalid(format!("{name}: {} cannot be lent: {error}", describe(object)));
+        let refused = |error: PyErr| {
+            invalid(format!("{name}: {} cannot be lent: {}", describe(object), first_line(&error)))
+        };
         // torch lends no tensor that records gradients; the same memory under another name it does.
         let records = object.getattr("requires_grad").and_then(|flag| flag.is_truthy()).unwrap_or(false);
         let plain = if records { object.call_method0("detach").map_err(refused)? } else { object.clone() };
@@ -260,6 +272,17 @@ impl Tensor {
             return Err(invalid(format!("{name} {text}")));
         }
         Ok(self)
+    }
+}
+
+/// What somebody else's error says first. torch puts kilobytes of C++ frames behind it, which say nothing to anybody who
+/// passed a wrong tensor.
+fn first_line(error: &PyErr) -> String {
+    let text = error.to_string();
+    let line = text.lines().next().unwrap_or_default();
+    match line.char_indices().nth(ERROR_SHOWN_MAX) {
+        Some((end, _)) => format!("{}..", &line[..end]),
+        None => line.to_owned(),
     }
 }
 

@@ -9,7 +9,7 @@ use crate::buffer::Tensor;
 use crate::errors::invalid;
 use crate::in_flight::Place;
 use outlast::communicator::{
-    Call, CallBuffers, DataType, Error, Layout, OpKind, Quantisation, Receipt, ReduceOp, View,
+    Call, CallBuffers, DataType, Error, Interrupt, Layout, OpKind, Quantisation, Receipt, ReduceOp, View,
 };
 use outlast::membership::PeerId;
 use pyo3::exceptions::PyTypeError;
@@ -127,6 +127,12 @@ impl Job {
         Ok(Self { kind, root, layouts, inputs, outputs, tensors, place: (scope, tag), call })
     }
 
+    /// The same, given up when `interrupt` is triggered.
+    pub(crate) fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
+        self.call = self.call.interrupt(interrupt);
+        self
+    }
+
     /// What tells it apart from others in flight.
     pub(crate) fn place(&self) -> &Place {
         &self.place
@@ -155,12 +161,20 @@ impl Job {
 
 /// A transfer between this member and another, ready to run.
 pub(crate) struct Transfer {
-    tensor: [Tensor; 1],
+    span: Span,
+    /// What keeps the span valid.
+    tensors: Vec<Tensor>,
     layout: Layout,
     other: PeerId,
     receives: bool,
     call: Call,
 }
+
+// SAFETY: the span points into memory that the tensor borrows; whoever runs the transfer on another thread keeps it
+// until it is over.
+unsafe impl Send for Transfer {}
+// SAFETY: as above; a transfer is run by one thread.
+unsafe impl Sync for Transfer {}
 
 impl Transfer {
     pub(crate) fn new(
@@ -179,20 +193,29 @@ impl Transfer {
         let tensor = Tensor::borrow("x", x)?;
         let tensor = if receives { tensor.writable("x")? } else { tensor };
         let layout = tensor.layout("x")?;
-        Ok(Self { tensor: [tensor], layout, other, receives, call })
+        Ok(Self { span: Span::of(&tensor), tensors: vec![tensor], layout, other, receives, call })
+    }
+
+    /// The same, given up when `interrupt` is triggered.
+    pub(crate) fn interrupted_by(mut self, interrupt: &Interrupt) -> Self {
+        self.call = self.call.interrupt(interrupt);
+        self
+    }
+
+    /// Hands the loan over; whoever takes it keeps it until the transfer is over.
+    pub(crate) fn take_tensors(&mut self) -> Vec<Tensor> {
+        std::mem::take(&mut self.tensors)
     }
 
     /// The memory that it uses.
     pub(crate) fn tensors(&self) -> &[Tensor] {
-        &self.tensor
+        &self.tensors
     }
 
     /// Runs it on this thread.
     pub(crate) fn perform(&self, comm: &outlast::Communicator) -> Result<(), Error> {
-        let [tensor] = &self.tensor;
-        let span = Span::of(tensor);
-        let input = (!self.receives).then_some(span.source());
-        let output = self.receives.then_some(span.target());
+        let input = (!self.receives).then_some(self.span.source());
+        let output = self.receives.then_some(self.span.target());
         // SAFETY: the loan lasts until the transfer is over, and no operation in flight uses the memory.
         let buffers = unsafe { CallBuffers::from_raw(input, output) };
         let buffers = buffers.laid_out([self.layout.clone()]);
@@ -330,7 +353,11 @@ fn part_of_rank(seen: &View, scope: Option<&[PeerId]>) -> impl Fn(Range<usize>) 
 
 /// A member as people name it: by id, by name, or by its rank at the time of the call.
 pub(crate) fn resolve(seen: &View, who: &Bound<'_, PyAny>) -> PyResult<PeerId> {
+    let nobody = || invalid("not connected: a member is named once this peer is in a run".to_owned());
     if let Ok(rank) = who.extract::<i64>() {
+        if seen.peers.is_empty() {
+            return Err(nobody());
+        }
         let peer = usize::try_from(rank).ok().and_then(|rank| seen.peers.get(rank));
         let text = || format!("rank {rank}: the group has ranks 0 to {}", seen.peers.len().saturating_sub(1));
         return peer.map(|peer| peer.id).ok_or_else(|| invalid(text()));
@@ -342,6 +369,9 @@ pub(crate) fn resolve(seen: &View, who: &Bound<'_, PyAny>) -> PyResult<PeerId> {
     let text: PyBackedStr = who.extract().map_err(wrong)?;
     if let Some(id) = arguments::peer_id(&text) {
         return Ok(id);
+    }
+    if seen.peers.is_empty() {
+        return Err(nobody());
     }
     let mut named = seen.peers.iter().filter(|peer| peer.name == *text).map(|peer| peer.id);
     match (named.next(), named.next()) {

@@ -8,21 +8,24 @@
 //! operations end in the background. So what it sees is a snapshot, taken anew when one of its calls returns.
 
 use crate::arguments;
+use crate::buffer::Tensor;
 use crate::collective::{Job, Options, Transfer};
 use crate::errors::{self, Purpose, invalid, not_yet};
-use crate::in_flight::{Busy, Ending, Flight, InFlight, Outcome};
+use crate::in_flight::{Busy, Ending, Flight, InFlight, Outcome, Place};
 use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
 use crate::state::{self, SharedState};
 use crate::visit::Visit;
-use outlast::communicator::View;
+use outlast::communicator::{Interrupt, View};
 use outlast::fork::Creator;
 use outlast::membership::RunId;
 use outlast::workers::{Lost, Workers};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
+use std::io::Write as _;
 use std::mem::ManuallyDrop;
+use std::os::fd::IntoRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
@@ -64,6 +67,18 @@ impl Shared {
         check_process(self.creator)?;
         let comm = lock(&self.comm).clone();
         comm.ok_or_else(|| invalid("this communicator is closed; make a new one".to_owned()))
+    }
+
+    /// An error unless this peer is in a run: the one that a collective would raise.
+    fn in_a_run(&self, py: Python<'_>) -> PyResult<Arc<outlast::Communicator>> {
+        let comm = self.open()?;
+        if self.connected.load(Ordering::SeqCst) {
+            return Ok(comm);
+        }
+        match comm.standing() {
+            Err(error) => Err(errors::of_call(py, &error, Purpose::Collective)),
+            Ok(()) => Err(invalid("not connected yet: another thread is in connect()".to_owned())),
+        }
     }
 
     /// Says goodbye; the object can connect again.
@@ -115,8 +130,19 @@ impl Shared {
         visit: &Visit,
         work: impl FnOnce(&outlast::Communicator) -> R + Send,
     ) -> PyResult<R> {
+        self.call_until(py, visit, None, work)
+    }
+
+    /// The same, given up as soon as `stop`, a function of the program's, says so.
+    fn call_until<R: Send>(
+        self: &Arc<Self>,
+        py: Python<'_>,
+        visit: &Visit,
+        stop: Option<Py<PyAny>>,
+        work: impl FnOnce(&outlast::Communicator) -> R + Send,
+    ) -> PyResult<R> {
         let comm = self.open()?;
-        self.call_open(py, visit, &comm, || work(&comm))
+        self.call_open(py, visit, stop, &comm, || work(&comm))
     }
 
     /// The same on a communicator that is known to be open.
@@ -124,13 +150,14 @@ impl Shared {
         self: &Arc<Self>,
         py: Python<'_>,
         visit: &Visit,
+        stop: Option<Py<PyAny>>,
         comm: &outlast::Communicator,
         work: impl FnOnce() -> R + Send,
     ) -> PyResult<R> {
         self.check_driver()?;
         drop((self.in_flight.reap(), registry::reap()));
         let blocked = Blocked::new(&self.blocked);
-        let result = blocking(py, visit, work);
+        let result = blocking(py, visit, stop, work);
         drop(blocked);
         self.look(comm);
         result
@@ -150,7 +177,8 @@ impl Shared {
 
     fn give(&self, py: Python<'_>, ending: &Ending) -> PyResult<Py<PyAny>> {
         match ending {
-            Ok(receipt) => {
+            Ok(None) => Ok(py.None()),
+            Ok(Some(receipt)) => {
                 // Taken while it is used, and put back: no lock of ours is held while Python runs.
                 let mut known = std::mem::take(&mut *lock(&self.contributors));
                 let made = outcome::receipt(py, receipt, &mut known);
@@ -173,14 +201,30 @@ impl Shared {
         }
     }
 
+    /// Sends work off to a thread, with the memory that it holds.
+    fn fly(
+        self: &Arc<Self>,
+        place: Option<Place>,
+        tensors: Vec<Tensor>,
+        interrupt: Interrupt,
+        work: impl FnOnce() -> Ending + Send + 'static,
+    ) -> Handle {
+        let outcome = Arc::new(Outcome::default());
+        let tag = place.as_ref().map(|place| place.1);
+        self.in_flight.add(Flight { place, outcome: Arc::clone(&outcome), tensors });
+        self.workers.run(&outcome, work, |lost| Err(Arc::new(of_lost(lost))));
+        Handle { shared: Arc::clone(self), outcome, interrupt, tag }
+    }
+
     fn busy(&self, busy: &Busy) -> PyErr {
         invalid(match busy {
             Busy::Tag(tag) => {
                 format!("a collective under tag {tag} is in flight: wait for it, or use another tag")
             }
-            Busy::Memory(tag) => {
+            Busy::Memory(Some(tag)) => {
                 format!("some of this memory is in use by the collective under tag {tag}: wait for it")
             }
+            Busy::Memory(None) => "some of this memory is in use by a transfer: wait for it".to_owned(),
         })
     }
 
@@ -253,6 +297,8 @@ impl Communicator {
         advertise: Option<&str>,
         preset: &str,
         stall_budget: Option<f64>,
+        dead_after: Option<f64>,
+        control_lost_after: Option<f64>,
         timeout: Option<f64>,
         encryption: &str,
         accept_secret: Option<&str>,
@@ -286,6 +332,12 @@ impl Communicator {
         if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
             builder = builder.stall_budget(budget);
         }
+        if let Some(silence) = arguments::seconds("dead_after", dead_after)? {
+            builder = builder.dead_after(silence);
+        }
+        if let Some(time) = arguments::seconds("control_lost_after", control_lost_after)? {
+            builder = builder.control_lost_after(time);
+        }
         if let Some(timeout) = arguments::seconds("timeout", timeout)? {
             builder = builder.timeout(timeout);
         }
@@ -307,11 +359,17 @@ impl Communicator {
         Ok(Self(shared))
     }
 
-    fn connect(&self, py: Python<'_>, min_world: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    fn connect(
+        &self,
+        py: Python<'_>,
+        min_world: i64,
+        timeout: Option<f64>,
+        stop: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let visit = Visit::begin(py);
         let min_world = arguments::members("min_world", min_world)?;
         let timeout = arguments::seconds("timeout", timeout)?;
-        let joined = self.0.call(py, &visit, |comm| match timeout {
+        let joined = self.0.call_until(py, &visit, stop, |comm| match timeout {
             Some(timeout) => comm.connect_within(min_world, timeout),
             None => comm.connect(min_world),
         })?;
@@ -320,13 +378,19 @@ impl Communicator {
         outcome::topology_change(py, &change)
     }
 
-    fn update_topology(&self, py: Python<'_>, min_world: i64, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+    fn update_topology(
+        &self,
+        py: Python<'_>,
+        min_world: i64,
+        timeout: Option<f64>,
+        stop: Option<Py<PyAny>>,
+    ) -> PyResult<Py<PyAny>> {
         let visit = Visit::begin(py);
         let min_world = arguments::members("min_world", min_world)?;
         let timeout = arguments::seconds("timeout", timeout)?;
         check_process(self.0.creator)?;
         self.0.no_flights()?;
-        let changed = self.0.call(py, &visit, |comm| match timeout {
+        let changed = self.0.call_until(py, &visit, stop, |comm| match timeout {
             Some(timeout) => comm.update_topology_within(min_world, timeout),
             None => comm.update_topology(min_world),
         })?;
@@ -350,7 +414,8 @@ impl Communicator {
         let comm = self.0.open()?;
         let job = Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &self.0.seen())?;
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
-        let ending = self.0.call_open(py, &visit, &comm, || job.perform(&comm).map_err(Arc::new))?;
+        let ending =
+            self.0.call_open(py, &visit, None, &comm, || job.perform(&comm).map(Some).map_err(Arc::new))?;
         drop(job);
         self.0.give(py, &ending)
     }
@@ -411,17 +476,37 @@ impl Communicator {
         let _visit = Visit::begin(py);
         let comm = self.0.open()?;
         drop((self.0.in_flight.reap(), registry::reap()));
-        let mut job = Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &self.0.seen())?;
+        let interrupt = Interrupt::new();
+        let options = Options::new(options)?;
+        let job = Job::new(kind, &inputs, outputs.as_deref(), options, &self.0.seen())?;
+        let mut job = job.interrupted_by(&interrupt);
         self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
-        let outcome = Arc::new(Outcome::default());
-        let tensors = job.take_tensors();
-        let flight = Flight { place: job.place().clone(), outcome: Arc::clone(&outcome), tensors };
-        let tag = job.place().1;
-        self.0.in_flight.add(flight);
+        let (place, tensors) = (Some(job.place().clone()), job.take_tensors());
         // When it is over, in whatever way, the runtime has let go and the loans may be given back.
-        let work = move || job.perform(&comm).map_err(Arc::new);
-        self.0.workers.run(&outcome, work, |lost| Err(Arc::new(of_lost(lost))));
-        Ok(Handle { shared: Arc::clone(&self.0), outcome, tag })
+        let work = move || job.perform(&comm).map(Some).map_err(Arc::new);
+        Ok(self.0.fly(place, tensors, interrupt, work))
+    }
+
+    /// The same as `transfer` in the background.
+    fn transfer_async(
+        &self,
+        py: Python<'_>,
+        x: &Bound<'_, PyAny>,
+        other: &Bound<'_, PyAny>,
+        receives: bool,
+        tag: i64,
+        timeout: Option<f64>,
+    ) -> PyResult<Handle> {
+        let _visit = Visit::begin(py);
+        let comm = self.0.open()?;
+        drop((self.0.in_flight.reap(), registry::reap()));
+        let interrupt = Interrupt::new();
+        let transfer = Transfer::new(x, other, receives, tag, timeout, &self.0.seen())?;
+        let mut transfer = transfer.interrupted_by(&interrupt);
+        self.0.in_flight.check(None, transfer.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        let tensors = transfer.take_tensors();
+        let work = move || transfer.perform(&comm).map(|()| None).map_err(Arc::new);
+        Ok(self.0.fly(None, tensors, interrupt, work))
     }
 
     /// Makes the state the same on every member.
@@ -481,16 +566,17 @@ impl Communicator {
         Ok(self.0.open()?.peer_id().to_string())
     }
 
-    /// Rank, world size, world size of the run, epoch.
-    fn place(&self) -> PyResult<(usize, usize, u32, u64)> {
-        check_process(self.0.creator)?;
+    /// Rank, world size, world size of the run, epoch. Whoever is in no run has none of them: the first rank would make
+    /// a program that asks `rank == 0` believe that it is the one to write a checkpoint.
+    fn place(&self, py: Python<'_>) -> PyResult<(usize, usize, u32, u64)> {
+        self.0.in_a_run(py)?;
         let seen = self.0.seen();
         Ok((seen.rank, seen.peers.len(), seen.global_world_size, seen.epoch))
     }
 
     fn peers(&self, py: Python<'_>) -> PyResult<Vec<Py<PyAny>>> {
         let visit = Visit::begin(py);
-        let comm = self.0.open()?;
+        let comm = self.0.in_a_run(py)?;
         let health = visit.away(py, || comm.peers());
         let seen = self.0.seen();
         outcome::peers(py, &seen, &health)
@@ -513,7 +599,15 @@ impl Communicator {
 pub(crate) struct Handle {
     shared: Arc<Shared>,
     outcome: Arc<Outcome>,
-    tag: u64,
+    interrupt: Interrupt,
+    /// None for a transfer, which no other call is confused with.
+    tag: Option<u64>,
+}
+
+impl Handle {
+    fn name(&self) -> String {
+        self.tag.map_or_else(|| "the transfer".to_owned(), |tag| format!("the collective under tag {tag}"))
+    }
 }
 
 #[pymethods]
@@ -524,8 +618,27 @@ impl Handle {
     }
 
     #[getter]
-    fn tag(&self) -> u64 {
+    fn tag(&self) -> Option<u64> {
         self.tag
+    }
+
+    /// Gives it up; false if it was over.
+    fn cancel(&self, py: Python<'_>) -> PyResult<bool> {
+        let visit = Visit::begin(py);
+        check_process(self.shared.creator)?;
+        let is_open = !self.outcome.is_done();
+        visit.away(py, || self.interrupt.trigger());
+        Ok(is_open)
+    }
+
+    /// A descriptor that can be read from once it is over. Whoever asks for it closes it. What ends the operation writes
+    /// one byte, and never touches the interpreter.
+    fn bell(&self) -> PyResult<i32> {
+        check_process(self.shared.creator)?;
+        let (reader, mut writer) = std::io::pipe().map_err(PyErr::from)?;
+        // A pipe takes one byte without blocking; if nobody listens any more, nobody misses it.
+        self.outcome.when_done(move || drop(writer.write_all(&[1])));
+        Ok(reader.into_raw_fd())
     }
 
     fn wait(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
@@ -548,7 +661,7 @@ impl Handle {
             if let (Some(left), Some(limit)) = (left, timeout)
                 && left.is_zero()
             {
-                let text = format!("the collective under tag {} is not over after {limit} s", self.tag);
+                let text = format!("{} is not over after {limit} s", self.name());
                 return Err(not_yet(format!("{text}; it goes on: wait() again")));
             }
         };

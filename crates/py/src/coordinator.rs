@@ -43,6 +43,8 @@ impl Coordinator {
         secret: Option<&str>,
         preset: &str,
         stall_budget: Option<f64>,
+        dead_after: Option<f64>,
+        control_lost_after: Option<f64>,
         accept_secret: Option<&str>,
         tls: Option<arguments::TlsFiles>,
         key_file: Option<PathBuf>,
@@ -60,6 +62,12 @@ impl Coordinator {
         }
         if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
             builder = builder.stall_budget(budget);
+        }
+        if let Some(silence) = arguments::seconds("dead_after", dead_after)? {
+            builder = builder.dead_after(silence);
+        }
+        if let Some(time) = arguments::seconds("control_lost_after", control_lost_after)? {
+            builder = builder.control_lost_after(time);
         }
         if let Some(secret) = accept_secret {
             builder = builder.accept_secret(arguments::secret(secret)?);

@@ -57,17 +57,15 @@ pub(crate) fn of_call(py: Python<'_>, error: &Error, purpose: Purpose) -> PyErr 
     };
     let (class, fields) = match error {
         Error::Membership(error) => return of_membership(py, error),
-        Error::Call(call) => match of_call_error(py, call, purpose) {
+        Error::Call(failure) => match of_call_error(py, failure.cause(), purpose) {
             Ok(parts) => parts,
             Err(failed) => return failed,
         },
-        Error::InvalidArgument(_)
-        | Error::MissingSecret
-        | Error::Secret(_)
-        | Error::Setting(_)
-        | Error::Coordinator { .. } => ("InvalidArgument", None),
+        Error::InvalidArgument(_) | Error::MissingSecret | Error::Secret(_) | Error::Setting(_) => {
+            ("InvalidArgument", None)
+        }
         Error::Unauthorized(_) => ("Unauthorized", None),
-        Error::NoCoordinator(_) | Error::NotAdmitted => ("OperationTimeout", None),
+        Error::NoCoordinator { .. } | Error::NotAdmitted { .. } => ("OperationTimeout", None),
         Error::Silent(_) | Error::SyncFailed { .. } => ("RetryError", None),
         Error::StateMismatch(_) => ("Mismatch", None),
         _ => ("FatalError", None),
@@ -107,6 +105,8 @@ fn of_call_error<'py>(py: Python<'py>, error: &CallError, purpose: Purpose) -> P
             }
             ("OperationTimeout", Some(list.into_any()))
         }
+        CallError::TooFewCame { .. } | CallError::CameTooLate => ("OperationTimeout", None),
+        CallError::Cancelled => ("Cancelled", None),
         CallError::Mismatch { ours, others } => {
             ("Mismatch", Some(PyTuple::new(py, [ours, others])?.into_any()))
         }
@@ -142,6 +142,7 @@ pub(crate) fn of_membership(py: Python<'_>, error: &MembershipError) -> PyErr {
 /// A coordinator's error.
 pub(crate) fn of_coordinator(py: Python<'_>, error: &CoordinatorError) -> PyErr {
     let class = match error {
+        CoordinatorError::Setting(_) => "InvalidArgument",
         CoordinatorError::Silent | CoordinatorError::Unreachable { .. } => "RetryError",
         _ => "FatalError",
     };

@@ -13,8 +13,8 @@ use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Instant;
 
-/// How an operation ended.
-pub(crate) type Ending = Result<Receipt, Arc<Error>>;
+/// How an operation ended; a transfer has no receipt.
+pub(crate) type Ending = Result<Option<Receipt>, Arc<Error>>;
 
 /// One operation's outcome, once it has one.
 pub(crate) type Outcome = workers::Outcome<Ending>;
@@ -24,7 +24,8 @@ pub(crate) type Place = (Option<Vec<PeerId>>, u64);
 
 /// One operation in flight.
 pub(crate) struct Flight {
-    pub(crate) place: Place,
+    /// None for a transfer: the runtime tells those apart by their ends.
+    pub(crate) place: Option<Place>,
     pub(crate) outcome: Arc<Outcome>,
     /// Loans that are held, never looked at.
     pub(crate) tensors: Vec<Tensor>,
@@ -45,8 +46,8 @@ pub(crate) struct InFlight(Mutex<Vec<Flight>>);
 pub(crate) enum Busy {
     /// Its tag is in flight.
     Tag(u64),
-    /// Some of its memory is in use, under that tag.
-    Memory(u64),
+    /// Some of its memory is in use, under that tag or by a transfer.
+    Memory(Option<u64>),
 }
 
 impl InFlight {
@@ -67,11 +68,11 @@ impl InFlight {
     /// Whether an operation with that place and memory may begin.
     pub(crate) fn check(&self, place: Option<&Place>, tensors: &[Tensor]) -> Result<(), Busy> {
         for flight in self.flights().iter().filter(|flight| !flight.outcome.is_done()) {
-            if place.is_some_and(|place| flight.place == *place) {
-                return Err(Busy::Tag(flight.place.1));
+            if let Some(place) = place.filter(|place| flight.place.as_ref() == Some(place)) {
+                return Err(Busy::Tag(place.1));
             }
             if tensors.iter().any(|tensor| flight.touches(&tensor.range())) {
-                return Err(Busy::Memory(flight.place.1));
+                return Err(Busy::Memory(flight.place.as_ref().map(|place| place.1)));
             }
         }
         Ok(())
@@ -86,7 +87,7 @@ impl InFlight {
         self.flights()
             .iter()
             .filter(|flight| !flight.outcome.is_done())
-            .map(|flight| flight.place.1)
+            .filter_map(|flight| flight.place.as_ref().map(|place| place.1))
             .collect()
     }
 

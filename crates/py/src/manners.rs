@@ -3,7 +3,8 @@
 //! # The intuition
 //!
 //! - A blocking call lets the interpreter go. On the main thread it looks up every 50 ms and lets Python run the
-//!   handlers of signals that came: a handler that raises (Ctrl-C) ends the call, one that returns does not.
+//!   handlers of signals that came: a handler that raises (Ctrl-C) ends the call, one that returns does not. A program
+//!   whose handlers only set flags gives calls that wait for others a question to ask meanwhile (`stop`).
 //! - A forked child owns none of our threads and must not take our locks: objects know who created them and
 //!   refuse elsewhere, and what would be dropped in a child is left alone.
 //! - When the interpreter ends, every communicator says goodbye, so that operations in flight end; and what
@@ -57,6 +58,7 @@ pub(crate) fn is_main_thread(py: Python<'_>) -> bool {
 pub(crate) fn blocking<R: Send>(
     py: Python<'_>,
     visit: &Visit,
+    stop: Option<Py<PyAny>>,
     work: impl FnOnce() -> R + Send,
 ) -> PyResult<R> {
     if BLOCKED.replace(true) {
@@ -67,10 +69,12 @@ pub(crate) fn blocking<R: Send>(
     let _unblock = Unblock;
     let main = is_main_thread(py);
     let outcome = visit.away(py, || {
-        if !main {
+        if !main && stop.is_none() {
             return work();
         }
-        watch::watched(LOOK_EVERY, handlers_want_an_end, work)
+        let wants_an_end =
+            move || (main && handlers_want_an_end()) || stop.as_ref().is_some_and(program_wants_an_end);
+        watch::watched(LOOK_EVERY, wants_an_end, work)
     });
     match RAISED.take() {
         Some(raised) => Err(raised),
@@ -95,6 +99,19 @@ fn handlers_want_an_end() -> bool {
         RAISED.replace(raised);
     }
     wanted
+}
+
+/// Asks the program's own question; true if it says so, or raises.
+fn program_wants_an_end(stop: &Py<PyAny>) -> bool {
+    let ask = |py: Python<'_>| stop.bind(py).call0().and_then(|answer| answer.is_truthy());
+    match Python::try_attach(ask) {
+        Some(Err(raised)) => {
+            RAISED.replace(Some(raised));
+            true
+        }
+        Some(Ok(answer)) => answer,
+        None => false,
+    }
 }
 
 /// An error in every process but the one that created the object.

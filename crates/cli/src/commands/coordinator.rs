@@ -4,6 +4,7 @@
 //! same secret, it continues the runs. Nothing here decides anything; it starts [`outlast::Coordinator`],
 //! says where it is and how peers find it, and waits for a signal.
 
+use super::address::address;
 use super::group_secret::GroupSecret;
 use super::members::{PresetName, duration};
 use super::stop::StopSignal;
@@ -35,7 +36,8 @@ Killed and started again with the same address and secret, it goes on with its r
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where to listen; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)))]
+    #[arg(long, value_name = "ADDR", value_parser = address,
+          default_value_t = SocketAddr::from((Ipv4Addr::UNSPECIFIED, DEFAULT_PORT)))]
     listen: SocketAddr,
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`, else a new secret
     #[arg(long, value_name = "FILE")]
@@ -55,6 +57,12 @@ pub(crate) struct Args {
     /// Give up on a stalled process after this long (as in 500ms, 60s, 2m); default: the preset's
     #[arg(long, value_name = "TIME", value_parser = duration)]
     stall_budget: Option<Duration>,
+    /// Silence for this long is a death, whoever testified; default: the preset's
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    dead_after: Option<Duration>,
+    /// Wait this long for a peer that lost its connection and looks alive; default: the preset's
+    #[arg(long, value_name = "TIME", value_parser = duration)]
+    control_lost_after: Option<Duration>,
 }
 
 /// Serves until it is told to stop.
@@ -68,6 +76,12 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         .preset(args.preset.preset());
     if let Some(budget) = args.stall_budget {
         builder = builder.stall_budget(budget);
+    }
+    if let Some(silence) = args.dead_after {
+        builder = builder.dead_after(silence);
+    }
+    if let Some(time) = args.control_lost_after {
+        builder = builder.control_lost_after(time);
     }
     if let Some(accepted) = args.trust.accepted()? {
         builder = builder.accept_secret(accepted);

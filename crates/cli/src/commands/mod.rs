@@ -1,5 +1,6 @@
 //! Each command is a file with `Args` (what the user typed) and `run(args) -> anyhow::Result<ExitCode>`.
 
+mod address;
 pub(crate) mod bench;
 pub(crate) mod coordinator;
 mod group_secret;

@@ -37,6 +37,8 @@ pub struct CommunicatorBuilder {
     advertise: Option<SocketAddr>,
     preset: Preset,
     stall_budget: Option<Duration>,
+    dead_after: Option<Duration>,
+    control_lost_after: Option<Duration>,
     timeout: Duration,
     encryption: Encryption,
     streams_max: u8,
@@ -54,6 +56,8 @@ impl CommunicatorBuilder {
             advertise: None,
             preset: Preset::Lan,
             stall_budget: None,
+            dead_after: None,
+            control_lost_after: None,
             timeout: Duration::from_mins(1),
             encryption: Encryption::On,
             streams_max: STREAMS_MAX,
@@ -128,6 +132,19 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// How long silence must last to be a death whoever testified. The coordinator evicts, so its word counts; peers
+    /// should be told the same.
+    pub fn dead_after(mut self, silence: Duration) -> Self {
+        self.dead_after = Some(silence);
+        self
+    }
+
+    /// How long this peer goes on without a coordinator before it counts itself out.
+    pub fn control_lost_after(mut self, time: Duration) -> Self {
+        self.control_lost_after = Some(time);
+        self
+    }
+
     /// The time limit of calls that have none of their own.
     pub fn timeout(mut self, timeout: Duration) -> Self {
         self.timeout = timeout;
@@ -164,6 +181,11 @@ impl CommunicatorBuilder {
             Some(run) => run,
             None => "default".parse().map_err(|_| Error::Bug("the default run id"))?,
         };
+        let mut config = session::Config::preset(self.preset);
+        if let Some(time) = self.control_lost_after {
+            settings::check_control_lost_after(self.preset, time).map_err(Error::InvalidArgument)?;
+            config.control_lost_after = time;
+        }
         let group = self.group.map_or_else(settings::group, |group| Ok(Some(group)))?.unwrap_or(0);
         let listen = match self.listen {
             Some(listen) => listen,
@@ -233,6 +255,9 @@ impl CommunicatorBuilder {
         if let Some(budget) = self.stall_budget {
             member = member.stall_budget(budget);
         }
+        if let Some(silence) = self.dead_after {
+            member = member.dead_after(silence);
+        }
         if let Some(address) = self.advertise {
             member = member.advertise(address);
         }
@@ -260,7 +285,6 @@ impl CommunicatorBuilder {
             encryption,
             witness,
         };
-        let config = session::Config::preset(self.preset);
         let silent_after = self.preset.times().link_silent_after;
         let known = Arc::clone(membership.known_sources());
         let runtime = runtime::of(Plane::Control)?;

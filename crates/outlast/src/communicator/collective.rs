@@ -84,7 +84,10 @@ impl Communicator {
             Ok(Some(performed))
         };
         let outcome = self.attend_op(id, &orders, timeout, perform)?;
-        let done = outcome?;
+        let done = outcome.map_err(|error| {
+            let call = format_args!("{fingerprint} under tag {}", call.tag);
+            self.control.explained(error.into()).of_call(call, timeout)
+        })?;
         let Done::Committed { key, contributors, rank, world_size, attempts, pending } = done else {
             return Err(Error::Bug("a collective ended as a vote"));
         };

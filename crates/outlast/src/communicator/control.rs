@@ -4,7 +4,7 @@
 //! task, a link, a timer) hands them in and carries out what comes back. Nothing is waited for under the lock:
 //! messages are put on the [`Line`], orders into the [`Orders`] of their call. Who reads the line is told in `reader`.
 
-use super::error::Error;
+use super::error::{Error, seconds};
 use super::line::Line;
 use super::links;
 use super::orders::{Order, Orders};
@@ -180,6 +180,11 @@ impl Control {
         Arc::clone(&lock(&self.view))
     }
 
+    /// Why the session is over, if it is.
+    pub(super) fn out(&self) -> Option<OutReason> {
+        lock(&self.state).session.out().cloned()
+    }
+
     pub(super) fn open_tags(&self) -> Vec<Tag> {
         lock(&self.state).session.open_tags()
     }
@@ -290,6 +295,37 @@ impl Control {
         let state = lock(&self.state);
         let is_theirs = |link: (PeerId, PeerId)| link == (one, other) || link == (other, one);
         state.session.record().is_some_and(|record| record.broken_links().any(is_theirs))
+    }
+
+    /// A member's name and id, for people.
+    pub(super) fn name_of(&self, peer: PeerId) -> String {
+        let view = self.view();
+        let name = view.peers.iter().find(|known| known.id == peer).map(|known| known.name.clone());
+        name.map_or_else(|| peer.short(), |name| format!("{name} {}", peer.short()))
+    }
+
+    /// The coordinator's address, as it was given.
+    pub(super) fn coordinator(&self) -> &str {
+        &self.coordinator
+    }
+
+    /// The group that we are in, or want to be in.
+    pub(super) fn group(&self) -> Group {
+        self.group
+    }
+
+    /// An error of a call with what only this side knows: where the coordinator was looked for, and for how long.
+    pub(super) fn explained(&self, error: Error) -> Error {
+        if error.cause() != Some(&CallError::Out(OutReason::CoordinatorLost)) {
+            return error;
+        }
+        let state = lock(&self.state);
+        let last = state.unreached.as_ref().map(|unreached| format!("; last: {unreached}"));
+        let (address, limit) = (&self.coordinator, seconds(state.session.config().control_lost_after));
+        let last = last.unwrap_or_default();
+        let text = format!("nothing answered at {address} for {limit} (control_lost_after){last}");
+        drop(state);
+        error.knowing(text)
     }
 
     /// Why a peer went that was a member not long ago.

@@ -1,4 +1,7 @@
 //! Errors that say what a trainer does next.
+//!
+//! A message names the call, the value and the remedy. What the session says of a call ([`CallError`]) is the same on every
+//! member; what only this process knows (how long it waited, whom it tried to reach) is put beside it in a [`Failure`].
 
 use crate::fork::UsedAfterFork;
 use crate::membership::MembershipError;
@@ -7,7 +10,9 @@ use crate::settings::SettingError;
 use crate::state::NoDonor;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
+use std::fmt;
 use std::io;
+use std::time::Duration;
 
 /// What to do about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -27,14 +32,14 @@ pub enum NextStep {
 pub enum Error {
     /// The call ended without a result.
     #[error(transparent)]
-    Call(#[from] CallError),
+    Call(Box<Failure>),
     /// The arguments make no sense here.
     #[error("invalid argument: {0}")]
     InvalidArgument(String),
     /// There is no run secret.
     #[error(
-        "a peer needs the run's secret: pass it to the builder, or set OUTLAST_SECRET or OUTLAST_SECRET_FILE; \
-         make one with `outlast secret new`"
+        "a peer needs the run's secret: pass secret, or set OUTLAST_SECRET or OUTLAST_SECRET_FILE; make one with \
+         `outlast secret new`"
     )]
     MissingSecret,
     /// The secret in the environment is damaged.
@@ -46,14 +51,6 @@ pub enum Error {
     /// The health plane could not start.
     #[error(transparent)]
     Membership(#[from] MembershipError),
-    /// The coordinator's address is missing or does not resolve.
-    #[error("cannot resolve the coordinator {address:?} (write host:port): {cause}")]
-    Coordinator {
-        /// What was given.
-        address: String,
-        /// What the resolver said.
-        cause: io::Error,
-    },
     /// The operating system refused something.
     #[error("the operating system refused what a communicator needs: {0}")]
     Start(#[from] io::Error),
@@ -64,14 +61,23 @@ pub enum Error {
     #[error("unauthorized: {0}")]
     Unauthorized(String),
     /// No coordinator was reached before the deadline. Nothing was joined.
-    #[error("no coordinator was reached in time: {0}")]
-    NoCoordinator(String),
+    #[error("no coordinator was reached within {}: {cause}", seconds(*.within))]
+    NoCoordinator {
+        /// The time limit.
+        within: Duration,
+        /// Where it was looked for, and what came of it.
+        cause: String,
+    },
     /// The coordinator was reached, and nobody let us in before the deadline. Nothing was joined.
-    #[error(
-        "registered with the coordinator and not admitted in time: every peer that is in must call \
-         update_topology, and there must be min_world of them"
-    )]
-    NotAdmitted,
+    #[error("registered with the coordinator {coordinator} and not admitted within {}: {why}", seconds(*.within))]
+    NotAdmitted {
+        /// Where it is.
+        coordinator: String,
+        /// The time limit.
+        within: Duration,
+        /// Who is here, who is not, and what to do about it.
+        why: String,
+    },
     /// Nothing answered a question about the run.
     #[error("the coordinator did not answer: {0}")]
     Silent(String),
@@ -94,21 +100,84 @@ pub enum Error {
     Bug(&'static str),
 }
 
+impl From<CallError> for Error {
+    fn from(cause: CallError) -> Self {
+        Self::Call(Box::new(Failure { cause, call: None, known: None }))
+    }
+}
+
 impl Error {
+    /// What became of the call, if it was made.
+    pub fn cause(&self) -> Option<&CallError> {
+        match self {
+            Self::Call(failure) => Some(&failure.cause),
+            _ => None,
+        }
+    }
+
+    /// Names the call that failed, and how long it was given.
+    pub(super) fn of_call(mut self, call: impl fmt::Display, timeout: Duration) -> Self {
+        if let Self::Call(failure) = &mut self {
+            failure.call.get_or_insert_with(|| format!("{call} within {}", seconds(timeout)));
+        }
+        self
+    }
+
+    /// Says what else this process knows.
+    pub(super) fn knowing(mut self, what: String) -> Self {
+        if let Self::Call(failure) = &mut self {
+            failure.known = Some(what);
+        }
+        self
+    }
+
     /// What a trainer does next.
     pub fn action(&self) -> NextStep {
         match self {
-            Self::Call(
+            Self::Call(failure) => match &failure.cause {
                 CallError::Mismatch { .. }
                 | CallError::NoPath { .. }
                 | CallError::Out(
                     OutReason::Left | OutReason::NotConnected | OutReason::Kicked(KickReason::Encryption, _),
-                ),
-            ) => NextStep::Fatal,
-            Self::SyncFailed { .. } => NextStep::Retry,
-            Self::Call(CallError::Out(_)) => NextStep::Rejoin,
-            Self::Call(_) | Self::Silent(_) | Self::NoCoordinator(_) | Self::NotAdmitted => NextStep::Retry,
+                ) => NextStep::Fatal,
+                CallError::Out(_) => NextStep::Rejoin,
+                _ => NextStep::Retry,
+            },
+            Self::SyncFailed { .. } | Self::Silent(_) => NextStep::Retry,
+            Self::NoCoordinator { .. } | Self::NotAdmitted { .. } => NextStep::Retry,
             _ => NextStep::Fatal,
         }
     }
+}
+
+/// A call that ended without a result: what was called, what became of it, and what this process knows about it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Failure {
+    cause: CallError,
+    call: Option<String>,
+    known: Option<String>,
+}
+
+impl Failure {
+    /// What became of it, in terms that all members share.
+    pub fn cause(&self) -> &CallError {
+        &self.cause
+    }
+}
+
+impl fmt::Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        if let Some(call) = &self.call {
+            write!(f, "{call}: ")?;
+        }
+        write!(f, "{}", self.cause)?;
+        self.known.iter().try_for_each(|known| write!(f, "; {known}"))
+    }
+}
+
+impl std::error::Error for Failure {}
+
+/// A time as people say it.
+pub(super) fn seconds(time: Duration) -> String {
+    format!("{} s", (time.as_secs_f64() * 1e3).round() / 1e3)
 }

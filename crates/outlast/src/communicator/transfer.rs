@@ -130,7 +130,11 @@ impl Communicator {
         let outcome = self.data.transfer(&spec, unsafe { buffers.attempt() }, &abort);
         let outcome = outcome.map(crate::executor::Performed::commit);
         self.control.refresh();
-        outcome.map_err(|stopped| self.why_stopped(&spec, &abort, stopped))
+        outcome.map_err(|stopped| {
+            let error = self.control.explained(self.why_stopped(&spec, &abort, stopped));
+            let (word, tag) = (if receives { "recv from" } else { "send to" }, call.tag);
+            error.of_call(format_args!("{word} {} under tag {tag}", self.control.name_of(peer)), timeout)
+        })
     }
 
     /// What the program is told of a transfer that stopped.
@@ -186,8 +190,8 @@ impl Communicator {
 impl super::control::Control {
     /// Why a peer that was a member is none any more.
     pub(super) fn why_lost(&self, peer: PeerId) -> CallError {
-        if let Err(Error::Call(error)) = self.present() {
-            return error;
+        if let Err(Error::Call(failure)) = self.present() {
+            return failure.cause().clone();
         }
         CallError::PeersLost(vec![(peer, self.departure(peer).unwrap_or(LossReason::NotResumed))])
     }

@@ -121,6 +121,7 @@ impl Desk {
 pub(super) struct HealthSettings {
     pub(super) preset: Preset,
     pub(super) stall_budget: Option<Duration>,
+    pub(super) dead_after: Option<Duration>,
 }
 
 pub(super) struct Clerk {
@@ -466,6 +467,9 @@ impl Clerk {
             .join([address.to_string()]);
         if let Some(budget) = health.stall_budget {
             member = member.stall_budget(budget);
+        }
+        if let Some(silence) = health.dead_after {
+            member = member.dead_after(silence);
         }
         match member.start() {
             Ok(member) => desk.membership = Some(member),

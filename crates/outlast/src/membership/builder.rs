@@ -161,7 +161,13 @@ impl MembershipBuilder {
         let identity = credentials.identity(&keys, &key)?;
         let seeds = resolve(&self.seeds)?;
         let mut towards = seeds.clone();
-        towards.extend(resolve(self.towards.as_slice())?);
+        // A name that does not resolve yet may do so later, and then is reached: DNS often comes after the process.
+        match resolve(self.towards.as_slice()) {
+            Ok(found) => towards.extend(found),
+            Err(error) => {
+                tracing::warn!(%error, "others are told the address of the default route; pass advertise if it is another");
+            }
+        }
         let port = Port::bind(self.listen)?;
         let info = MemberInfo {
             id: identity.peer(),

@@ -32,7 +32,8 @@ pub fn wish(min_world: u32) -> Vec<u8> {
     minicbor::to_vec(Wish { min_world: min_world.max(1) }).expect("a Vec takes every byte")
 }
 
-fn min_world(wish: &[u8]) -> Option<u32> {
+/// How many members the voter of that wish asks for.
+pub(crate) fn min_world(wish: &[u8]) -> Option<u32> {
     minicbor::decode(wish).ok().map(|wish: Wish| wish.min_world).filter(|wants| *wants > 0)
 }
 

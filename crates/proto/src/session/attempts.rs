@@ -381,7 +381,7 @@ impl Session {
         let goes_on = reason == AbortReason::Void || (retry && !ends_call(&reason));
         let given_up = |text: String| Some(CallError::GivenUp(text));
         let error = match reason {
-            AbortReason::Timeout(waiting) => Some(CallError::Timeout(waiting)),
+            AbortReason::Timeout(waiting) => Some(CallError::timed_out(waiting, me)),
             AbortReason::Mismatch { deviating, common, .. } if deviating.contains(&me) => {
                 Some(CallError::Mismatch { ours: call.op.fingerprint.to_string(), others: common })
             }

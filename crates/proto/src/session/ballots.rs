@@ -12,7 +12,7 @@ use crate::id::PeerId;
 use crate::limits::WISH_BYTES_MAX;
 use crate::time::Instant;
 use crate::wire::control::{
-    BallotEnd, BallotId, BallotKind, BallotReport, EpochRecord, LossReason, Tally, ToCoordinator,
+    BallotEnd, BallotId, BallotKind, BallotReport, EpochRecord, LossReason, Tally, ToCoordinator, Waiting,
 };
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -166,7 +166,7 @@ impl Session {
                 let epoch = self.record().map_or(0, |record| record.epoch);
                 return self.finish(id, Ok(Done::Ballot { kind, outcome, run_epoch, epoch, joined, left }));
             }
-            BallotEnd::TimedOut(waiting) => CallError::Timeout(waiting),
+            BallotEnd::TimedOut(waiting) => self.ballot_timed_out(ballot.kind, waiting),
             BallotEnd::Void => {
                 self.ballots.learn_end(ballot, None);
                 let next = self.ballots.next(ballot.kind);
@@ -191,6 +191,17 @@ impl Session {
         self.ballots.learn_end(ballot, None);
         if let Some(call) = self.ballots.take(ballot) {
             self.fail_ballot(&call, error);
+        }
+    }
+
+    /// What the program is told. Where nobody is waited for who is here, those are missing who are not.
+    fn ballot_timed_out(&self, kind: BallotKind, waiting: Vec<Waiting>) -> CallError {
+        let call = self.ballots.call().filter(|call| call.kind == kind);
+        let want = call.filter(|_| kind == admission::KIND).and_then(|call| admission::min_world(&call.wish));
+        let have = self.record().map_or(0, |record| record.roster.len());
+        match want {
+            Some(want) if waiting.is_empty() && have < want as usize => CallError::TooFewCame { have, want },
+            _ => CallError::timed_out(waiting, self.registration.info.id),
         }
     }
 

@@ -110,6 +110,16 @@ pub enum Done {
     },
 }
 
+impl CallError {
+    /// What a member tells its program of a deadline that passed. Whoever made the call when the others had given it up is
+    /// among those that they waited for, and must not be told to wait for itself.
+    pub(super) fn timed_out(mut waiting: Vec<Waiting>, me: PeerId) -> Self {
+        let named = waiting.len();
+        waiting.retain(|one| one.peer != me);
+        if waiting.is_empty() && named > 0 { Self::CameTooLate } else { Self::Timeout(waiting) }
+    }
+}
+
 /// Why a call failed. State: the caller's data is as it was before the call.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 #[non_exhaustive]
@@ -150,6 +160,19 @@ pub enum CallError {
     /// A deadline passed, ours or another member's.
     #[error("timed out waiting for {}", waiting(.0))]
     Timeout(Vec<Waiting>),
+    /// Everybody who is here agreed to let newcomers in, and too few came before the deadline.
+    #[error("{have} of {want} members are here: start the others, or ask for fewer with min_world")]
+    TooFewCame {
+        /// How many there are.
+        have: usize,
+        /// How many it wants.
+        want: u32,
+    },
+    /// The others gave the call up before this program made it: it was this program that they waited for.
+    #[error(
+        "the others waited for this program, and their deadline passed before it made the call: do it again"
+    )]
+    CameTooLate,
     /// Somebody else's call deviates or was cancelled, and this call does not retry by itself. Do it again.
     #[error("the attempt was given up: {0}")]
     GivenUp(String),
@@ -232,5 +255,25 @@ fn waiting(list: &[Waiting]) -> String {
         "the coordinator".to_owned()
     } else {
         list.iter().map(word).collect::<Vec<_>>().join(", ")
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn nobody_is_told_to_wait_for_itself() {
+        let [me, other] = [1, 2].map(|number| PeerId::from_bytes([number; 16]));
+        let one = |peer| Waiting {
+            peer,
+            name: String::new(),
+            health: "alive".to_owned(),
+            last_call: "barrier".to_owned(),
+            age_ms: 1,
+        };
+        assert_eq!(CallError::timed_out(vec![one(me)], me), CallError::CameTooLate);
+        assert_eq!(CallError::timed_out(vec![one(me), one(other)], me), CallError::Timeout(vec![one(other)]));
+        assert_eq!(CallError::timed_out(Vec::new(), me), CallError::Timeout(Vec::new()));
     }
 }

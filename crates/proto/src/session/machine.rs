@@ -470,6 +470,11 @@ impl Session {
         self.is_up()
     }
 
+    /// Its settings.
+    pub fn config(&self) -> &Config {
+        &self.config
+    }
+
     /// Why the session is over, if it is.
     pub fn out(&self) -> Option<&OutReason> {
         self.out.as_ref()

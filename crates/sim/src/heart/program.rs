@@ -101,7 +101,7 @@ impl Planned {
     pub(super) fn after(&self, habits: &Habits, error: &CallError) -> Next {
         let for_all = match error {
             CallError::Timeout(waiting) if waiting.is_empty() && habits.moves_on => return Next::Leave,
-            CallError::Timeout(_) => habits.moves_on,
+            CallError::Timeout(_) | CallError::CameTooLate => habits.moves_on,
             CallError::NoPath { .. } => true,
             CallError::PeersLost(_)
             | CallError::LinkBroken { .. }

@@ -87,10 +87,10 @@ impl Report {
     }
 
     fn table(&self) -> String {
-        let mut text = format!(
-            "{:>10}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}  {:>11}\n",
-            "bytes", "median ms", "best ms", "99 % ms", "ring median", "ring best", "votes cost"
-        );
+        let heads =
+            ["median ms", "best ms", "99 % ms", "GB/s", "CPU s/GB", "ring med.", "ring best", "votes"];
+        let heads: Vec<_> = heads.iter().map(|head| format!("{head:>9}")).collect();
+        let mut text = format!("{:>10}  {}\n", "bytes", heads.join("  "));
         for (bytes, figures) in &self.rows {
             let find = |what: &str, field: &str| {
                 let figure = figures.iter().find(|figure| figure["what"] == what)?;
@@ -99,16 +99,21 @@ impl Report {
             let in_step = figures.iter().any(|figure| figure["what"] == "in step");
             let ring = if in_step { "in step" } else { "ring" };
             let cost = find("votes", "median").zip(find(ring, "median")).map(|(all, ring)| all - ring);
+            let measured = if find("votes", "median").is_some() { "votes" } else { ring };
+            let speed = find(measured, "median").map(|ms| *bytes as f64 / ms / 1e6);
+            let processor = find(measured, "processor").map(|ms| ms * 1e6 / *bytes as f64);
             let cells = [
                 find("votes", "median"),
                 find("votes", "best"),
                 find("votes", "p99"),
+                speed,
+                processor,
                 find(ring, "median"),
                 find(ring, "best"),
                 cost,
             ];
             let cells = cells.map(|cell| cell.map_or_else(|| "-".to_owned(), |ms| format!("{ms:.3}")));
-            let cells: Vec<_> = cells.iter().map(|cell| format!("{cell:>11}")).collect();
+            let cells: Vec<_> = cells.iter().map(|cell| format!("{cell:>9}")).collect();
             let _ = writeln!(text, "{:>10}  {}", name(*bytes), cells.join("  "));
         }
         text
@@ -133,7 +138,7 @@ mod tests {
     fn a_row_has_both_figures_and_their_difference() {
         let mut report = Report::new(false, false);
         for line in [
-            r#"{"bytes": 65536, "what": "votes", "median": 0.002, "best": 0.001, "p99": 0.01}"#,
+            r#"{"bytes": 65536, "what": "votes", "median": 0.002, "best": 0.001, "p99": 0.01, "processor": 0.00065536}"#,
             r#"{"bytes": 65536, "what": "ring", "median": 0.0015, "best": 0.001}"#,
             r#"{"bytes": 1048576, "what": "ring", "median": 0.25, "best": 0.125}"#,
         ] {
@@ -141,8 +146,11 @@ mod tests {
         }
         let table = report.table();
         let rows: Vec<Vec<_>> = table.lines().map(|line| line.split_whitespace().collect()).collect();
-        assert_eq!(rows[1], ["64", "KiB", "2.000", "1.000", "10.000", "1.500", "1.000", "0.500"]);
-        assert_eq!(rows[2], ["1", "MiB", "-", "-", "-", "250.000", "125.000", "-"]);
+        let expected =
+            ["64", "KiB", "2.000", "1.000", "10.000", "0.033", "10.000", "1.500", "1.000", "0.500"];
+        assert_eq!(rows[1], expected);
+        assert_eq!(rows[2], ["1", "MiB", "-", "-", "-", "0.004", "-", "250.000", "125.000", "-"]);
+        assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }
 
     #[test]

@@ -1,5 +1,6 @@
 //! What the user typed, and what it means.
 
+use super::super::address::address;
 use super::super::group_secret::HandOver;
 use super::super::run_id::run_id;
 use super::super::trust::TrustArgs;
@@ -25,10 +26,10 @@ a second.";
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// Where to listen, TCP and UDP; port 0 takes a free one
-    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0")]
+    #[arg(long, value_name = "ADDR", default_value = "0.0.0.0:0", value_parser = address)]
     pub(super) listen: SocketAddr,
     /// The address that others should use, if it is not the one we listen on
-    #[arg(long, value_name = "ADDR")]
+    #[arg(long, value_name = "ADDR", value_parser = address)]
     pub(super) advertise: Option<SocketAddr>,
     /// A member to join through, host:port; may be given several times
     #[arg(long, value_name = "ADDR")]

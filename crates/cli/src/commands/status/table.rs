@@ -1,17 +1,23 @@
-//! The coordinator's answer, for people.
+//! The coordinator's answer, for people: at most [`WIDTH`] columns, so that it fits a terminal and a chat.
+//!
+//! What is long is cut or wrapped. The whole of it, what is legal next for each peer among it, is in `--json`.
 
 use outlast::membership::RunId;
 use outlast::text::printable;
 use serde_json::Value;
 use std::fmt::Write as _;
 
+/// No line is longer.
+const WIDTH: usize = 100;
+/// A peer's name, as far as the table shows it.
+const NAME_WIDTH: usize = 14;
+
 /// The whole answer as text.
 pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
     let mut text = String::new();
     let number = |field: &str| status[field].as_u64().unwrap_or(0);
-    let _ = writeln!(
-        text,
-        "run {run} at {coordinator}: epoch {}, term {}; {} committed, {} aborted, {} evicted, {} kicked\n",
+    let head = format!(
+        "run {run} at {coordinator}: epoch {}, term {}; {} committed, {} aborted, {} evicted, {} kicked",
         number("run_epoch"),
         number("term"),
         number("commits"),
@@ -19,31 +25,32 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
         number("evictions"),
         number("kicks"),
     );
+    wrapped(&mut text, &head, 2);
+    text.push('\n');
     if status["encryption"] == "off" {
         // Rule 34: whoever looks at a run must see this.
         text.push_str("the data links are NOT encrypted: its peers asked for that with encryption off\n\n");
     }
     if status["key_is_kept"] == false {
         // Rule 39.
-        text.push_str(
-            "the coordinator's key is not kept: whoever holds the secret and answers at its address is believed\n\n",
-        );
+        let told = "the coordinator's key is not kept: whoever holds the secret and answers at its address is believed";
+        wrapped(&mut text, told, 2);
+        text.push('\n');
     }
     let mut peers: Vec<_> = list(&status["peers"]).iter().collect();
     peers.sort_by_key(|peer| (peer["group"].as_u64(), peer["rank"].as_u64().unwrap_or(u64::MAX)));
     if peers.is_empty() {
-        text.push_str("nobody is in this run\n");
+        wrapped(&mut text, &nobody(run, status), 2);
     } else {
-        let head =
-            ["group", "rank", "name", "peer", "health", "phase", "state", "legal next", "last call", "ago"];
-        let rows: Vec<_> = peers.into_iter().map(peer_row).collect();
+        let head = ["group", "rank", "name", "peer", "health", "state", "last call", "ago"];
+        let rows: Vec<_> = peers.iter().map(|peer| peer_row(peer)).collect();
         columns(&mut text, &head, &rows);
+        for peer in peers {
+            details(&mut text, peer);
+        }
     }
-    if !list(&status["groups"]).is_empty() {
-        text.push('\n');
-        let head = ["group", "epoch", "world", "ring"];
-        let rows: Vec<_> = list(&status["groups"]).iter().map(group_row).collect();
-        columns(&mut text, &head, &rows);
+    for group in list(&status["groups"]) {
+        wrapped(&mut text, &group_line(group), 2);
     }
     text.push('\n');
     let waiting = list(&status["waiting"]);
@@ -51,10 +58,26 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
         text.push_str("nobody waits for anybody\n");
     }
     for sentence in waiting {
-        let _ = writeln!(text, "{}", word(sentence));
+        wrapped(&mut text, &word(sentence), 2);
     }
     doors(&mut text, status);
     text
+}
+
+/// Why there is nobody to show: nobody has come, all have gone, or the run was mistyped.
+fn nobody(run: &RunId, status: &Value) -> String {
+    let others: Vec<_> = list(&status["runs"])
+        .iter()
+        .filter(|other| other["run_id"] != run.as_str())
+        .map(|other| format!("{} ({} peers)", word(&other["run_id"]), word(&other["world_size"])))
+        .collect();
+    let here = if others.is_empty() { String::new() } else { format!("; runs here: {}", others.join(", ")) };
+    match status["known"].as_bool() {
+        Some(false) => {
+            format!("there is no run {run} here: nobody has joined it, or it ended long ago{here}")
+        }
+        _ => format!("nobody is in this run{here}"),
+    }
 }
 
 /// Who was told to go, and who was not let in; nothing if nobody was.
@@ -65,12 +88,8 @@ fn doors(text: &mut String, status: &Value) {
     }
     for kick in kicked {
         let (peer, ago) = (word(&kick["peer"]), seconds(&kick["seconds_ago"]));
-        let _ = writeln!(
-            text,
-            "  {ago} ago, {}: {}",
-            peer.chars().take(8).collect::<String>(),
-            word(&kick["text"])
-        );
+        let peer: String = peer.chars().take(8).collect();
+        wrapped(text, &format!("  {ago} ago, {peer}: {}", word(&kick["text"])), 4);
     }
     let port = &status["port"];
     let Some(refused) = port["refused"].as_object().filter(|refused| !refused.is_empty()) else { return };
@@ -79,22 +98,19 @@ fn doors(text: &mut String, status: &Value) {
         .map(|(cause, count)| format!("{} {count}", printable(cause).replace('_', " ")))
         .collect();
     let number = |field: &str| port[field].as_u64().unwrap_or(0);
-    let _ = writeln!(
-        text,
-        "\nat the port: {} connections, {} of members, {} closed without a word; refused: {}",
+    let summary = format!(
+        "at the port: {} connections, {} of members, {} closed without a word; refused: {}",
         number("accepted"),
         number("authenticated"),
         number("hung_up"),
         causes.join(", ")
     );
+    text.push('\n');
+    wrapped(text, &summary, 2);
     for source in list(&port["recent"]) {
         let (ago, times) = (seconds(&source["seconds_ago"]), word(&source["times"]));
-        let _ = writeln!(
-            text,
-            "  {ago} ago, {} ({times} times): {}",
-            word(&source["source"]),
-            word(&source["cause"])
-        );
+        let (from, cause) = (word(&source["source"]), word(&source["cause"]));
+        wrapped(text, &format!("  {ago} ago, {from} ({times} times): {cause}"), 4);
     }
 }
 
@@ -115,37 +131,87 @@ fn seconds(value: &Value) -> String {
     value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s"))
 }
 
+/// At most that many characters.
+fn cut(text: &str, width: usize) -> String {
+    match text.char_indices().nth(width) {
+        Some(_) => text.chars().take(width - 2).chain("..".chars()).collect(),
+        None => text.to_owned(),
+    }
+}
+
 fn peer_row(peer: &Value) -> Vec<String> {
-    let mut state = word(&peer["state"]);
-    for tag in list(&peer["tags"]) {
-        let _ = write!(state, ", tag {} {}", word(&tag["tag"]), word(&tag["state"]));
-    }
-    if let Some(away) = peer["away_seconds"].as_f64() {
-        let _ = write!(state, ", away for {away:.1} s");
-    }
+    // Whoever is not admitted has one thing to wait for, whatever its state is called.
+    let state = if peer["phase"] == "registered" { &peer["phase"] } else { &peer["state"] };
+    let call = word(&peer["last_call"]);
     vec![
-        word(&peer["group"]),
+        cut(&word(&peer["group"]), 7),
         word(&peer["rank"]),
-        word(&peer["name"]),
+        cut(&word(&peer["name"]), NAME_WIDTH),
         word(&peer["id"]).chars().take(8).collect(),
-        word(&peer["health"]),
-        word(&peer["phase"]),
-        state,
-        word(&peer["next"]),
-        word(&peer["last_call"]),
-        seconds(&peer["last_call_seconds"]),
+        cut(&word(&peer["health"]), 8),
+        cut(&word(state), 23),
+        // The name of the call; what it was called with is in the sentences below and in --json.
+        cut(call.split('(').next().unwrap_or(&call), 14),
+        cut(&seconds(&peer["last_call_seconds"]), 8),
     ]
 }
 
-fn group_row(group: &Value) -> Vec<String> {
-    let mut ring = list(&group["ring"]).iter().map(word).collect::<Vec<_>>().join(" -> ");
+/// What else there is to say of a peer; mostly nothing.
+fn details(text: &mut String, peer: &Value) {
+    let mut parts: Vec<_> = list(&peer["tags"])
+        .iter()
+        .map(|tag| format!("tag {} {}", word(&tag["tag"]), word(&tag["state"])))
+        .collect();
+    parts.extend(peer["away_seconds"].as_f64().map(|away| format!("away for {away:.1} s")));
+    if !parts.is_empty() {
+        wrapped(text, &format!("  {}: {}", cut(&word(&peer["name"]), NAME_WIDTH), parts.join(", ")), 4);
+    }
+}
+
+fn group_line(group: &Value) -> String {
+    let mut line = format!(
+        "group {}: epoch {}, {} members, ring {}",
+        word(&group["group"]),
+        word(&group["epoch"]),
+        word(&group["world_size"]),
+        list(&group["ring"]).iter().map(word).collect::<Vec<_>>().join(" -> ")
+    );
     for link in list(&group["broken_links"]) {
-        let _ = write!(ring, "; {} -> {} is broken", word(&link[0]), word(&link[1]));
+        let _ = write!(line, "; {} -> {} is broken", word(&link[0]), word(&link[1]));
     }
     if group["rebuilding"] == true {
-        ring.push_str("; rebuilding");
+        line.push_str("; rebuilding");
     }
-    vec![word(&group["group"]), word(&group["epoch"]), word(&group["world_size"]), ring]
+    line
+}
+
+/// Writes a line, broken between words where it would be too long; what follows is indented. A word that is too long
+/// itself is broken, too.
+fn wrapped(text: &mut String, line: &str, indent: usize) {
+    let lead = line.len() - line.trim_start_matches(' ').len();
+    let (mut row, mut width) = (" ".repeat(lead), lead);
+    let mut is_first = true;
+    for word in line.split_whitespace() {
+        let mut word: Vec<char> = word.chars().collect();
+        let gap = usize::from(!is_first);
+        if !is_first && width + gap + word.len() > WIDTH {
+            let _ = writeln!(text, "{row}");
+            (row, width, is_first) = (" ".repeat(indent), indent, true);
+        }
+        while width + word.len() > WIDTH {
+            let rest = word.split_off(WIDTH - width);
+            let _ = writeln!(text, "{row}{}", word.iter().collect::<String>());
+            (row, width, word) = (" ".repeat(indent), indent, rest);
+        }
+        if !is_first {
+            row.push(' ');
+            width += 1;
+        }
+        width += word.len();
+        row.extend(word);
+        is_first = false;
+    }
+    let _ = writeln!(text, "{}", row.trim_end());
 }
 
 /// Every column as wide as its widest cell.
@@ -190,9 +256,8 @@ mod tests {
         let lines: Vec<_> = text.lines().collect();
         assert!(lines[0].contains("epoch 7") && lines[0].contains("1 aborted"), "{text}");
         assert!(lines[3].starts_with("0      0     a ") && lines[3].ends_with("all_reduce  0.5 s"), "{text}");
-        assert!(lines[4].contains("stalled") && lines[4].contains("Idle, away for 1.2 s "), "{text}");
-        assert!(lines[3].contains("CollectivesRunning, tag 7 Perform"), "{text}");
-        assert!(lines[4].contains(" any call "), "{text}");
+        assert!(lines[4].contains("stalled") && lines[4].contains("Idle "), "{text}");
+        assert_eq!(lines[5..7], ["  a: tag 7 Perform", "  b: away for 1.2 s"], "{text}");
         assert!(!text.contains("NOT encrypted"), "{text}");
         assert!(text.contains("a -> b") && text.contains("waits since 0.5 s for b"), "{text}");
     }
@@ -209,6 +274,42 @@ mod tests {
         assert!(text.contains("2.0 s ago, aabbccdd: this coordinator serves 128 runs"), "{text}");
         assert!(text.contains("1000 connections, 3 of members") && text.contains("timed out 990"), "{text}");
         assert!(text.contains("10.0.0.9 (990 times): the handshake did not"), "{text}");
+    }
+
+    #[test]
+    fn no_line_is_wider_than_a_terminal() {
+        let long = "a-very-long-name-".repeat(20);
+        let peer = serde_json::json!({
+            "id": "b".repeat(32), "name": long, "group": 4_000_000_000_u32, "rank": 1000, "phase": "accepted",
+            "state": "ConnectingToPeersFailed", "health": "stalled", "away_seconds": 12_345.0,
+            "tags": (0..40).map(|tag| serde_json::json!({"tag": tag, "state": "VoteComplete"})).collect::<Vec<_>>(),
+            "last_call": "reduce_scatter(f32[1000000], sum, retry=false, min_world=1)", "last_call_seconds": 123_456.7});
+        let status = serde_json::json!({
+            "peers": [peer], "waiting": [long.clone() + " waits " + &long], "key_is_kept": false,
+            "groups": [{"group": 0, "epoch": 4, "world_size": 40, "ring": vec!["a-name"; 40],
+                        "broken_links": [[long, long]], "rebuilding": true}],
+            "kicked": [{"peer": "aabbccddeeff", "text": long, "seconds_ago": 2.0}],
+        });
+        let text = render(&"default".parse().unwrap(), &format!("{}:29400", "host".repeat(30)), &status);
+        let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
+        assert!(widest.chars().count() <= WIDTH, "{} columns: {widest}", widest.chars().count());
+    }
+
+    #[test]
+    fn a_mistyped_run_is_told_from_an_empty_one() {
+        let runs =
+            serde_json::json!([{"run_id": "training", "world_size": 3}, {"run_id": "eval", "world_size": 1}]);
+        let show = |known: bool| {
+            let status = serde_json::json!({"known": known, "runs": runs, "peers": []});
+            render(&"trainign".parse().unwrap(), "127.0.0.1:1", &status).replace("\n  ", " ")
+        };
+        assert!(
+            show(false).contains("there is no run trainign here: nobody has joined it"),
+            "{}",
+            show(false)
+        );
+        assert!(show(false).contains("runs here: training (3 peers), eval (1 peers)"), "{}", show(false));
+        assert!(show(true).contains("nobody is in this run; runs here"), "{}", show(true));
     }
 
     #[test]

@@ -15,7 +15,7 @@ fn clerk(fresh_after: Option<Instant>) -> (Clerk, Serving, mpsc::Sender<Inbox>, 
     let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
     let serving = port.serve(&Handle::current(), identity, Routes::new()).unwrap();
-    let health = HealthSettings { preset: Preset::Local, stall_budget: None };
+    let health = HealthSettings { preset: Preset::Local, stall_budget: None, dead_after: None };
     let config = Config::preset(Preset::Local);
     let address = port.address();
     let (inbox_of_clerk, watch) = (inbox.downgrade(), serving.watch());

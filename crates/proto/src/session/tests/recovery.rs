@@ -416,7 +416,8 @@ fn the_deadline_of_a_vote_is_made_known_and_ends_with_the_news() {
     let call = bench.session.handle_admission_call(bench.now, 3, bench.now + ms(500));
     bench.wait(ms(500));
     bench.hear(timed_out(3));
-    assert_eq!(bench.drain(), [fail(call, CallError::Timeout(Vec::new()))]);
+    // Everybody who is here has voted: those are missing who are not.
+    assert_eq!(bench.drain(), [fail(call, CallError::TooFewCame { have: 2, want: 3 })]);
     // No news at all: it ends for us alone, in time.
     let call = bench.session.handle_admission_call(bench.now, 3, bench.now + ms(500));
     bench.drain();

@@ -25,7 +25,7 @@ impl Ending {
                 CallError::LinkBroken { .. } => "link broken",
                 CallError::NoPath { .. } => "no path",
                 CallError::TooFewPeers { .. } => "too few peers",
-                CallError::Timeout(_) => "timeout",
+                CallError::Timeout(_) | CallError::CameTooLate => "timeout",
                 // By whomever: the others are told that it was given up.
                 CallError::GivenUp(_) | CallError::Cancelled => "given up",
                 CallError::Mismatch { .. } => "mismatch",
