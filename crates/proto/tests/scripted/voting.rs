@@ -92,7 +92,7 @@ fn who_does_not_call_stays_however_often_another_times_out() {
     // Its calls end as the other's did, and then they are together again.
     for _ in 0..600 {
         let call = net.call(2, barrier(), LONG);
-        assert!(matches!(net.outcome(2, call), Some(Err(CallError::Timeout(_)))), "{}", net.story(2));
+        assert!(matches!(net.outcome(2, call), Some(Err(CallError::CameTooLate))), "{}", net.story(2));
     }
     let calls = net.all_call(&[1, 2], &barrier());
     net.all_done();
