@@ -11,6 +11,7 @@ mod crew;
 mod devices;
 mod environment;
 mod logs;
+mod nodes;
 mod options;
 mod ports;
 mod program;
@@ -25,13 +26,17 @@ use crate::ExitCode;
 use crew::Workers;
 use environment::{Common, Secret};
 use logs::Logs;
-use outlast::Coordinator;
-use outlast::agent::{Config, Driver};
+use nodes::{Door, Line, Nodes};
+use outlast::agent::{Config, Driver, Elastic, Orders};
+use outlast::{Coordinator, Rendezvous};
 use program::{Style, program};
-use progress::Progress;
+use progress::{Progress, Source};
 use signals::Signals;
 use std::ffi::OsString;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::{Ipv4Addr, SocketAddr, UdpSocket};
+use std::sync::Arc;
+use std::sync::atomic::AtomicU32;
+use std::time::Duration;
 
 /// `EX_USAGE` of sysexits.
 const USAGE: u8 = 64;
@@ -43,45 +48,106 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Ok(count) => count,
         Err(text) => return Ok(usage(&text)),
     };
-    let coordinator = std::env::var("OUTLAST_COORDINATOR").ok().filter(|address| !address.is_empty());
-    let coordinator = args.coordinator.clone().or(coordinator).filter(|_| !args.standalone);
-    if coordinator.is_some() || args.nnodes.max > 1 {
-        return Ok(usage("several machines are not built yet: use --standalone"));
+    let named = std::env::var("OUTLAST_COORDINATOR").ok().filter(|address| !address.is_empty());
+    let address = args.coordinator.clone().or(named).filter(|_| !args.standalone);
+    if address.is_none() && args.nnodes.max > 1 {
+        return Ok(usage(
+            "several machines need a coordinator: start one with `outlast coordinator`, and give --coordinator HOST:PORT \
+             and its secret to each `outlast run`",
+        ));
     }
     outlast::port::raise_files_max();
-    let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), coordinator.is_some())?;
+    let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), address.is_some())?;
+    let credentials = args.trust.credentials(secret.secret())?;
+    let source = match &address {
+        Some(address) => Source::Remote(address.clone(), Box::new(credentials.clone())),
+        None => Source::Embedded(Box::new(embedded(args, &secret)?)),
+    };
+    let elastic = Elastic::from(args.elastic);
+    let common = Common {
+        coordinator: match &source {
+            Source::Embedded(coordinator) => coordinator.address().to_string(),
+            Source::Remote(address, _) => address.clone(),
+        },
+        run: args.run_id.clone(),
+        secret: handed_on(args, &secret),
+        workers,
+        budget: args.max_restarts,
+        role: args.role.clone(),
+        run_per_round: elastic == Elastic::Restart,
+    };
+    let config = Config { slots: workers, budget: args.max_restarts, elastic, grace: args.grace };
+    let (driver, orders) = Driver::new(config)?;
+    signals.pass_on(orders.clone())?;
+    let (logs, writer) = Logs::start(args.json)?;
+    let round = Arc::<AtomicU32>::default();
+    let progress = Progress::start(logs.clone(), source, common.clone(), Arc::clone(&round))?;
+    let processors = if args.numa { devices::near_processors(workers) } else { None };
+    let shown = args.redirects.as_ref().map_or_else(|| args.tee.clone(), options::Shown::others);
+    let output = (logs.clone(), args.log_dir.clone(), shown);
+    let run_and_round = (credentials.clone(), round);
+    let mut crew = Workers::new(common, command(args), processors, output, orders.clone(), run_and_round);
+    if let Some(address) = address {
+        let door = Door { coordinator: address, credentials, run: args.run_id.clone() };
+        crew.nodes = Some(nodes(args, door, workers, orders, logs.clone())?);
+    }
+    let outcome = driver.run(&mut crew);
+    drop(progress);
+    crew.conclude(outcome);
+    logs.end(writer);
+    Ok(ExitCode::from(outcome.code()))
+}
+
+/// A coordinator for this machine alone.
+fn embedded(args: &Args, secret: &GroupSecret) -> anyhow::Result<Coordinator> {
     let mut builder = Coordinator::builder()
         .listen(SocketAddr::from((Ipv4Addr::LOCALHOST, 0)))
         .secret(secret.secret().clone());
     if let Some(accepted) = args.trust.accepted()? {
         builder = builder.accept_secret(accepted);
     }
-    let embedded = builder.start()?;
-    let common = Common {
-        coordinator: embedded.address().to_string(),
-        run: args.run_id.clone(),
-        secret: handed_on(args, &secret),
-        workers,
-        budget: args.max_restarts,
-        role: args.role.clone(),
-        run_per_round: matches!(args.elastic, options::ElasticName::Restart),
+    Ok(builder.start()?)
+}
+
+/// Looks for the other machines.
+fn nodes(args: &Args, door: Door, workers: usize, orders: Orders, logs: Logs) -> anyhow::Result<Nodes> {
+    let times = &args.rdzv_conf;
+    // Several coordinators are tried in turn; the register is at one.
+    let first = door.coordinator.split(',').next().unwrap_or_default().trim().to_owned();
+    let mut builder = Rendezvous::builder(format!("embedded://{first}"), args.nnodes.min, args.nnodes.max)
+        .run_id(args.run_id.clone())
+        .configure(|settings| {
+            settings.join = times.join.unwrap_or(settings.join);
+            settings.last_call = times.last_call.unwrap_or(settings.last_call);
+            // Nobody waits for long for a goodbye.
+            settings.close = times.close.unwrap_or(Duration::from_secs(5));
+            settings.keep_alive_interval = times.keep_alive_interval.unwrap_or(settings.keep_alive_interval);
+        });
+    if let Some(secret) = door.credentials.secret() {
+        builder = builder.secret(secret.clone());
+    }
+    if let Some(accepted) = args.trust.accepted()? {
+        builder = builder.accept_secret(accepted);
+    }
+    if let Some(certificate) = args.trust.certificate()? {
+        builder = builder.tls(certificate);
+    }
+    let rendezvous = builder.start()?;
+    let patience = rendezvous.settings().join;
+    let host = args.local_addr.clone().unwrap_or_else(|| own_address(&first));
+    let line = Line { host, port: 0, workers };
+    Ok(Nodes::start(rendezvous, (line, patience), door, args.elastic.into(), orders, logs)?)
+}
+
+/// The address from which packets to the coordinator leave: there others reach this machine. Nothing is sent for it.
+fn own_address(coordinator: &str) -> String {
+    let towards = || {
+        let socket = UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect(coordinator)?;
+        socket.local_addr()
     };
-    let config =
-        Config { slots: workers, budget: args.max_restarts, elastic: args.elastic.into(), grace: args.grace };
-    let (driver, orders) = Driver::new(config)?;
-    signals.pass_on(orders.clone())?;
-    let (logs, writer) = Logs::start(args.json)?;
-    let progress = Progress::start(logs.clone(), embedded, common.clone())?;
-    let processors = if args.numa { devices::near_processors(workers) } else { None };
-    let shown = args.redirects.as_ref().map_or_else(|| args.tee.clone(), options::Shown::others);
-    let output = (logs.clone(), args.log_dir.clone(), shown);
-    let credentials = args.trust.credentials(secret.secret())?;
-    let mut crew = Workers::new(common, command(args), processors, output, orders, credentials);
-    let outcome = driver.run(&mut crew);
-    drop(progress);
-    crew.conclude(outcome);
-    logs.end(writer);
-    Ok(ExitCode::from(outcome.code()))
+    let host = || rustix::system::uname().nodename().to_string_lossy().into_owned();
+    towards().map_or_else(|_: std::io::Error| host(), |address| address.ip().to_string())
 }
 
 fn usage(text: &str) -> ExitCode {

@@ -175,6 +175,15 @@ pub(crate) fn wait_gone(what: &str, pids: impl Fn() -> Vec<u32>) {
     }
 }
 
+/// Waits until there are more than so many.
+pub(crate) fn wait_grown(count: usize, pids: impl Fn() -> Vec<u32>) {
+    let deadline = Instant::now() + PATIENCE;
+    while pids().len() <= count {
+        assert!(Instant::now() < deadline, "no more than {:?} came", pids());
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
 /// The numbers of processes in whose environment a mark is: whatever became of their parents.
 pub(crate) fn marked(mark: &str) -> Vec<u32> {
     let processes = std::fs::read_dir("/proc").expect("processes").filter_map(Result::ok);

@@ -1,9 +1,10 @@
 //! `outlast run` with real processes: who dies is replaced, who is told to stop stops, and nothing is left behind.
 
 mod agent;
+mod nodes;
 mod training;
 
-use agent::{Agent, lives, marked, outlast, texts, wait_gone};
+use agent::{Agent, lives, marked, outlast, texts, wait_gone, wait_grown};
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;
 use std::process::Stdio;
@@ -188,7 +189,7 @@ fn family(mark: &str) -> Agent {
     let agent = Agent::start_by(&mut command);
     agent.wait_for_words("family", 2);
     // The agent, two keepers (forked from it: they have its environment), and the families.
-    assert!(marked(mark).len() > 20, "{:?}", marked(mark));
+    wait_grown(20, || marked(mark));
     agent
 }
 

@@ -5,6 +5,7 @@ use outlast::Communicator;
 use outlast::communicator::Call;
 use rustix::time::{ClockId, clock_gettime};
 use serde_json::Value;
+use std::process::Command;
 use std::time::Duration;
 
 /// Set for workers.
@@ -33,7 +34,8 @@ fn trains() {
         Communicator::builder().listen("127.0.0.1:0".parse().unwrap()).name(format!("w{rank}")).start();
     let comm = comm.expect("a communicator");
     let restarted = std::env::var("TORCHELASTIC_RESTART_COUNT").is_ok_and(|count| count != "0");
-    comm.connect(if restarted { 1 } else { size.parse().unwrap() }).expect("admitted");
+    let wanted = if restarted { 1 } else { size.parse().unwrap() };
+    comm.connect_within(wanted, Duration::from_secs(30)).expect("admitted");
     loop {
         let mut data = vec![1_i32; 16 * 1_024];
         let receipt = comm.all_reduce(&mut data, &Call::sum()).expect("a commit");
@@ -48,13 +50,17 @@ fn trains() {
 
 /// Starts an agent whose workers train.
 pub(crate) fn start(workers: usize, options: &[&str]) -> Agent {
+    start_by(super::agent::outlast(), workers, workers, options)
+}
+
+/// The same by a command that the caller has prepared, for a run of `world` workers at the beginning.
+pub(crate) fn start_by(mut command: Command, workers: usize, world: usize, options: &[&str]) -> Agent {
     let program = std::env::current_exe().expect("this program");
-    let mut command = super::agent::outlast();
     command
         .args(["run", "--json", "--nproc-per-node", &workers.to_string()])
         .args(options)
         .args(["--", program.to_str().unwrap(), "--exact", "training::trains", "--nocapture"])
-        .env(ROLE, workers.to_string())
+        .env(ROLE, world.to_string())
         .stderr(std::process::Stdio::piped());
     Agent::start_by(&mut command)
 }

@@ -102,6 +102,8 @@ pub enum Abandoned {
     Unreachable,
     /// Fewer nodes than the run needs came in time.
     TooFewNodes,
+    /// Another node ended the run for all.
+    Closed,
 }
 
 /// How it all ended.
@@ -134,6 +136,7 @@ impl Outcome {
             Self::Stopped { signal, .. } => BY_SIGNAL.saturating_add(signal),
             Self::Abandoned(Abandoned::Unreachable) => UNREACHABLE,
             Self::Abandoned(Abandoned::TooFewNodes) => TOO_FEW,
+            Self::Abandoned(Abandoned::Closed) => 1,
         }
     }
 }

@@ -2,6 +2,7 @@
 
 use super::environment::{Common, Placement};
 use super::logs::{Logs, Source};
+use super::nodes::Nodes;
 use super::options::Shown;
 use super::program::Program;
 use super::report::{self, Who};
@@ -9,6 +10,8 @@ use outlast::agent::{Crew, Ending, ExitWitness, Fact, Launch, Life, Orders, Outc
 use outlast::security::Credentials;
 use std::collections::BTreeMap;
 use std::path::PathBuf;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant, SystemTime};
 
 /// One that was started.
@@ -31,6 +34,9 @@ pub(super) struct Workers {
     pub(super) orders: Orders,
     pub(super) placement: Placement,
     credentials: Credentials,
+    /// The other machines, if there may be any.
+    pub(super) nodes: Option<Nodes>,
+    round: Arc<AtomicU32>,
     /// Tells the coordinator of the run of that name whose processes have ended.
     witness: Option<(String, ExitWitness)>,
     known: BTreeMap<usize, (Life, Known)>,
@@ -43,7 +49,7 @@ impl Workers {
         processors: Option<Vec<Vec<usize>>>,
         (logs, log_dir, shown): (Logs, Option<PathBuf>, Shown),
         orders: Orders,
-        credentials: Credentials,
+        (credentials, round): (Credentials, Arc<AtomicU32>),
     ) -> Self {
         let world_size = common.workers;
         let master = ("127.0.0.1".to_owned(), 0);
@@ -60,6 +66,8 @@ impl Workers {
             orders,
             placement,
             credentials,
+            nodes: None,
+            round,
             witness,
             known,
         }
@@ -74,6 +82,7 @@ impl Workers {
     /// Is a witness in the run of that round from now on. A run is none the worse without one, only slower to notice.
     fn watch_run(&mut self, round: u32) {
         let name = self.common.run_of(round);
+        self.round.store(round, Ordering::Relaxed);
         if self.witness.as_ref().is_some_and(|(run, _)| *run == name) {
             return;
         }
@@ -96,7 +105,10 @@ impl Workers {
     }
 
     /// What is said of the whole at its end.
-    pub(super) fn conclude(&self, outcome: Outcome) {
+    pub(super) fn conclude(&mut self, outcome: Outcome) {
+        if let Some(nodes) = self.nodes.take() {
+            nodes.leave();
+        }
         if let Outcome::Failed(failure) = outcome {
             let life = failure.life;
             let ended = self.known.get(&life.slot).and_then(|(_, known)| known.ended);
@@ -117,16 +129,22 @@ impl Workers {
 
 impl Crew for Workers {
     fn meet(&mut self, round: u32) {
+        if let Some(nodes) = &self.nodes {
+            return nodes.meet();
+        }
         self.placement.round = round;
         // A port of the last round may still be held by what is ending.
         self.placement.master.1 = super::ports::free_port();
         let told = report::round(round, self.placement.nodes, self.placement.node, self.placement.world_size);
         self.say(told);
-        self.watch_run(round);
         self.orders.met();
     }
 
     fn launch(&mut self, life: Life) -> Launch {
+        if let Some(placement) = self.nodes.as_ref().and_then(Nodes::placement) {
+            self.placement = placement;
+        }
+        self.watch_run(self.placement.round);
         let processors = self.processors.as_ref().and_then(|sets| sets.get(life.slot).cloned());
         let known = Known { pid: None, process: None, since: Instant::now(), ended: None };
         self.known.insert(life.slot, (life, known));

@@ -17,6 +17,7 @@ Examples:
   outlast run --nproc-per-node 4 -- python train.py                    # the same, by any command
   outlast run --standalone --nproc-per-node 2 -m my.module --lr 0.1    # as python -m my.module --lr 0.1
   outlast run --max-restarts 10/3600 --log-dir logs --tee 2 train.py   # files for all, stderr on the terminal too
+  outlast run --coordinator 10.0.0.1:29400 --secret-file run.secret --nnodes 2:4 --nproc-per-node 8 train.py
 
 A worker that dies is replaced alone and the others go on (--elastic inplace), or all are started again together
 (--elastic restart). Ctrl-C and SIGTERM are passed on; who has not ended after --grace is killed, with everything
@@ -35,7 +36,7 @@ pub(crate) struct Args {
     /// The coordinator, host:port; several are separated by commas; default: `OUTLAST_COORDINATOR`, else as --standalone
     #[arg(long, value_name = "ADDR", aliases = ["rdzv-endpoint", "rdzv_endpoint"])]
     pub(super) coordinator: Option<String>,
-    /// How many machines take part, or the fewest and the most, as in 2:4
+    /// How many machines take part, or the fewest and the most, as in 2:4; more than one need --coordinator
     #[arg(long, value_name = "MIN[:MAX]", default_value = "1")]
     pub(super) nnodes: Nodes,
     /// Workers on this machine: a number, `cpu` (one for each processor), `gpu` (one for each), or `auto` (gpu, else cpu)
@@ -69,6 +70,12 @@ pub(crate) struct Args {
     /// What is written to files and not shown (torchrun's opposite of --tee)
     #[arg(short, long, value_name = "0..3", conflicts_with = "tee", requires = "log_dir")]
     pub(super) redirects: Option<Shown>,
+    /// How others reach this machine; default: the address from which it reaches the coordinator
+    #[arg(long, value_name = "HOST", alias = "local_addr")]
+    pub(super) local_addr: Option<String>,
+    /// Times for meeting other machines, in seconds, as torchrun names them: `join_timeout=600,last_call_timeout=30`
+    #[arg(long, value_name = "KEY=SECONDS,..", default_value = "", alias = "rdzv_conf")]
+    pub(super) rdzv_conf: Times,
     /// A name for what these workers do; they find it in `ROLE_NAME`
     #[arg(long, default_value = "default")]
     pub(super) role: String,
@@ -122,6 +129,43 @@ impl FromStr for Nodes {
             (Ok(min), Ok(max)) if 1 <= min && min <= max => Ok(Self { min, max }),
             _ => Err("write how many machines, as in 2, or the fewest and the most, as in 2:4".to_owned()),
         }
+    }
+}
+
+/// Times of a rendezvous that differ from the defaults.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct Times {
+    pub(super) join: Option<Duration>,
+    pub(super) last_call: Option<Duration>,
+    pub(super) close: Option<Duration>,
+    pub(super) keep_alive_interval: Option<Duration>,
+}
+
+impl FromStr for Times {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let mut times = Self::default();
+        for pair in text.split(',').filter(|pair| !pair.is_empty()) {
+            let (key, value) = pair.split_once('=').ok_or_else(|| format!("{pair:?}: write KEY=SECONDS"))?;
+            let time = match key {
+                "join_timeout" => &mut times.join,
+                "last_call_timeout" => &mut times.last_call,
+                "close_timeout" => &mut times.close,
+                "keep_alive_interval" => &mut times.keep_alive_interval,
+                // It is about how torchrun's store is read.
+                "read_timeout" => continue,
+                _ => {
+                    return Err(format!(
+                        "{key:?} is not known; use join_timeout, last_call_timeout, close_timeout or keep_alive_interval"
+                    ));
+                }
+            };
+            let seconds = value.parse::<f64>().ok().filter(|seconds| (0.0..=1e7).contains(seconds));
+            let seconds = seconds.ok_or_else(|| format!("{key}={value}: write a number of seconds"))?;
+            *time = Some(Duration::from_secs_f64(seconds));
+        }
+        Ok(times)
     }
 }
 
@@ -220,6 +264,19 @@ mod tests {
         assert_eq!("2:4".parse(), Ok(Nodes { min: 2, max: 4 }));
         for odd in ["0", "4:2", "", ":", "2:", "a", "1:2:3", "-1"] {
             assert!(odd.parse::<Nodes>().is_err(), "{odd}");
+        }
+    }
+
+    #[test]
+    fn times_are_named_as_torchrun_names_them() {
+        let times: Times = "join_timeout=60,last_call_timeout=0.5,read_timeout=9".parse().unwrap();
+        assert_eq!(
+            (times.join, times.last_call),
+            (Some(Duration::from_mins(1)), Some(Duration::from_millis(500)))
+        );
+        assert_eq!("".parse(), Ok(Times::default()));
+        for odd in ["join_timeout", "join_timeout=soon", "join_timeout=-1", "jointimeout=1"] {
+            assert!(odd.parse::<Times>().is_err(), "{odd}");
         }
     }
 

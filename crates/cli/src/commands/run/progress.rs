@@ -5,6 +5,9 @@ use super::logs::Logs;
 use super::report;
 use outlast::Coordinator;
 use outlast::membership::RunId;
+use outlast::security::Credentials;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
@@ -12,7 +15,38 @@ use std::time::{Duration, Instant};
 /// How often it looks.
 const EVERY: Duration = Duration::from_millis(500);
 
-/// Looks at the coordinator until it is dropped. Holds the embedded one, which ends with it.
+/// How often a coordinator elsewhere is asked, and how long it may take.
+const EVERY_REMOTE: Duration = Duration::from_secs(2);
+const PATIENCE: Duration = Duration::from_secs(1);
+
+/// Who knows how the run stands.
+#[derive(Debug)]
+pub(super) enum Source {
+    /// A coordinator in this process, which ends with whoever looks at it.
+    Embedded(Box<Coordinator>),
+    /// One elsewhere.
+    Remote(String, Box<Credentials>),
+}
+
+impl Source {
+    fn every(&self) -> Duration {
+        match self {
+            Self::Embedded(_) => EVERY,
+            Self::Remote(..) => EVERY_REMOTE,
+        }
+    }
+
+    fn status(&self, run: &RunId) -> Option<String> {
+        match self {
+            Self::Embedded(coordinator) => coordinator.status(run).ok().flatten(),
+            Self::Remote(address, credentials) => {
+                outlast::coordinator::ask_status(address, (**credentials).clone(), run, PATIENCE).ok()
+            }
+        }
+    }
+}
+
+/// Looks at the coordinator until it is dropped.
 #[derive(Debug)]
 pub(super) struct Progress {
     stop: Option<SyncSender<()>>,
@@ -28,22 +62,26 @@ struct Seen {
 }
 
 impl Progress {
-    pub(super) fn start(logs: Logs, coordinator: Coordinator, common: Common) -> std::io::Result<Self> {
+    pub(super) fn start(
+        logs: Logs,
+        source: Source,
+        common: Common,
+        round: Arc<AtomicU32>,
+    ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
         let look = move || {
             let (began, mut last) = (Instant::now(), Seen::default());
-            let run: Option<RunId> = common.run_of(0).parse().ok();
-            while stopped.recv_timeout(EVERY) == Err(RecvTimeoutError::Timeout) {
-                let Some(Ok(Some(status))) = run.as_ref().map(|run| coordinator.status(run)) else {
-                    continue;
-                };
+            while stopped.recv_timeout(source.every()) == Err(RecvTimeoutError::Timeout) {
+                let run = common.run_of(round.load(Ordering::Relaxed)).parse().ok();
+                let Some(status) = run.and_then(|run| source.status(&run)) else { continue };
                 let Some(seen) = read(&status) else { continue };
                 if (seen.epoch, seen.world_size) != (last.epoch, last.world_size) {
                     let (words, facts) = report::members(seen.epoch, seen.world_size, seen.commits);
                     logs.say(words, facts);
                 }
                 if seen.world_size > 0 {
-                    let rate = seen.commits.saturating_sub(last.commits) as f64 / EVERY.as_secs_f64();
+                    let rate =
+                        seen.commits.saturating_sub(last.commits) as f64 / source.every().as_secs_f64();
                     let seconds = began.elapsed().as_secs();
                     logs.progress(format!(
                         "{:02}:{:02}:{:02}  {} members, epoch {}, {} commits, {rate:.0} per second",
