@@ -28,7 +28,7 @@ help:
 demo:
 	@cargo run --locked --quiet --release -p outlast-cli --example train
 
-## set-up, verify and every test: exactly what CI runs
+## set-up, verify and every test: exactly what CI runs (TORCH=0 leaves out what needs torch, and says so)
 test:
 	@tools/test
 
@@ -50,9 +50,9 @@ docs:
 wheel:
 	@tools/python-tests --release
 
-## the same with torch installed, for the tests that need it
+## the Python tests that need torch, in an environment that has it and is kept
 torch:
-	@tools/python-tests --torch
+	@tools/python-tests --torch -m torch
 
 ## measure, and write the tables into bench/RESULTS.md
 bench:

@@ -35,6 +35,7 @@ from outlast.errors import (
     OutlastError,
     PeersLost,
     RejoinError,
+    RendezvousClosed,
     RetryError,
     TooFewPeers,
     TopologyFailed,
@@ -55,6 +56,7 @@ from outlast.membership import (
     Suspected,
 )
 from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange
+from outlast.rendezvous import Participant, Rendezvous, RendezvousEvent, RendezvousInfo
 from outlast.state import SharedState
 
 __all__ = [
@@ -77,6 +79,7 @@ __all__ = [
     "Mismatch",
     "OperationTimeout",
     "OutlastError",
+    "Participant",
     "Peer",
     "PeerId",
     "PeersLost",
@@ -84,6 +87,10 @@ __all__ = [
     "Recovered",
     "RejoinError",
     "Rejoined",
+    "Rendezvous",
+    "RendezvousClosed",
+    "RendezvousEvent",
+    "RendezvousInfo",
     "RetryError",
     "SharedState",
     "Stalled",

@@ -128,3 +128,7 @@ class InvalidArgument(FatalError, ValueError):
 
 class Unauthorized(FatalError):
     """Whoever answers does not belong to this run: do both sides have the same secret and run id?"""
+
+
+class RendezvousClosed(FatalError):
+    """Somebody closed the rendezvous for all: start another one with a new run id."""

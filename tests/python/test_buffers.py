@@ -270,6 +270,7 @@ def test_empty_makes_arrays():
         outlast.empty(5, "f33")
 
 
+@pytest.mark.torch
 def test_torch_tensors(together):
     torch = pytest.importorskip("torch")
 

@@ -6,6 +6,7 @@
 use outlast::communicator::Error;
 use outlast::coordinator::CoordinatorError;
 use outlast::membership::MembershipError;
+use outlast::rendezvous::RendezvousError;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
 use pyo3::prelude::*;
@@ -134,6 +135,25 @@ pub(crate) fn of_membership(py: Python<'_>, error: &MembershipError) -> PyErr {
         | MembershipError::Description(_)
         | MembershipError::Setting { .. }
         | MembershipError::Left => "InvalidArgument",
+        _ => "FatalError",
+    };
+    raise(py, class, error.to_string(), None)
+}
+
+/// A rendezvous' error.
+pub(crate) fn of_rendezvous(py: Python<'_>, error: &RendezvousError) -> PyErr {
+    let class = match error {
+        RendezvousError::Closed => "RendezvousClosed",
+        RendezvousError::Timeout(_) => "OperationTimeout",
+        RendezvousError::Cancelled => "RetryError",
+        RendezvousError::Unauthorized(_) => "Unauthorized",
+        RendezvousError::MissingSecret
+        | RendezvousError::Secret(_)
+        | RendezvousError::Setting(_)
+        | RendezvousError::Certificate(_)
+        | RendezvousError::Backend(_)
+        | RendezvousError::Settings(_)
+        | RendezvousError::Description(_) => "InvalidArgument",
         _ => "FatalError",
     };
     raise(py, class, error.to_string(), None)

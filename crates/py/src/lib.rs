@@ -35,6 +35,7 @@ mod membership;
 mod outcome;
 mod program;
 mod registry;
+mod rendezvous;
 mod state;
 mod visit;
 
@@ -56,6 +57,8 @@ mod _outlast {
     use super::membership::Membership;
     #[pymodule_export]
     use super::program::main;
+    #[pymodule_export]
+    use super::rendezvous::{Register, Rendezvous};
     #[pymodule_export]
     use super::state::SharedState;
 

@@ -13,6 +13,7 @@
 mod hash;
 mod member;
 mod place;
+mod rendezvous;
 mod report;
 mod stream;
 mod topology;
@@ -52,6 +53,10 @@ enum What {
     AllReduce(AllReduce),
     Hash(hash::Hash),
     Topology(topology::Topology),
+    Rendezvous(rendezvous::Meet),
+    /// One of the nodes of a rendezvous that is measured; started by the others.
+    #[command(hide = true)]
+    RendezvousNode(rendezvous::Node),
     /// One of the processes of a measurement; started by the others.
     #[command(hide = true)]
     Member(member::Member),
@@ -116,6 +121,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::AllReduce(args) => all_reduce(args),
         What::Hash(args) => hash::run(args),
         What::Topology(args) => topology::run(args),
+        What::Rendezvous(args) => rendezvous::run(args),
+        What::RendezvousNode(args) => rendezvous::node(args),
         What::Member(args) => member::run(args),
     }
 }

@@ -1,0 +1,25 @@
+"""PyTorch on top of Outlast. Nothing here is imported before it is used, and torch only then."""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from outlast.torch.rendezvous import RendezvousBackend, RendezvousHandler
+
+_HOMES = {
+    "RendezvousBackend": "outlast.torch.rendezvous",
+    "RendezvousHandler": "outlast.torch.rendezvous",
+}
+
+__all__ = ["RendezvousBackend", "RendezvousHandler"]
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    import importlib
+
+    return getattr(importlib.import_module(_HOMES[name]), name)
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,131 @@
+"""Rendezvous between threads and processes, by a coordinator."""
+
+import os
+import signal
+import subprocess
+import sys
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import outlast
+import pytest
+from conftest import wait_until
+
+
+def node(coordinator, name, least, most=None, **options):
+    options.setdefault("last_call_timeout", 0.2)
+    return outlast.Rendezvous(
+        coordinator.address, min_nodes=least, max_nodes=most, secret=coordinator.secret, host=name, **options
+    )
+
+
+def meet(*nodes):
+    with ThreadPoolExecutor(len(nodes)) as pool:
+        return list(pool.map(lambda one: one.next_rendezvous(), nodes))
+
+
+def test_all_nodes_of_a_round_are_told_the_same(coordinator):
+    nodes = [node(coordinator, name, 3, address=f"{name}:1") for name in "cab"]
+    infos = meet(*nodes)
+    assert [info.rank for info in infos] == [2, 0, 1]
+    assert {(info.round, info.world_size, info.participants) for info in infos} == {(0, 3, infos[0].participants)}
+    assert [one.address for one in infos[0].participants] == ["a:1", "b:1", "c:1"]
+    assert infos[0].participants[0].node == nodes[1].name
+    assert [event.name for event in nodes[0].events()] == ["joining", "joined"]
+    for one in nodes:
+        assert one.shutdown()
+        assert one.shutdown(), "leaving twice is no error"
+
+
+def test_who_waits_and_who_is_lost_is_a_reason_to_meet_again(coordinator):
+    a, b = node(coordinator, "a", 1, 3), node(coordinator, "b", 1, 3)
+    meet(a, b)
+    assert a.num_nodes_waiting() == 0
+    b.close()
+    wait_until(lambda: a.num_nodes_waiting() == 1)
+    assert meet(a)[0].world_size == 1
+    c = node(coordinator, "c", 1, 3)
+    with ThreadPoolExecutor() as pool:
+        waits = pool.submit(c.next_rendezvous)
+        wait_until(lambda: a.num_nodes_waiting() == 1)
+        assert a.next_rendezvous().world_size == 2
+        assert waits.result().rank == 1
+
+
+def test_closing_is_for_all_and_errors_say_what_to_do(coordinator):
+    a, b = node(coordinator, "a", 1), node(coordinator, "b", 1)
+    meet(a)
+    assert not b.is_closed()
+    a.set_closed()
+    wait_until(b.is_closed)
+    with pytest.raises(outlast.RendezvousClosed, match="new run id") as raised:
+        b.next_rendezvous()
+    assert isinstance(raised.value, outlast.FatalError)
+    other = node(coordinator, "a", 2, run_id="other", join_timeout=0.3)
+    with pytest.raises(outlast.OperationTimeout, match="2 to 2 can take part") as late:
+        other.next_rendezvous()
+    assert isinstance(late.value, outlast.RetryError)
+    stranger = outlast.Rendezvous(coordinator.address, min_nodes=1, secret=outlast.new_secret())
+    with pytest.raises(outlast.Unauthorized):
+        stranger.next_rendezvous()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "text"),
+    [
+        ({"backend": "zookeeper://a:1"}, "embedded://host:port"),
+        ({"backend": "nowhere"}, "write host:port"),
+        ({"min_nodes": 3, "max_nodes": 2}, "min_nodes is 3"),
+        ({"min_nodes": 0}, "min_nodes is 0"),
+        ({"join_timeout": -1.0}, "join_timeout"),
+        ({"run_id": "a/b"}, "a/b"),
+        ({"address": "a\nb"}, "address"),
+        ({"backend": "etcd:https://a:1"}, "--etcd-ca"),
+    ],
+)
+def test_what_makes_no_sense_is_refused_by_name(arguments, text):
+    given = {"backend": "127.0.0.1:1", "min_nodes": 1, "secret": outlast.new_secret(), **arguments}
+    with pytest.raises(outlast.InvalidArgument, match=text):
+        outlast.Rendezvous(**given)
+
+
+def test_ctrl_c_ends_a_wait_and_the_node_is_out(coordinator):
+    alone, timer = node(coordinator, "a", 2), threading.Timer(0.3, os.kill, (os.getpid(), signal.SIGINT))
+    timer.start()
+    began = time.monotonic()
+    with pytest.raises(KeyboardInterrupt):
+        alone.next_rendezvous()
+    assert time.monotonic() - began < 20
+    wait_until(lambda: alone.num_nodes() == 0)
+
+
+def test_a_forked_child_is_refused(coordinator):
+    one = node(coordinator, "a", 1)
+    one.next_rendezvous()
+    child = os.fork()
+    if child == 0:
+        try:
+            one.num_nodes_waiting()
+        except outlast.FatalError:
+            os._exit(0)
+        os._exit(1)
+    assert os.waitpid(child, 0)[1] == 0
+    assert one.num_nodes_waiting() == 0
+
+
+def test_a_killed_process_is_missed(coordinator):
+    program = (
+        "import outlast, sys, time\n"
+        "node = outlast.Rendezvous(sys.argv[1], min_nodes=2, host='b', keep_alive_interval=0.2)\n"
+        "print(node.next_rendezvous().rank, flush=True)\n"
+        "time.sleep(60)\n"
+    )
+    environment = {**os.environ, "OUTLAST_SECRET": coordinator.secret}
+    command = [sys.executable, "-c", program, coordinator.address]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE) as other:
+        one = node(coordinator, "a", 2, keep_alive_interval=0.2)
+        assert one.next_rendezvous().rank == 0
+        assert other.stdout.readline() == b"1\n"
+        other.kill()
+        wait_until(lambda: one.num_nodes_waiting() == 1)
