@@ -55,7 +55,7 @@ from outlast.membership import (
     Stalled,
     Suspected,
 )
-from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange
+from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange, TopologyReport
 from outlast.rendezvous import Participant, Rendezvous, RendezvousEvent, RendezvousInfo
 from outlast.state import SharedState
 
@@ -99,6 +99,7 @@ __all__ = [
     "TooFewPeers",
     "TopologyChange",
     "TopologyFailed",
+    "TopologyReport",
     "Unauthorized",
     "Waiting",
     "__version__",

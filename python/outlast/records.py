@@ -75,6 +75,26 @@ class TopologyChange:
 
 
 @dataclass(frozen=True, slots=True)
+class TopologyReport:
+    """What a vote for a better ring came to. Agreed, the same on every member, but for `seconds`."""
+
+    ring: tuple[PeerId, ...]
+    """The members in the ring's order. Ranks are as they were."""
+    predicted: float | None
+    """Seconds that the all-reduce of one gibibyte is expected to take on it; `None` if a link was not measured."""
+    improved: bool
+    """Whether it is another ring than before."""
+    measured_pairs: int
+    """Pairs that were measured for it, in both directions at once."""
+    seconds: float
+    """From the call to its return."""
+    moonshot: bool
+    """Whether the search in the background had found it."""
+    before: float | None = None
+    """What `predicted` would be on the ring before: what is gained."""
+
+
+@dataclass(frozen=True, slots=True)
 class SyncReport:
     """What a sync found and did.
 

@@ -137,7 +137,7 @@ def test_arguments_of_the_wrong_type(peer, use, words):
         ({"stall_budget": 0}, "stall_budget=0"),
         ({"timeout": -1}, "timeout=-1"),
         ({"colour": "blue"}, "colour"),
-        ({"site": "here"}, "site='here'.*later version"),
+        ({"site": "x" * 65}, "site.*65 bytes, at most 64"),
         ({"group": -1}, "group=-1"),
         ({"group": 2**32}, "group=4294967296"),
         ({"coordinator": "localhost"}, 'coordinator="localhost": write host:port'),

@@ -35,6 +35,7 @@ CALLS = {
     "recv": "comm.recv(np.ones(1 << 18, np.float32), 1 - comm.rank)",
     "barrier": "comm.barrier()",
     "update_topology": "comm.update_topology()",
+    "optimize_topology": "comm.optimize_topology()",
     "wait for a handle": "comm.all_reduce_async(np.ones(1000, np.float32)).wait()",
     "events": "outlast.Membership('127.0.0.1:0', preset='local').events(30)",
 }

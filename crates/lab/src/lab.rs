@@ -203,6 +203,19 @@ impl Lab {
         self.wire().change(|plan| pairs.iter().for_each(|&(from, to)| plan.pair_mut(from, to).rule = rule))
     }
 
+    /// Puts hosts behind an uplink that they share: what goes between them and all others passes it, each way by that
+    /// rule, besides the rule of its own link. What goes between the hosts themselves does not.
+    pub fn uplink<S: AsRef<str>>(
+        &self,
+        hosts: impl IntoIterator<Item = S>,
+        rule: Rule,
+    ) -> Result<(), LabError> {
+        rule.check()?;
+        let hosts: Vec<_> =
+            hosts.into_iter().map(|host| self.index(host.as_ref())).collect::<Result<_, _>>()?;
+        self.wire().change(|plan| plan.add_site(&hosts, rule))
+    }
+
     /// Changes part of the rule of every link that `from` and `to` name; none stands for all hosts.
     pub fn change(
         &self,

@@ -32,6 +32,12 @@ pub(crate) struct Burst {
 }
 
 impl Burst {
+    /// Some neighbouring frames of it.
+    pub(crate) fn part(&self, first: usize, count: usize) -> Self {
+        let has_last = first + count == self.count;
+        Self { count, last_bytes: if has_last { self.last_bytes } else { self.full_bytes }, ..*self }
+    }
+
     fn bytes(&self, frame: usize) -> u64 {
         if frame + 1 == self.count { self.last_bytes } else { self.full_bytes }
     }
@@ -50,6 +56,29 @@ pub(crate) struct Piece {
 pub(crate) struct Dropped {
     pub(crate) lost: u64,
     pub(crate) overflowed: u64,
+}
+
+/// What is left of a burst after one line behind the other. Lines that several ways share come with the rule of their
+/// own; neighbouring pieces stay apart, and each keeps its place in the burst.
+pub(crate) fn through<'a>(
+    lines: impl IntoIterator<Item = (&'a mut Link, Rule)>,
+    now: Duration,
+    burst: Burst,
+    pieces: &mut Vec<Piece>,
+) -> Dropped {
+    let mut dropped = Dropped::default();
+    pieces.clear();
+    pieces.push(Piece { first: 0, count: burst.count, due: now });
+    for (line, rule) in lines {
+        for piece in std::mem::take(pieces) {
+            let start = pieces.len();
+            let more = line.offer(piece.due, &rule, burst.part(piece.first, piece.count), pieces);
+            pieces[start..].iter_mut().for_each(|part| part.first += piece.first);
+            dropped.lost += more.lost;
+            dropped.overflowed += more.overflowed;
+        }
+    }
+    dropped
 }
 
 /// The memory of one direction: its dice, and until when its line is busy.
@@ -235,6 +264,35 @@ mod tests {
         assert_eq!(pattern(7, 0), pattern(7, 0));
         assert_ne!(pattern(7, 0), pattern(8, 0));
         assert_ne!(pattern(7, 0), pattern(7, 2));
+    }
+
+    #[test]
+    fn a_shared_line_is_shared_by_all_who_pass_it() {
+        // Two ways of 100 Mbit/s each behind one line of 12: a frame of 1,500 bytes takes one millisecond there.
+        let (way, shared) = (Rule::perfect().rate(Rate::mbit(100)), Rule::perfect().rate(Rate::mbit(12)));
+        let (mut uplink, mut one, mut other) = (Link::new(1, 8, 8), Link::new(1, 0, 1), Link::new(1, 2, 1));
+        let mut pieces = Vec::new();
+        let mut arrivals = Vec::new();
+        for round in 0..4 {
+            let link = if round % 2 == 0 { &mut one } else { &mut other };
+            let dropped =
+                through([(&mut uplink, shared), (link, way)], Duration::ZERO, frame(1_500), &mut pieces);
+            assert_eq!(dropped, Dropped::default());
+            arrivals.push(pieces[0].due.as_micros());
+        }
+        assert_eq!(arrivals, [1_120, 2_120, 3_120, 4_120]);
+    }
+
+    #[test]
+    fn a_burst_keeps_its_frames_apart_through_several_lines() {
+        let rule = Rule::perfect().rate(Rate::mbit(1_000));
+        let burst = Burst { count: 100, full_bytes: 1_500, last_bytes: 700 };
+        let mut pieces = Vec::new();
+        let lines = [(&mut Link::new(1, 0, 1), rule), (&mut Link::new(1, 1, 2), rule)];
+        assert_eq!(through(lines, Duration::ZERO, burst, &mut pieces), Dropped::default());
+        assert_eq!(pieces.iter().map(|piece| piece.count).sum::<usize>(), 100);
+        assert!(pieces.windows(2).all(|pair| pair[0].first + pair[0].count == pair[1].first));
+        assert!(pieces.windows(2).all(|pair| pair[0].due <= pair[1].due));
     }
 
     #[test]

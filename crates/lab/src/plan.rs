@@ -12,6 +12,10 @@ pub(crate) struct Plan {
     hosts: usize,
     pairs: Vec<Pair>,
     firewalls: Vec<Firewall>,
+    /// The site that each host is in, if any.
+    sites: Vec<Option<usize>>,
+    /// What each site's uplink does to what leaves it, and to what comes in.
+    uplinks: Vec<Rule>,
 }
 
 /// One direction between two hosts.
@@ -44,6 +48,8 @@ impl Plan {
             hosts,
             pairs: vec![Pair { rule, cuts: 0 }; hosts * hosts],
             firewalls: vec![Firewall::default(); hosts],
+            sites: vec![None; hosts],
+            uplinks: Vec::new(),
         }
     }
 
@@ -65,6 +71,22 @@ impl Plan {
         if pair.is_cut() != cut {
             pair.cuts = pair.cuts.wrapping_add(1);
         }
+    }
+
+    /// Puts hosts behind an uplink that they share. Whoever was behind another one leaves it.
+    pub(crate) fn add_site(&mut self, hosts: &[usize], uplink: Rule) {
+        let site = self.uplinks.len();
+        self.uplinks.push(uplink);
+        hosts.iter().for_each(|host| self.sites[*host] = Some(site));
+    }
+
+    /// The uplinks on the way between two hosts, and what each does: the sender's, and the receiver's. None of them where
+    /// both are in one site, or neither is in any.
+    pub(crate) fn uplinks(&self, from: usize, to: usize) -> [Option<(usize, Rule)>; 2] {
+        if self.sites[from] == self.sites[to] {
+            return [None, None];
+        }
+        [from, to].map(|host| self.sites[host].map(|site| (site, self.uplinks[site])))
     }
 
     pub(crate) fn firewall(&self, host: usize) -> &Firewall {

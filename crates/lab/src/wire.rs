@@ -15,7 +15,7 @@ use crate::address;
 use crate::counters::{LinkCounters, Reason, Tally};
 use crate::error::LabError;
 use crate::limits::CHANGE_DEADLINE;
-use crate::link::{Link, Piece};
+use crate::link::{Link, Piece, through};
 use crate::packet::{PACKET_BYTES_MAX, Packet, UDP};
 use crate::plan::Plan;
 use crate::schedule::Schedule;
@@ -95,6 +95,8 @@ impl Wire {
             plan,
             followed: 0,
             links: (0..hosts * hosts).map(|i| Link::new(seed, i / hosts, i % hosts)).collect(),
+            uplinks: Vec::new(),
+            seed,
             schedule: Schedule::default(),
             pieces: Vec::new(),
             origin: Instant::now(),
@@ -157,6 +159,9 @@ struct Carrier {
     plan: Arc<Plan>,
     followed: u64,
     links: Vec<Link>,
+    /// Each site's way out and way in, as they come to be used.
+    uplinks: Vec<[Link; 2]>,
+    seed: u64,
     schedule: Schedule,
     /// Scratch space, empty between packets.
     pieces: Vec<Piece>,
@@ -248,8 +253,32 @@ impl Carrier {
         }
         let now = self.now();
         let mut pieces = std::mem::take(&mut self.pieces);
-        let rule = &self.plan.pair(from, to).rule;
-        let dropped = self.links[from * hosts + to].offer(now, rule, burst, &mut pieces);
+        let rule = self.plan.pair(from, to).rule;
+        let [out, into] = self.plan.uplinks(from, to);
+        for (site, _) in out.iter().chain(&into) {
+            while self.uplinks.len() <= *site {
+                let number = hosts + self.uplinks.len();
+                self.uplinks.push([Link::new(self.seed, number, hosts), Link::new(self.seed, hosts, number)]);
+            }
+        }
+        let own = &mut self.links[from * hosts + to];
+        let dropped = match (out, into) {
+            (None, None) => through([(own, rule)], now, burst, &mut pieces),
+            (Some((site, uplink)), None) => {
+                through([(&mut self.uplinks[site][0], uplink), (own, rule)], now, burst, &mut pieces)
+            }
+            (None, Some((site, uplink))) => {
+                through([(own, rule), (&mut self.uplinks[site][1], uplink)], now, burst, &mut pieces)
+            }
+            (Some((one, first)), Some((other, last))) => {
+                let [sender, receiver] = self
+                    .uplinks
+                    .get_disjoint_mut([one, other])
+                    .unwrap_or_else(|_| unreachable!("two sites have two uplinks"));
+                let lines = [(&mut sender[0], first), (own, rule), (&mut receiver[1], last)];
+                through(lines, now, burst, &mut pieces)
+            }
+        };
         let tally = self.shared.tally(from, to);
         if dropped.lost > 0 {
             tally.drop(Reason::Lost, dropped.lost);

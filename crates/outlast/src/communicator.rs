@@ -20,6 +20,7 @@
 //! [`Membership`] of the run's health group answers for this process.
 
 mod admission;
+mod atlas;
 mod background;
 mod buffer;
 mod builder;
@@ -30,6 +31,7 @@ mod error;
 mod interrupt;
 pub(crate) mod line;
 mod links;
+mod optimise;
 mod orders;
 mod reader;
 mod receipt;
@@ -43,6 +45,7 @@ pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::View;
 pub use error::{Error, Failure, NextStep};
 pub use interrupt::Interrupt;
+pub use optimise::{REFERENCE_BYTES, TopologyReport};
 pub use outlast_proto::collective::{DataType, Layout, OpKind, Quantisation, ReduceOp};
 pub use receipt::{Call, Peer, Receipt, TopologyChange};
 pub use sync::{SyncOptions, SyncReport};
@@ -51,6 +54,7 @@ use crate::clock;
 use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
+use crate::probe::Desk;
 use crate::state::exchange::donor::Stall;
 use crate::watch;
 use control::Control;
@@ -78,6 +82,10 @@ pub struct Communicator {
     links: Arc<links::Links>,
     stall: Arc<Stall>,
     agreed: sync::Agreed,
+    atlas: atlas::SharedAtlas,
+    desk: Arc<Desk>,
+    site: String,
+    streams_max: u8,
 }
 
 impl Communicator {
@@ -109,6 +117,7 @@ impl Communicator {
         let (id, orders) = self.control.begin_connect(min_world, deadline)?;
         // The group may be another one than in the last session.
         self.agreed.forget();
+        self.atlas.forget();
         let outcome = self.wait_topology(id, &orders, timeout, interrupt);
         match (self.control.end_connect(), outcome) {
             (Some(unreached), Err(_)) if unreached.foreign => Err(Error::Unauthorized(unreached.to_string())),

@@ -9,6 +9,7 @@ mod clerk;
 mod line;
 mod quotas;
 mod registers;
+mod solver;
 
 pub use ask::ask_status;
 pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};

@@ -25,6 +25,7 @@ mod health;
 pub mod link;
 pub mod membership;
 pub mod port;
+mod probe;
 pub mod rendezvous;
 mod runtime;
 pub mod security;

@@ -92,7 +92,7 @@ struct Owned {
 }
 
 /// Lets others run first. Linux counts priorities by thread; who cannot have another one keeps its own.
-fn be_nice() {
+pub(crate) fn be_nice() {
     let thread = Some(rustix::thread::gettid());
     if let Ok(now) = getpriority_process(thread) {
         let _ = setpriority_process(thread, (now + DOOR_NICER).min(NICEST));

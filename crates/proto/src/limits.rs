@@ -106,6 +106,14 @@ pub const WISH_BYTES_MAX: usize = 64 << 10;
 /// Most that a ballot's outcome says to all of its voters: the order of a ring of [`MEMBERS_MAX`], and more. Everybody
 /// remembers the last one of each kind for a coordinator that has forgotten it.
 pub const OUTCOME_BYTES_MAX: usize = 128 << 10;
+/// Links of a group whose speed is remembered: all of some hundred members, or a sample of as many as are ordered.
+pub const LINKS_MAX: usize = 1 << 15;
+/// Links whose speed one member brings along with its vote for a better ring.
+pub const LINKS_BROUGHT_MAX: usize = 1_024;
+/// Links whose speed the outcome of such a vote tells everybody.
+pub const LINKS_TOLD_MAX: usize = 4_096;
+/// Longest name of a site.
+pub const SITE_BYTES_MAX: usize = 64;
 /// Broken links that an epoch's record tells. A group with more of them has hardly a ring left.
 pub const BROKEN_LINKS_MAX: usize = 4_096;
 /// Histories of before that an epoch's record tells. A member that has missed more of them joins anew.

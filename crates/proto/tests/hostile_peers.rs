@@ -5,6 +5,7 @@
 //! connections of their own, also under other peers' ids.
 
 use outlast_proto::ballot::admission;
+use outlast_proto::ballot::optimise::{Brought, RingWish};
 use outlast_proto::collective::{DataType, Fingerprint, OpKey, OpKind, Scope};
 use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
 use outlast_proto::id::PeerId;
@@ -134,7 +135,15 @@ impl World {
                     let outcome = if honest { ConnectOutcome::Accepted } else { ConnectOutcome::Refused };
                     self.run.handle_connect(self.now, token, outcome);
                 }
-                Action::Evict(_) | Action::Look(_) | Action::Renew(_) | Action::Note(_) => {}
+                Action::Solve { token, question } => {
+                    let answer = question.answer(&|| false);
+                    self.run.handle_solved(self.now, token, &answer);
+                }
+                Action::Evict(_)
+                | Action::Look(_)
+                | Action::Renew(_)
+                | Action::CallOff(_)
+                | Action::Note(_) => {}
             }
         }
         acted
@@ -351,7 +360,17 @@ fn some_ballot() -> impl Strategy<Value = BallotId> {
 }
 
 fn some_wish() -> impl Strategy<Value = Vec<u8>> {
-    prop_oneof![3 => (0u32..4).prop_map(admission::wish), 3 => Just(vec![1, 2, 3]), 1 => proptest::collection::vec(any::<u8>(), 0..20)]
+    let ring = (1u8..7, any::<u64>(), any::<bool>()).prop_map(|(peer, rate, first)| {
+        let link = Brought { peer: id(peer), sends: rate, receives: 1, round_trip_us: 1, age_ms: rate };
+        let (site, links) = ("s".repeat(usize::from(peer)), vec![link; 2]);
+        let wish = if first {
+            RingWish::Begin { site, known: links }
+        } else {
+            RingWish::Measured { site, found: links, failed: vec![id(peer)], trouble: None }
+        };
+        minicbor::to_vec(wish).expect("a Vec takes every byte")
+    });
+    prop_oneof![3 => (0u32..4).prop_map(admission::wish), 2 => ring, 3 => Just(vec![1, 2, 3]), 1 => proptest::collection::vec(any::<u8>(), 0..20)]
 }
 
 fn some_ballot_report() -> impl Strategy<Value = BallotReport> {
@@ -393,6 +412,9 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
             }),
         3 => (some_ballot(), some_wish()).prop_map(|(ballot, wish)| ToCoordinator::Vote { ballot, wish }),
         1 => some_ballot().prop_map(|ballot| ToCoordinator::TakeBack { ballot }),
+        1 => (0u32..2, 1u8..7, any::<u64>()).prop_map(|(group, to, rate)| {
+            ToCoordinator::LinkSpeed(group, LinkSpeed { to: id(to), rate, round_trip_us: u32::MAX })
+        }),
         // Testimony about the honest ones' processes, by those whom they did not name.
         2 => number.clone().prop_map(|number| ToCoordinator::Watch { process: witness(0, number).process }),
         2 => number.clone().prop_map(|number| ToCoordinator::Exited { process: witness(0, number).process }),

@@ -303,6 +303,7 @@ impl Communicator {
         encryption: &str,
         accept_secret: Option<&str>,
         tls: Option<arguments::TlsFiles>,
+        site: Option<String>,
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let run = arguments::run_id(run_id)?;
@@ -325,6 +326,9 @@ impl Communicator {
         }
         if let Some(name) = name {
             builder = builder.name(name);
+        }
+        if let Some(site) = site {
+            builder = builder.site(site);
         }
         if let Some(address) = advertise {
             builder = builder.advertise(arguments::address("advertise", address)?);
@@ -399,6 +403,19 @@ impl Communicator {
             errors::of_call(py, &error, Purpose::Topology)
         })?;
         outcome::topology_change(py, &change)
+    }
+
+    fn optimize_topology(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<Py<PyAny>> {
+        let visit = Visit::begin(py);
+        let timeout = arguments::seconds("timeout", timeout)?;
+        check_process(self.0.creator)?;
+        self.0.no_flights()?;
+        let optimised = self.0.call(py, &visit, |comm| comm.optimize_topology(timeout))?;
+        let report = optimised.map_err(|error| {
+            self.0.note(&error);
+            errors::of_call(py, &error, Purpose::Topology)
+        })?;
+        outcome::topology_report(py, &report)
     }
 
     /// A collective: its kind, the tensors that it reads, those that it writes, and the options that all take.

@@ -66,6 +66,7 @@ pub(crate) fn of_call(py: Python<'_>, error: &Error, purpose: Purpose) -> PyErr 
             ("InvalidArgument", None)
         }
         Error::Unauthorized(_) => ("Unauthorized", None),
+        Error::TopologyFailed(_) => ("TopologyFailed", None),
         Error::NoCoordinator { .. } | Error::NotAdmitted { .. } => ("OperationTimeout", None),
         Error::Silent(_) | Error::SyncFailed { .. } => ("RetryError", None),
         Error::StateMismatch(_) => ("Mismatch", None),

@@ -1,6 +1,6 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
-use outlast::communicator::{Peer, Receipt, SyncReport, TopologyChange, View};
+use outlast::communicator::{Peer, Receipt, SyncReport, TopologyChange, TopologyReport, View};
 use outlast::membership::PeerId;
 use pyo3::ffi;
 use pyo3::prelude::*;
@@ -92,6 +92,20 @@ pub(crate) fn topology_change(py: Python<'_>, change: &TopologyChange) -> PyResu
         left.set_item(peer.to_string(), reason.to_string())?;
     }
     class(py, "TopologyChange")?.call1((change.epoch, joined, left)).map(Bound::unbind)
+}
+
+/// What a vote for a better ring came to.
+pub(crate) fn topology_report(py: Python<'_>, report: &TopologyReport) -> PyResult<Py<PyAny>> {
+    let fields = (
+        PyTuple::new(py, report.ring.iter().map(PeerId::to_string))?,
+        report.predicted,
+        report.improved,
+        report.measured_pairs,
+        report.seconds,
+        report.moonshot,
+        report.before,
+    );
+    class(py, "TopologyReport")?.call1(fields).map(Bound::unbind)
 }
 
 /// What a sync found and did.

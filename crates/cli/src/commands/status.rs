@@ -4,6 +4,7 @@
 //! coordinator answers with one JSON object; `--json` passes it on, otherwise it is put into tables and words.
 
 mod table;
+mod topology;
 
 use super::json;
 use super::run_id::run_id;
@@ -32,6 +33,10 @@ Example: who is in the run, and who waits for whom?
   outlast status --coordinator 10.0.0.1:29400 --secret-file run.secret
   outlast status --json | jq -r '.waiting[]'
 
+Example: how fast are the links, and which does the ring use?
+  outlast status --topology
+  outlast status --topology --svg ring.svg
+
 Exit code: 0 if the coordinator answered, 69 if it could not be reached.";
 
 /// Show how a run stands: its peers, its groups, and who waits for whom.
@@ -52,6 +57,12 @@ pub(crate) struct Args {
     /// Look again every second until interrupted
     #[arg(long)]
     watch: bool,
+    /// The links: a square of speeds, and the ring with each link's share of its time
+    #[arg(long, conflicts_with = "json")]
+    topology: bool,
+    /// Draw the links into a file as well
+    #[arg(long, value_name = "FILE", requires = "topology")]
+    svg: Option<PathBuf>,
     /// The coordinator's answer as it is: one JSON object per line
     #[arg(long)]
     json: bool,
@@ -77,7 +88,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(answer) => {
                 let status: serde_json::Value =
                     serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
-                table::render(&args.run_id, &args.coordinator, &status)
+                if let Some(path) = &args.svg {
+                    std::fs::write(path, topology::svg(&status))
+                        .with_context(|| format!("cannot write {}", path.display()))?;
+                }
+                if args.topology {
+                    topology::render(&status)
+                } else {
+                    table::render(&args.run_id, &args.coordinator, &status)
+                }
             }
             // On a screen that is cleared it must be part of what is shown.
             Err(error) if clear => format!("outlast: {error}; looking again\n"),

@@ -160,3 +160,31 @@ fn packets_are_as_large_as_the_lab_says() {
     let mean = counters.delivered_bytes / counters.delivered;
     assert!((6_000..=9_000).contains(&mean), "{mean}: {counters:?}");
 }
+
+#[test]
+fn hosts_behind_one_uplink_share_it_and_nothing_else() {
+    const BYTES: usize = 500_000;
+    let _alone = alone();
+    let Some(lab) = lab("uplink", &["a", "b", "c"]) else { return };
+    lab.uplink(["a", "b"], Rule::perfect().rate(Rate::mbit(20))).unwrap();
+    let host = |name: &str| lab.host(name).unwrap();
+    let at_once = |ends: [(&str, &str); 2]| {
+        let began = Instant::now();
+        let transfers = ends.map(|(from, to)| {
+            let (near, far) = stream(host(from), host(to));
+            std::thread::spawn(move || transfer(near, far, BYTES))
+        });
+        for transfer in transfers {
+            transfer.join().unwrap();
+        }
+        began.elapsed()
+    };
+    // A million bytes at 20 Mbit/s are 0.4 s, out and in; alone each would take half of that.
+    for ends in [[("a", "c"), ("b", "c")], [("c", "a"), ("c", "b")]] {
+        let together = at_once(ends);
+        assert!(together >= 380 * MS, "{ends:?} took {together:?}: they did not share");
+    }
+    let within = at_once([("a", "b"), ("b", "a")]);
+    assert!(within < 380 * MS, "behind the uplink there is no limit: {within:?}");
+    assert!(matches!(lab.uplink(["x"], Rule::perfect()), Err(LabError::NoHost { .. })));
+}

@@ -1,5 +1,6 @@
 //! Describes a communicator before it starts.
 
+use super::atlas::SharedAtlas;
 use super::control::{Control, Settings};
 use super::links::{self, Links};
 use super::{Communicator, Error};
@@ -9,6 +10,7 @@ use crate::fork::Creator;
 use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
 use crate::port::{self, Routes};
+use crate::probe::Desk;
 use crate::runtime::{self, Plane};
 use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
 use crate::settings;
@@ -16,6 +18,7 @@ use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Stall;
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
+use outlast_proto::limits::SITE_BYTES_MAX;
 use outlast_proto::session;
 pub use outlast_proto::wire::control::Encryption;
 use outlast_proto::wire::control::{Registration, SessionId, Witness};
@@ -42,6 +45,7 @@ pub struct CommunicatorBuilder {
     timeout: Duration,
     encryption: Encryption,
     streams_max: u8,
+    site: String,
 }
 
 impl CommunicatorBuilder {
@@ -61,6 +65,7 @@ impl CommunicatorBuilder {
             timeout: Duration::from_mins(1),
             encryption: Encryption::On,
             streams_max: STREAMS_MAX,
+            site: String::new(),
         }
     }
 
@@ -166,8 +171,21 @@ impl CommunicatorBuilder {
         self
     }
 
+    /// The name of the place that this host shares an uplink with others in, at most 64 bytes; none by default. The ring
+    /// crosses between places as seldom as it can, and the way between two of them is measured once
+    /// (`optimize_topology`).
+    pub fn site(mut self, site: impl Into<String>) -> Self {
+        self.site = site.into();
+        self
+    }
+
     /// Opens the port and starts the health plane. Nothing is joined before `connect`.
     pub fn start(self) -> Result<Communicator, Error> {
+        if self.site.len() > SITE_BYTES_MAX {
+            let text =
+                format!("site {:?} has {} bytes, at most {SITE_BYTES_MAX}", self.site, self.site.len());
+            return Err(Error::InvalidArgument(text));
+        }
         let credentials = self.credentials.or_environment()?;
         if credentials.secret().is_none() {
             return Err(Error::MissingSecret);
@@ -242,6 +260,17 @@ impl CommunicatorBuilder {
                 }
             });
         });
+        let desk = Arc::<Desk>::default();
+        let (taker, probe_links) = (Arc::clone(&desk), Arc::clone(&links));
+        routes = routes.route(links::probe_plane(encryption), move |stream| {
+            let (peer, links, desk) = (stream.peer, Arc::clone(&probe_links), Arc::clone(&taker));
+            links.runtime.clone().spawn(async move {
+                match links.accept(stream).await {
+                    Ok(wire) => desk.accept(peer, Stream::new(wire)),
+                    Err(error) => tracing::debug!(%peer, %error, "a measurement could not be taken over"),
+                }
+            });
+        });
         let mut member = Membership::builder()
             .listen(listen)
             .preset(self.preset)
@@ -289,12 +318,38 @@ impl CommunicatorBuilder {
         let known = Arc::clone(membership.known_sources());
         let runtime = runtime::of(Plane::Control)?;
         let redials = links.runtime.clone();
-        let settings =
-            Settings { coordinator, identity, registration, config, runtime, redials, silent_after, known };
+        let shared_atlas = SharedAtlas::default();
+        let atlas = Arc::clone(&shared_atlas);
+        let settings = Settings {
+            coordinator,
+            identity,
+            registration,
+            config,
+            runtime,
+            redials,
+            silent_after,
+            known,
+            atlas,
+        };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
         let transfers = super::transfer::Transfers::default();
         let (timeout, agreed) = (self.timeout, super::sync::Agreed::default());
-        Ok(Communicator { control, data, membership, timeout, creator, transfers, links, stall, agreed })
+        let (atlas, site, streams_max) = (shared_atlas, self.site, self.streams_max);
+        Ok(Communicator {
+            control,
+            data,
+            membership,
+            timeout,
+            creator,
+            transfers,
+            links,
+            stall,
+            agreed,
+            atlas,
+            desk,
+            site,
+            streams_max,
+        })
     }
 }

@@ -60,7 +60,7 @@ impl Communicator {
             })
         });
         let host_deadline = std::time::Instant::now() + timeout + LAST_RESORT;
-        let (mut sent, mut received) = (0, 0);
+        let (mut sent, mut received, mut last_sent) = (0, 0, 0);
         let mut detour = None;
         let perform = |attempt: Attempt, abort: &Abort| {
             if kind == OpKind::Barrier {
@@ -81,6 +81,7 @@ impl Communicator {
             };
             let performed = self.data.perform(&spec, memory, abort)?;
             (sent, received) = (sent + performed.bytes_sent, received + performed.bytes_received);
+            last_sent = performed.bytes_sent;
             Ok(Some(performed))
         };
         let outcome = self.attend_op(id, &orders, timeout, perform)?;
@@ -109,9 +110,22 @@ impl Communicator {
             bytes_sent: sent,
             bytes_received: received,
             seconds: started.elapsed().as_secs_f64(),
-            predicted_seconds: None,
+            predicted_seconds: (detour.is_none() && key.scope == Scope::Whole)
+                .then(|| self.predict(kind, key.epoch, last_sent))
+                .flatten(),
             hash: call.hash.then(|| hash(&mut buffers)),
         })
+    }
+
+    /// How long a ring's collective takes that lets each member send so many bytes, by the links as they were measured.
+    fn predict(&self, kind: OpKind, epoch: u64, sent: u64) -> Option<f64> {
+        let rounds = match kind {
+            OpKind::AllReduce | OpKind::AllReduceMany => 2,
+            OpKind::AllGather | OpKind::ReduceScatter => 1,
+            _ => return None,
+        };
+        let forecast = self.atlas.forecast(epoch, || self.control.ring(epoch))?;
+        Some(forecast.carrying(sent, rounds).as_secs_f64())
     }
 
     /// The members of a scope as the program knows them, in the order of ranks.

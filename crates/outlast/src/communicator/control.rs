@@ -4,6 +4,7 @@
 //! task, a link, a timer) hands them in and carries out what comes back. Nothing is waited for under the lock:
 //! messages are put on the [`Line`], orders into the [`Orders`] of their call. Who reads the line is told in `reader`.
 
+use super::atlas::SharedAtlas;
 use super::error::{Error, seconds};
 use super::line::Line;
 use super::links;
@@ -59,6 +60,8 @@ pub(super) struct Settings {
     pub(super) silent_after: Duration,
     /// Whose knocking our port must not refuse.
     pub(super) known: Arc<KnownSources>,
+    /// What is known of links.
+    pub(super) atlas: SharedAtlas,
 }
 
 #[derive(Debug)]
@@ -96,6 +99,7 @@ pub(super) struct Control {
     redials: Handle,
     silent_after: Duration,
     known: Arc<KnownSources>,
+    atlas: SharedAtlas,
     pub(super) data: Arc<DataPlane>,
     pub(super) state: Mutex<State>,
     view: Mutex<Arc<View>>,
@@ -120,8 +124,17 @@ impl Control {
         data: Arc<DataPlane>,
         mut links: mpsc::UnboundedReceiver<LinkEvent>,
     ) -> Arc<Self> {
-        let Settings { coordinator, identity, registration, config, runtime, redials, silent_after, known } =
-            settings;
+        let Settings {
+            coordinator,
+            identity,
+            registration,
+            config,
+            runtime,
+            redials,
+            silent_after,
+            known,
+            atlas,
+        } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
         let session = Session::new(config, registration);
         let state = State {
@@ -145,6 +158,7 @@ impl Control {
             redials,
             silent_after,
             known,
+            atlas,
             data,
             state: Mutex::new(state),
             view: Mutex::default(),
@@ -282,6 +296,21 @@ impl Control {
             return Err(CallError::Out(reason).into());
         };
         Ok((record.group, record.roster.iter().map(|info| info.id).collect()))
+    }
+
+    /// The ring of that epoch, if it is the present one.
+    pub(super) fn ring(&self, epoch: u64) -> Vec<PeerId> {
+        let state = lock(&self.state);
+        let record = state.session.record().filter(|record| record.epoch == epoch);
+        let place = |record: &EpochRecord| {
+            record
+                .ring
+                .iter()
+                .filter_map(|rank| record.roster.get(*rank as usize))
+                .map(|info| info.id)
+                .collect()
+        };
+        record.map_or_else(Vec::new, place)
     }
 
     /// Where a member can be reached.
@@ -464,6 +493,11 @@ impl Control {
                 self.tell(|session, _| session.handle_links_up(epoch));
             }
             LinkEvent::Up { .. } => {}
+            LinkEvent::Carried { peer, rate, round_trip } => {
+                if let Some(rate) = self.atlas.note_carried(peer, rate, round_trip) {
+                    self.tell(|session, _| session.handle_link_speed(peer, rate, round_trip));
+                }
+            }
             LinkEvent::Down { epoch, peer, direction, silent, error, .. } => {
                 let (from, to) = match direction {
                     Direction::Towards => (me, peer),

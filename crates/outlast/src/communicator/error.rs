@@ -95,6 +95,9 @@ pub enum Error {
         /// Whether this member's state is half new and half old; otherwise it is as it was, or what was elected.
         torn: bool,
     },
+    /// No better ring could be made. The ring is as it was; the next `optimize_topology` avoids what failed.
+    #[error("the topology was not optimised: {0}; call optimize_topology again")]
+    TopologyFailed(String),
     /// An invariant of ours is broken.
     #[error("a bug in Outlast: {0}")]
     Bug(&'static str),
@@ -143,7 +146,7 @@ impl Error {
                 CallError::Out(_) => NextStep::Rejoin,
                 _ => NextStep::Retry,
             },
-            Self::SyncFailed { .. } | Self::Silent(_) => NextStep::Retry,
+            Self::SyncFailed { .. } | Self::TopologyFailed(_) | Self::Silent(_) => NextStep::Retry,
             Self::NoCoordinator { .. } | Self::NotAdmitted { .. } => NextStep::Retry,
             _ => NextStep::Fatal,
         }

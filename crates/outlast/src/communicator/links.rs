@@ -65,6 +65,14 @@ pub(super) fn state_plane(encryption: Encryption) -> &'static [u8] {
     }
 }
 
+/// What a stream asks for on which the way between two peers is measured: as the run's data links are.
+pub(super) fn probe_plane(encryption: Encryption) -> &'static [u8] {
+    match encryption {
+        Encryption::On => port::PROBE,
+        Encryption::Off => port::PROBE_PLAIN,
+    }
+}
+
 /// Dials data links to other peers' ports.
 pub(super) struct Links {
     pub(super) identity: TlsIdentity,
@@ -125,6 +133,16 @@ impl Links {
         deadline: Instant,
     ) -> io::Result<Box<dyn Wire>> {
         self.open(state_plane(self.encryption), peer, address, deadline)
+    }
+
+    /// A stream on which the way to a peer is measured.
+    pub(super) fn dial_probe(
+        &self,
+        peer: PeerId,
+        address: SocketAddr,
+        deadline: Instant,
+    ) -> io::Result<Box<dyn Wire>> {
+        self.open(probe_plane(self.encryption), peer, address, deadline)
     }
 
     fn teller(&self) -> impl FnOnce() + Send + 'static {

@@ -12,7 +12,6 @@
 //! be so (rule 26). With `staged` it is never torn.
 
 use super::{Communicator, Error, Interrupt};
-use crate::clock;
 use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Serving;
 use crate::state::exchange::receiver::{self, Errand, Found, Open, Staged, Unhealed};
@@ -21,7 +20,7 @@ use crate::watch;
 use outlast_proto::ballot::sync::{KIND, Outcome, Wish};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::COUNT_MAX;
-use outlast_proto::session::{CallError, Done};
+use outlast_proto::session::CallError;
 use outlast_proto::state::Digest;
 use outlast_proto::state::election::{Deviation, Elected, Healed, Offer, Role};
 use outlast_proto::state::tree;
@@ -330,21 +329,7 @@ impl Call<'_> {
     /// One round of the vote.
     fn vote(&self, wish: &Wish) -> Result<Outcome, Error> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
-        let deadline = clock::now() + left;
-        let control = &self.comm.control;
-        let (id, orders) =
-            control.begin(|session, now| session.handle_ballot_call(now, KIND, wish.encode(), deadline));
-        let canceller = Arc::downgrade(control);
-        let _attached = self.options.interrupt.as_ref().map(|interrupt| {
-            interrupt.attach(move || {
-                if let Some(control) = canceller.upgrade() {
-                    control.cancel(id);
-                }
-            })
-        });
-        let Done::Ballot { outcome, .. } = self.comm.attend(id, &orders, left, |_| None)?? else {
-            return Err(Error::Bug("a sync ended as a collective"));
-        };
+        let outcome = self.comm.vote(KIND, wish.encode(), left, self.options.interrupt.as_ref())?;
         let outcome = Outcome::decode(&outcome).map_err(|_| Error::Bug("an outcome that is none"))?;
         self.comm.agreed.note(outcome.last());
         Ok(outcome)

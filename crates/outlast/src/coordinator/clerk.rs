@@ -1,18 +1,20 @@
 //! The clerk: one task that owns the machines of all runs.
 
 use super::quotas::{Customers, Pace};
+use super::solver::Solver;
 use crate::clock;
 use crate::membership::{Health, Membership, Preset};
 use crate::port::PortWatch;
 use crate::security::Credentials;
 use outlast_proto::coordinator::{
-    Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, Sign,
+    Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, Sign, SolveToken,
 };
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::limits::{RUNS_MAX, RUNS_PER_PEER_MAX, STATUS_REFUSALS_MAX};
 use outlast_proto::membership::{ConnectOutcome, ConnectToken};
 use outlast_proto::text::printable;
 use outlast_proto::time::Instant;
+use outlast_proto::topology::Answer;
 use outlast_proto::wire::InvalidMessage;
 use outlast_proto::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -64,6 +66,12 @@ pub(super) enum Inbox {
         outcome: ConnectOutcome,
     },
     Status(RunId, oneshot::Sender<Option<String>>),
+    /// The solver is done with a question.
+    Solved {
+        run: RunId,
+        token: SolveToken,
+        answer: Answer,
+    },
 }
 
 /// One run and what it needs of the world.
@@ -143,6 +151,7 @@ pub(super) struct Clerk {
     /// Who was told to go, the latest last.
     refusals: VecDeque<Refusal>,
     lines: Pace,
+    solver: Solver,
 }
 
 impl Clerk {
@@ -155,6 +164,7 @@ impl Clerk {
         inbox: mpsc::WeakSender<Inbox>,
         port: PortWatch,
     ) -> Self {
+        let solver = Solver::new(inbox.clone(), config.ring_steps.0);
         Self {
             config,
             health,
@@ -169,6 +179,7 @@ impl Clerk {
             customers: Customers::default(),
             refusals: VecDeque::new(),
             lines: Pace::default(),
+            solver,
         }
     }
 
@@ -251,6 +262,12 @@ impl Clerk {
             Inbox::Connected { run, token, outcome } => {
                 let Some(desk) = self.desks.get_mut(&run) else { return };
                 desk.run.handle_connect(now, token, outcome);
+                self.carry_out(&run);
+            }
+            Inbox::Solved { run, token, answer } => {
+                self.solver.answered(&run, token);
+                let Some(desk) = self.desks.get_mut(&run) else { return };
+                desk.run.handle_solved(now, token, &answer);
                 self.carry_out(&run);
             }
             Inbox::Status(run, answer) => {
@@ -540,6 +557,8 @@ impl Clerk {
                         member.evict(peer);
                     }
                 }
+                Action::Solve { token, question } => self.solver.ask(run.clone(), token, question),
+                Action::CallOff(token) => self.solver.call_off(run, token),
                 Action::Note(Note::Lost(peer, reason)) if reason != LossReason::Left => {
                     if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
                         tracing::warn!(%run, peer = %peer.short(), "lost a peer: {reason}");

@@ -52,6 +52,7 @@ pub use transfer::TransferSpec;
 
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
+use std::time::Duration;
 
 /// One connection's number; never used again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -122,6 +123,15 @@ pub enum LinkEvent {
         peer: PeerId,
         /// Which of the two links.
         direction: Direction,
+    },
+    /// A large call has ended, and the kernel knows how fast its bytes were carried.
+    Carried {
+        /// The other end, which received.
+        peer: PeerId,
+        /// Bytes per second, while there was anything to send.
+        rate: u64,
+        /// The shortest round trip of late.
+        round_trip: Duration,
     },
     /// It broke or could not be made. Nobody is condemned by this; a call that needs it dials again.
     Down {

@@ -12,6 +12,8 @@ pub struct Gauge {
     pub acknowledged: u64,
     /// For how long there was anything to send or to be acknowledged, so far.
     pub busy: Duration,
+    /// For how much of that the other end had no room, so far: what was slow then was not the way.
+    pub held_up: Duration,
     /// The shortest round trip of late: the way without its queues.
     pub round_trip: Duration,
 }
@@ -32,6 +34,7 @@ struct TcpInfo {
     data_segments: [u32; 2],
     delivery_rate: u64,
     busy_time: u64,
+    rwnd_limited: u64,
 }
 
 /// Reads the gauge of a TCP connection.
@@ -52,6 +55,7 @@ pub(super) fn read(socket: &TcpStream) -> io::Result<Gauge> {
     Ok(Gauge {
         acknowledged: info.bytes_acked,
         busy: Duration::from_micros(info.busy_time),
+        held_up: Duration::from_micros(info.rwnd_limited),
         round_trip: Duration::from_micros(round_trip.into()),
     })
 }

@@ -78,6 +78,11 @@ pub const STATE_PLAIN: &[u8] = b"outlast-state-plain/1";
 /// Registers of the coordinator: compare-and-set, leases, news.
 pub const REGISTER: &[u8] = b"outlast-register/1";
 
+/// Measurements of the way between two peers.
+pub const PROBE: &[u8] = b"outlast-probe/1";
+/// The same in the clear.
+pub const PROBE_PLAIN: &[u8] = b"outlast-probe-plain/1";
+
 /// Nothing: whoever opens it wants to know whether this port can be reached, and hangs up.
 pub const PATH: &[u8] = b"outlast-path/1";
 

@@ -3,6 +3,7 @@
 //! The first member's wish says whether the ring goes by rank or against it. All hear all wishes, whether the ring could
 //! be wired or not: a real kind would say that in its outcome, too.
 
+use super::optimise::is_same;
 use super::{Hall, Reach, Rules, Seats, Step};
 use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
@@ -24,14 +25,6 @@ fn wanted(seats: &Seats<'_>) -> Vec<PeerId> {
         ring.reverse();
     }
     ring
-}
-
-/// Whether two rings are the same, wherever they begin.
-fn is_same(one: &[PeerId], other: &[PeerId]) -> bool {
-    let turned = one.first().and_then(|first| other.iter().position(|peer| peer == first));
-    one.len() == other.len()
-        && turned
-            .is_some_and(|by| other.iter().cycle().skip(by).zip(one).all(|(ours, theirs)| ours == theirs))
 }
 
 impl Rules for DummyRing {

@@ -2,8 +2,10 @@
 
 use super::Lobby;
 use crate::collective::Group;
+use crate::coordinator::survey::Survey;
 use crate::id::PeerId;
-use std::collections::BTreeMap;
+use crate::time::Instant;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// One group, and how it has voted.
 #[derive(Clone, Debug)]
@@ -16,6 +18,10 @@ pub(crate) struct Seats<'a> {
     pub(crate) ring: &'a [PeerId],
     /// A ring that was asked for since the ballot began, and could not be wired.
     pub(crate) refused_ring: Option<&'a [PeerId]>,
+    /// Links that cannot be used.
+    pub(crate) broken: &'a BTreeSet<(PeerId, PeerId)>,
+    /// What is known of its links.
+    pub(crate) survey: &'a Survey,
     /// What each voter asks for; none if nobody has voted.
     pub(crate) votes: Option<&'a BTreeMap<PeerId, Vec<u8>>>,
     /// What its last ballot of that kind agreed on, if anybody who is left knows it.
@@ -52,11 +58,25 @@ pub(crate) struct Hall<'a> {
     groups: Vec<Seats<'a>>,
     /// Who waits to be admitted; none while nobody may be.
     lobby: Option<&'a Lobby>,
+    /// When votes are counted, and how much work a search for a ring may take; none if somebody only looks.
+    counted: Option<(Instant, u64)>,
 }
 
 impl<'a> Hall<'a> {
     pub(crate) fn new(groups: Vec<Seats<'a>>, lobby: Option<&'a Lobby>) -> Self {
-        Self { groups, lobby }
+        Self { groups, lobby, counted: None }
+    }
+
+    /// The same when votes are counted.
+    #[must_use]
+    pub(crate) fn counted(mut self, now: Instant, ring_steps: u64) -> Self {
+        self.counted = Some((now, ring_steps));
+        self
+    }
+
+    /// When votes are counted, and how much work a search for a ring may take.
+    pub(crate) fn counting(&self) -> Option<(Instant, u64)> {
+        self.counted
     }
 
     /// Every group, in order.

@@ -69,6 +69,7 @@ pub mod dummy;
 pub mod dummy_ring;
 mod hall;
 mod lobby;
+pub mod optimise;
 mod standing;
 pub mod sync;
 #[cfg(test)]
@@ -81,6 +82,7 @@ pub(crate) use standing::{Ballots, Known, known};
 use crate::collective::Group;
 use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
+use crate::topology::Question;
 use crate::wire::control::BallotKind;
 use std::collections::BTreeMap;
 
@@ -88,6 +90,7 @@ use std::collections::BTreeMap;
 pub(crate) const KINDS: &[&dyn Rules] = &[
     &admission::Admission,
     &sync::Sync,
+    &optimise::Optimise,
     #[cfg(any(test, feature = "dummy-ballot"))]
     &dummy::Dummy,
     #[cfg(any(test, feature = "dummy-ballot"))]
@@ -122,11 +125,10 @@ pub(crate) enum Step {
     Admit(BTreeMap<Group, Vec<PeerId>>),
     /// These groups get another ring, in two steps: links first, then the epoch (rule 32). The ballot goes on; when it is
     /// counted again its rules find the ring as they want it, or refused.
-    #[cfg_attr(
-        not(any(test, feature = "dummy-ballot")),
-        expect(dead_code, reason = "so far only the dummies")
-    )]
     Rewire(BTreeMap<Group, Vec<PeerId>>),
+    /// The solver is asked, for each of these groups. The ballot goes on; when it is counted again its rules find the
+    /// answer.
+    Ask(BTreeMap<Group, Question>),
     /// The ballots of these groups are over, each with its outcome.
     Agree(Vec<(Group, Vec<u8>)>),
 }
@@ -146,6 +148,12 @@ pub(crate) trait Rules: Sync {
 
     /// A voter's connection state.
     fn state(&self, wish: &[u8]) -> ConnectionState;
+
+    /// The state of a member whose vote does not stand, after a ballot agreed on that: between two rounds, or after one
+    /// that failed.
+    fn state_after(&self, _outcome: &[u8]) -> Option<ConnectionState> {
+        None
+    }
 
     /// Whose votes it takes.
     fn reach(&self) -> Reach;

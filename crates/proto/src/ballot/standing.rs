@@ -88,6 +88,12 @@ impl Ballots {
         self.kinds.get(&kind)?.outcome.as_deref()
     }
 
+    /// What the last ballot of a kind agreed on, unless one after it ended without agreement.
+    pub(crate) fn last_end(&self, kind: BallotKind) -> Option<&[u8]> {
+        let ballot = self.kinds.get(&kind).filter(|ballot| ballot.tally.agreed == ballot.tally.ended)?;
+        ballot.outcome.as_deref()
+    }
+
     /// The kinds in which votes stand, with these votes.
     pub(crate) fn open(&self) -> impl Iterator<Item = (BallotKind, &BTreeMap<PeerId, Vec<u8>>)> {
         let open = self.kinds.iter().filter(|(_, ballot)| !ballot.votes.is_empty());

@@ -154,6 +154,14 @@ impl Rules for Sync {
         }
     }
 
+    fn state_after(&self, outcome: &[u8]) -> Option<ConnectionState> {
+        match Outcome::decode(outcome).ok()? {
+            Outcome::Elected { .. } => Some(ConnectionState::SyncingState),
+            Outcome::Failed { .. } => Some(ConnectionState::SyncFailed),
+            Outcome::NoDonor { .. } | Outcome::Finished { .. } => None,
+        }
+    }
+
     fn reach(&self) -> Reach {
         Reach::Group
     }

@@ -15,10 +15,13 @@ fn votes(wishes: &[(u8, &[u8])]) -> BTreeMap<PeerId, Vec<u8>> {
     wishes.iter().map(|(number, wish)| (id(*number), wish.to_vec())).collect()
 }
 
+const NO_LINKS: &BTreeSet<(PeerId, PeerId)> = &BTreeSet::new();
+
 fn seats<'a>(group: Group, members: &'a [PeerId], votes: &'a BTreeMap<PeerId, Vec<u8>>) -> Seats<'a> {
     let (is_quiet, is_linked, agreed) = (true, true, None);
     let votes = Some(votes);
-    Seats { group, members, ring: members, refused_ring: None, votes, agreed, is_quiet, is_linked }
+    let (ring, refused_ring, broken, survey) = (members, None, NO_LINKS, Box::leak(Box::default()));
+    Seats { group, members, ring, refused_ring, broken, survey, votes, agreed, is_quiet, is_linked }
 }
 
 fn record(tally: Tally) -> EpochRecord {

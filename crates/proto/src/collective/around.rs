@@ -2,10 +2,12 @@
 //!
 //! The coordinator plans a group's ring, and every member plans the ring of a part of the group, from the same
 //! list of broken links: equal lists give equal rings. The order so far is kept where that is easy, because every
-//! changed neighbour is a link to dial. How it is searched: [`circuit`].
+//! changed neighbour is a link to dial. How it is searched: [`circuit`]; where that gives up, the solver that orders rings
+//! for speed is asked ([`topology`](crate::topology)), with all links alike, so that a ring that exists is found.
 
 use super::circuit::{self, Answer, Budget, Graph};
 use crate::id::PeerId;
+use crate::topology::{self, Costs, NO_LINK, Objective};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a search for a ring came to.
@@ -35,7 +37,27 @@ pub fn search(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: B
     match circuit::find(&graph, budget) {
         Answer::Ring(ring) => Plan::Ring(ring.into_iter().map(|place| members[place]).collect()),
         Answer::None => Plan::None,
-        Answer::Unknown => Plan::Unknown,
+        Answer::Unknown => by_solver(members, &graph, budget),
+    }
+}
+
+/// Most members for whom the solver is asked: its first look takes the third power of their number in steps, and whoever
+/// asks has other things to do.
+const SOLVER_MAX: usize = 128;
+
+/// The solver's answer, with every link alike.
+fn by_solver(members: &[PeerId], graph: &Graph, budget: Budget) -> Plan {
+    if members.len() > SOLVER_MAX {
+        return Plan::Unknown;
+    }
+    let costs = Costs::new(members.len(), |from, to| if graph.has(from, to) { 1 } else { NO_LINK });
+    let seed = u64::from(budget.round) + 1;
+    match topology::solve(&costs, Objective::SlowestThenSum, seed, budget.steps) {
+        topology::Answer::Best(ring) | topology::Answer::Found(ring) => {
+            Plan::Ring(ring.into_iter().map(|place| members[place]).collect())
+        }
+        topology::Answer::None => Plan::None,
+        topology::Answer::Unknown => Plan::Unknown,
     }
 }
 
@@ -50,6 +72,7 @@ pub fn plan(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> Option<V
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::rng::Rng;
 
     fn peers(count: u8) -> Vec<PeerId> {
         (1..=count).map(|number| PeerId::from_bytes([number; 16])).collect()
@@ -89,6 +112,29 @@ mod tests {
             let found = plan(&members, &broken);
             assert!(found.is_some(), "{size} members: 1 -> 3 -> .. -> {size} -> 2 -> 1 is a ring");
         }
+    }
+
+    #[test]
+    fn where_the_search_here_gives_up_the_solver_finds_the_ring() {
+        // One ring of everybody, hidden among two random links for each, and no budget to speak of.
+        let members = peers(40);
+        let mut rng = Rng::from_seed(2);
+        let mut hidden: Vec<_> = (0..40).collect();
+        rng.shuffle(&mut hidden);
+        let mut links: BTreeSet<_> = (0..40).map(|at| (hidden[at], hidden[(at + 1) % 40])).collect();
+        (0..40).for_each(|at| links.extend([(at, rng.below(40)), (at, rng.below(40))]));
+        let all = (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
+        let missing = all.filter(|(from, to)| from != to && !links.contains(&(*from, *to)));
+        let broken: BTreeSet<_> = missing.map(|(from, to)| (members[from], members[to])).collect();
+        let mut budget = Budget { steps: 1 << 21, round: 0 };
+        let found = (0..20).any(|_| {
+            let plan = search(&members, &broken, budget);
+            budget = budget.next();
+            let Plan::Ring(ring) = plan else { return false };
+            assert!((0..40).all(|at| !broken.contains(&(ring[at], ring[(at + 1) % 40]))), "{ring:?}");
+            true
+        });
+        assert!(found, "a ring that exists is found");
     }
 
     #[test]

@@ -34,6 +34,7 @@ impl Calls<'_> {
             return; // That ballot is over, and the news is on its way to it.
         }
         peer.last_call = (rules.call(&wish), now);
+        state.survey.note_vote(now, from, peer.info.address.ip(), id.kind, &wish);
         state.ballots.vote(id.kind, from, wish);
         self.office.agenda.count_votes();
         self.judge_mixed_calls(now, group);
@@ -101,6 +102,8 @@ impl Calls<'_> {
         if agreed {
             state.world_told = size; // It comes with the news.
         }
+        let (outbox, steps) = (&mut self.office.outbox, self.config.ring_steps.1);
+        state.survey.note_end(outbox, kind, agreed, (&state.roster, &state.ring), steps);
         let roster = state.roster.clone();
         self.tell_end(&roster, id, end);
     }
@@ -133,6 +136,9 @@ impl Calls<'_> {
         if let Some((kind, wish)) =
             open.into_iter().find_map(|report| Some((report.kind, report.wish.clone()?)))
         {
+            if let Some(peer) = self.office.peers.get(from) {
+                state.survey.note_vote(now, from, peer.info.address.ip(), kind, &wish);
+            }
             state.ballots.vote(kind, from, wish);
         }
         self.office.agenda.count_votes();
@@ -150,11 +156,26 @@ impl Run {
             return;
         }
         for rules in ballot::KINDS {
-            match rules.count(&hall(&self.office, &self.groups, &self.gate, rules.kind())) {
+            let hall = hall(&self.office, &self.groups, &self.gate, rules.kind());
+            match rules.count(&hall.counted(now, self.config.ring_steps.0)) {
                 Step::Wait => {}
                 Step::Admit(newcomers) => self.admit(now, newcomers),
                 Step::Rewire(rings) => {
-                    rings.into_iter().for_each(|(group, ring)| self.rewire(rules.kind(), group, ring));
+                    for (group, ring) in rings {
+                        if let Some(state) = self.groups.get_mut(group) {
+                            state.survey.note_rewiring(rules.kind(), &state.ring);
+                        }
+                        self.rewire(rules.kind(), group, ring);
+                    }
+                }
+                Step::Ask(questions) => {
+                    for (group, question) in questions {
+                        if let Some(state) = self.groups.get_mut(group) {
+                            state.survey.ask(&mut self.office.outbox, question);
+                        }
+                    }
+                    // Other groups may have something else to do.
+                    self.office.agenda.count_votes();
                 }
                 Step::Agree(outcomes) => {
                     for (group, outcome) in outcomes {
@@ -174,6 +195,8 @@ pub(super) fn hall<'a>(office: &'a Office, groups: &'a Groups, gate: &Gate, kind
         members: &state.roster,
         ring: &state.ring,
         refused_ring: state.refused_ring.as_deref(),
+        broken: state.paths.broken(),
+        survey: &state.survey,
         votes: state.ballots.votes(kind),
         agreed: state.ballots.agreed(kind),
         is_quiet: state.operations.is_quiet() && state.is_served(),

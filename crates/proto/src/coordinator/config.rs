@@ -20,6 +20,9 @@ pub struct Config {
     pub link_settle: Duration,
     /// How long differing calls are collected before it is judged who deviates.
     pub mismatch_settle: Duration,
+    /// Work for a quick search for a better ring, and for one in the background, in steps: about a tenth of a second, and
+    /// ten seconds, of one core.
+    pub ring_steps: (u64, u64),
     /// Whether a restarted coordinator has the same key, so that its peers know it again (rule 39).
     pub key_is_kept: bool,
 }
@@ -37,6 +40,7 @@ impl Config {
             dead_after,
             link_settle: probe_timeout / 2,
             mismatch_settle: probe_timeout * 2,
+            ring_steps: (3_000_000, 300_000_000),
             key_is_kept: false,
         }
     }

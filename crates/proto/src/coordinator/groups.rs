@@ -12,6 +12,7 @@ use super::rebuild::Rebuild;
 use super::rewiring::Rewiring;
 use super::run::{Note, Run};
 use super::states::no_member;
+use super::survey::Survey;
 use crate::ballot::Ballots;
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
@@ -102,6 +103,8 @@ pub(super) struct GroupState {
     pub(super) phase: Phase,
     /// A ring that could not be prepared, while the ballot that asked for it goes on.
     pub(super) refused_ring: Option<Vec<PeerId>>,
+    /// What is known of its links.
+    pub(super) survey: Survey,
 }
 
 impl GroupState {
@@ -122,11 +125,16 @@ impl GroupState {
             rebuilt: false,
             phase: Phase::Serving,
             refused_ring: None,
+            survey: Survey::default(),
         }
     }
 
     pub(super) fn footprint(&self) -> usize {
-        self.roster.len() + self.operations.footprint() + self.paths.footprint() + self.ballots.footprint()
+        self.roster.len()
+            + self.operations.footprint()
+            + self.paths.footprint()
+            + self.ballots.footprint()
+            + self.survey.footprint()
     }
 
     /// All links of the ring carried a collective to its end.
@@ -329,6 +337,9 @@ impl Run {
         let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
         self.calls().abort_all(group, &reason);
         let Some(&first) = roster.first() else {
+            if let Some(state) = self.groups.get_mut(group) {
+                state.survey.note_members(&mut self.office.outbox, &BTreeSet::new());
+            }
             self.groups.end(group); // Nobody is left to tell.
             self.office.agenda.tell_world();
             return;
@@ -356,6 +367,10 @@ impl Run {
         // Whatever was prepared was prepared for other members.
         state.phase = Phase::Serving;
         let (epoch, size) = (state.epoch, state.roster.len());
+        if changed {
+            let members = state.roster.iter().copied().collect();
+            state.survey.note_members(&mut self.office.outbox, &members);
+        }
         self.office.outbox.note(Note::Epoch(group, epoch, size));
         let record = self.record(group, joined, left);
         if let Some(state) = self.groups.get_mut(group) {

@@ -55,6 +55,7 @@ mod rewiring;
 mod run;
 mod states;
 mod status;
+pub(crate) mod survey;
 mod testimony;
 #[cfg(test)]
 mod tests;
@@ -66,3 +67,4 @@ pub use peers::Sign;
 pub use run::{Action, ConnectionId, Counters, Note, Run};
 pub(crate) use states::ConnectionState;
 pub use status::{KickStatus, PortStatus, RefusalStatus, Status};
+pub use survey::SolveToken;

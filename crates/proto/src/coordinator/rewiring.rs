@@ -74,7 +74,9 @@ impl Run {
             Phase::Rewiring(rewiring) if rewiring.number == number => {
                 rewiring.unprepared.remove(&from);
                 if !well {
-                    state.refused_ring = Some(std::mem::take(&mut rewiring.ring));
+                    let ring = std::mem::take(&mut rewiring.ring);
+                    state.survey.note_refused(from, &ring);
+                    state.refused_ring = Some(ring);
                     state.phase = Phase::Serving;
                 }
                 self.office.agenda.count_votes();

@@ -10,12 +10,14 @@ use super::groups::{GroupState, Groups};
 use super::office::Office;
 use super::outbox::Timer;
 use super::peers::{Peer, Phase, Sign};
+use super::survey::SolveToken;
 use super::witnesses::Witnesses;
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::membership::{ConnectOutcome, ConnectToken};
 use crate::text::printable;
 use crate::time::{Duration, Instant};
+use crate::topology::Question;
 use crate::wire::InvalidMessage;
 use crate::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use crate::wire::membership::MemberInfo;
@@ -50,6 +52,15 @@ pub enum Action {
     Renew(MemberInfo),
     /// Ask the health plane to probe this peer now: there is evidence that its answer could outweigh.
     Look(PeerId),
+    /// Look for a ring, on a thread that nobody waits for; answer with `handle_solved`.
+    Solve {
+        /// To be returned with the answer.
+        token: SolveToken,
+        /// What is asked.
+        question: Question,
+    },
+    /// Nobody waits for that answer any more.
+    CallOff(SolveToken),
     /// Tell whoever watches.
     Note(Note),
 }
@@ -75,6 +86,17 @@ pub enum Note {
     Rebuilt(Group, u64),
     /// Resumes contradict each other; that peer must have lied (rule 17).
     Contradiction(PeerId),
+    /// A link of the ring carries much less than when the ring was made, in bytes per second.
+    LinkSlowed {
+        /// The end that sends.
+        from: PeerId,
+        /// The end that receives.
+        to: PeerId,
+        /// Then.
+        before: u64,
+        /// Now.
+        rate: u64,
+    },
     /// Most peers fell silent at once; evictions for silence are frozen (rule 21).
     Frozen,
     /// A peer obeys that higher term: another coordinator reigned since, and what this one held is void (rule 17).
@@ -234,6 +256,7 @@ impl Run {
                 }
             }
             ToCoordinator::Acknowledge { key } => self.calls().acknowledge(from, &key),
+            ToCoordinator::LinkSpeed(group, speed) => self.note_speed(now, group, from, speed),
             ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
             ToCoordinator::Promise { term } => self.promised(now, from, term),
             ToCoordinator::Register(..)
@@ -309,7 +332,7 @@ impl Run {
     }
 
     /// Does what the call at hand has led to.
-    fn finish(&mut self, now: Instant) {
+    pub(super) fn finish(&mut self, now: Instant) {
         while let Some(chore) = self.office.agenda.next() {
             match chore {
                 Chore::Remove(doomed) => {

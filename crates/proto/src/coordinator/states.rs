@@ -2,8 +2,7 @@
 //!
 //! A peer is in one connection phase and one connection state, and in one collective state for each tag that it has a
 //! call under. The names are those of the design, because people meet them in `outlast status`, in errors and in the
-//! pages. States of steps that are ballots come from the ballot's kind; those whose kind is not built yet are here with
-//! the name of the call that they will come from.
+//! pages. States of steps that are ballots come from the ballot's kind.
 
 use super::groups::Groups;
 use super::office::Office;
@@ -15,10 +14,6 @@ use crate::id::PeerId;
 
 /// What a peer does, besides being healthy or not.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-#[cfg_attr(
-    not(test),
-    expect(dead_code, reason = "the kinds of ballots that they come from are still to be built")
-)]
 pub(crate) enum ConnectionState {
     /// Nothing is under way.
     Idle,
@@ -47,10 +42,13 @@ pub(crate) enum ConnectionState {
     /// It is in one or more collectives; their tags say how far.
     CollectivesRunning,
     /// It votes in a ballot that has no state of its own.
+    #[cfg(any(test, feature = "dummy-ballot"))]
     Vote(&'static str),
 }
 
 impl ConnectionState {
+    const NEXT_OF_VOTER: &'static str = "wait for the others to make the same call, or give it up";
+
     pub(super) const fn name(self) -> &'static str {
         match self {
             Self::Idle => "Idle",
@@ -66,6 +64,7 @@ impl ConnectionState {
             Self::VoteSyncComplete => "VoteSyncComplete",
             Self::SyncFailed => "SyncFailed",
             Self::CollectivesRunning => "CollectivesRunning",
+            #[cfg(any(test, feature = "dummy-ballot"))]
             Self::Vote(name) => name,
         }
     }
@@ -74,9 +73,11 @@ impl ConnectionState {
     const fn next_of_accepted(self) -> &'static str {
         match self {
             Self::Idle => "any call",
-            Self::VoteAcceptNewPeers | Self::VoteOptimizeTopology | Self::VoteSyncState | Self::Vote(_) => {
-                "wait for the others to make the same call, or give it up"
+            Self::VoteAcceptNewPeers | Self::VoteOptimizeTopology | Self::VoteSyncState => {
+                Self::NEXT_OF_VOTER
             }
+            #[cfg(any(test, feature = "dummy-ballot"))]
+            Self::Vote(_) => Self::NEXT_OF_VOTER,
             Self::Reconnecting | Self::ConnectingToPeers => "any call; it waits for the links",
             Self::ConnectingToPeersFailed => "any call; it waits until a broken link carries again",
             Self::OptimizeTopology | Self::SyncingState | Self::VoteSyncComplete => "wait until it ends",
@@ -163,7 +164,9 @@ pub(super) fn connection_state(groups: &Groups, id: PeerId, peer: &Peer) -> Conn
     } else if let Some((kind, wish)) = state.ballots.vote_of(id) {
         ballot::rules(kind).map_or(ConnectionState::Idle, |rules| rules.state(wish))
     } else {
-        ConnectionState::Idle
+        let mut ends =
+            ballot::KINDS.iter().filter_map(|rules| Some((rules, state.ballots.last_end(rules.kind())?)));
+        ends.find_map(|(rules, outcome)| rules.state_after(outcome)).unwrap_or(ConnectionState::Idle)
     }
 }
 

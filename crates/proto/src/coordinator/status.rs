@@ -5,7 +5,7 @@ use super::run::Run;
 use super::states::{CollectiveState, connection_state};
 use crate::collective::{Group, Scope};
 use crate::id::PeerId;
-use crate::limits::{NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
+use crate::limits::{LINKS_TOLD_MAX, NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
 use crate::time::{Duration, Instant};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -115,8 +115,23 @@ struct GroupStatus {
     world_size: usize,
     ring: Vec<String>,
     broken_links: Vec<(String, String)>,
+    /// What is known of its links; those of the ring first.
+    links: Vec<LinkStatus>,
+    /// What may be worth doing, in words.
+    hints: Vec<String>,
     rebuilding: bool,
     collectives: Vec<CollectiveStatus>,
+}
+
+/// A link, and how fast it is.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub(super) struct LinkStatus {
+    pub(super) from: String,
+    pub(super) to: String,
+    /// Bytes per second.
+    pub(super) rate: u64,
+    pub(super) round_trip_ms: f64,
+    pub(super) age_seconds: f64,
 }
 
 #[derive(Clone, Debug, PartialEq, Serialize)]
@@ -159,7 +174,7 @@ pub(super) fn some<T>(names: impl Iterator<Item = T>, name: impl Fn(T) -> String
     list
 }
 
-fn seconds(duration: Duration) -> f64 {
+pub(super) fn seconds(duration: Duration) -> f64 {
     (duration.as_secs_f64() * 1_000.0).round() / 1_000.0
 }
 
@@ -168,18 +183,20 @@ fn seconds(duration: Duration) -> f64 {
 struct Detail {
     peers: usize,
     groups: usize,
+    links: usize,
 }
 
 impl Run {
     /// How the run stands. Of one that is too large to be described in full the first peers and groups are (rule 40).
     pub fn status(&self, now: Instant) -> Status {
-        let mut detail = Detail { peers: STATUS_PEERS_MAX, groups: STATUS_PEERS_MAX };
+        let mut detail = Detail { peers: STATUS_PEERS_MAX, groups: STATUS_PEERS_MAX, links: LINKS_TOLD_MAX };
         loop {
             let status = self.status_in(now, detail);
             if detail.groups == 0 || status.to_json().len() <= STATUS_BYTES_MAX {
                 return status;
             }
-            detail = Detail { peers: detail.peers / 2, groups: detail.groups / 2 };
+            let Detail { peers, groups, links } = detail;
+            detail = Detail { peers: peers / 2, groups: groups / 2, links: links / 2 };
         }
     }
 
@@ -250,6 +267,8 @@ impl Run {
                     .take(NAMED_MAX)
                     .map(|(a, b)| (name(a), name(b)))
                     .collect(),
+                links: state.survey.status(now, (&state.roster, &state.ring), detail.links, name),
+                hints: state.survey.hints(name),
                 rebuilding: state.is_rebuilding(),
                 collectives,
             });

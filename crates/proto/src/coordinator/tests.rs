@@ -8,6 +8,7 @@ mod collectives;
 mod evictions;
 mod incumbents;
 mod links;
+mod optimise;
 mod rebuilding;
 mod sessions;
 mod states;

@@ -11,7 +11,7 @@ use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, T
 use crate::retry;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
-    BallotEnd, EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
+    BallotEnd, EpochRecord, LinkSpeed, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
     ToCoordinator, ToPeer,
 };
 use crate::wire::{InvalidMessage, clip};
@@ -379,6 +379,17 @@ impl Session {
             let group = self.registration.group;
             let error = error.map(|error| clip(&error, TEXT_BYTES_MAX));
             self.send(ToCoordinator::Prepared { group, number, error });
+        }
+    }
+
+    /// What our link to another member carried in a collective. It is told if the coordinator is there; if not, the next
+    /// one will be.
+    pub fn handle_link_speed(&mut self, to: PeerId, rate: u64, round_trip: Duration) {
+        let is_member = self.record.as_ref().is_some_and(|record| record.rank_of(to).is_some());
+        if self.may_vote() && is_member {
+            let round_trip_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
+            let speed = LinkSpeed { to, rate, round_trip_us };
+            self.send(ToCoordinator::LinkSpeed(self.registration.group, speed));
         }
     }
 

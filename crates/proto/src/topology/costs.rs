@@ -7,7 +7,7 @@ pub const NO_LINK: u64 = u64::MAX;
 pub const COST_MAX: u64 = 1 << 40;
 
 /// The cost of every directed link between `len` members, who are numbered from zero.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Costs {
     len: usize,
     cells: Vec<u64>,

@@ -23,9 +23,19 @@
 //! Whatever is returned is a ring of links that exist, and one that is called the best is. One seed and one number
 //! of steps give one answer, on every machine: steps are counted, not seconds, so that the simulator can run it.
 //!
+//! # Around it
+//!
+//! | question | file |
+//! |---|---|
+//! | what is known of the links, and since when? | `links` |
+//! | who measures with whom, without disturbing each other? | `schedule` |
+//! | what do the two say to each other? | `probe` |
+//! | which ring crosses the fewest boundaries, and is the fastest of those? | `question` |
+//! | how long will a collective take on it? | `forecast` |
+//!
 //! # What it does not do
 //!
-//! It measures nothing, and it does not know what a member or a byte is: it sees a square of numbers. It does not
+//! It measures nothing, and the solver does not know what a member or a byte is: it sees a square of numbers. It does not
 //! decide when to search: a quick answer and a long search in the background are the same [`Search`], run for fewer
 //! or more steps.
 
@@ -33,6 +43,11 @@ mod assignment;
 mod bound;
 mod costs;
 mod exact;
+mod forecast;
+mod links;
+pub mod probe;
+mod question;
+pub mod schedule;
 mod search;
 #[cfg(test)]
 mod tests;
@@ -40,13 +55,16 @@ mod tour;
 
 pub use costs::{COST_MAX, Costs, NO_LINK, Objective, RingCost};
 pub use exact::EXACT_MAX;
+pub use forecast::Forecast;
+pub use links::{Link, Links, STALE_AFTER};
+pub use question::Question;
 pub use search::Search;
 
 /// The most members whose ring is searched for. The square of costs for them takes eight megabytes.
 pub const MEMBERS_MAX: usize = 1_024;
 
 /// What is known about the best ring.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Answer {
     /// This ring, and there is none better.
     Best(Vec<usize>),

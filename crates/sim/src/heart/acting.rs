@@ -5,7 +5,7 @@ use super::facts::{Fact, Place};
 use super::process::{CallState, CastVote, Phase};
 use super::program::{self, Habits, Next, Planned, SYNC_TAG};
 use super::world::{Event, World};
-use outlast_proto::ballot::dummy;
+use outlast_proto::ballot::{dummy, optimise};
 use outlast_proto::collective::{OpKind, Scope};
 use outlast_proto::session::{CallError, CallId, Done, Op, OutReason, Outcome};
 use outlast_proto::time::{Duration, Instant};
@@ -149,7 +149,12 @@ impl World {
         let peer = &mut self.processes[process];
         let kind = program::ballot(&self.settings.habits, self.settings.seed, peer.step.unwrap_or(0));
         peer.votes_cast += 1;
-        let wish = [(process as u32).to_be_bytes(), peer.votes_cast.to_be_bytes()].concat();
+        let mut wish = [(process as u32).to_be_bytes(), peer.votes_cast.to_be_bytes()].concat();
+        if kind == Some(optimise::KIND) {
+            let members =
+                peer.session.record().into_iter().flat_map(|record| &record.roster).map(|info| info.id);
+            wish = program::ring_wish(self.settings.seed, peer.step.unwrap_or(0), peer.id, members);
+        }
         let members = peer.session.record().map_or(0, |record| record.roster.len());
         peer.ballot = Some(CastVote { wish: wish.clone(), term: peer.obeyed, members });
         let id = peer.session.handle_ballot_call(now, kind.unwrap_or(dummy::KIND), wish, deadline);

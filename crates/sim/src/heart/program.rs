@@ -7,12 +7,13 @@
 //! again, after others the program moves on. That is why all members must hear the same end of a call: if one
 //! moves on and another tries again, the next calls pair up data of different steps, and a checker sees it.
 
+use outlast_proto::ballot::optimise::{self, Brought, RingWish};
 use outlast_proto::ballot::{dummy, dummy_ring};
 use outlast_proto::collective::{DataType, Fingerprint, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use outlast_proto::session::CallError;
-use outlast_proto::wire::control::BallotKind;
+use outlast_proto::wire::{self, control::BallotKind};
 use std::time::Duration;
 
 /// The tag on which the step is agreed.
@@ -132,11 +133,32 @@ pub(super) fn sync(habits: &Habits) -> Planned {
     }
 }
 
-/// In which ballot members vote before that step: about nothing, or about the way round.
+/// In which ballot members vote before that step: about nothing, about the way round, or for a better ring.
 pub(super) fn ballot(habits: &Habits, seed: u64, step: u64) -> Option<BallotKind> {
     let mut rng = Rng::from_seed(seed ^ step.wrapping_mul(0xd1b5_4a32_d192_ed03));
-    let kind = if rng.chance(0.5) { dummy::KIND } else { dummy_ring::KIND };
+    let kind = [dummy::KIND, dummy_ring::KIND, optimise::KIND][rng.below(3)];
     (habits.ballots && rng.chance(0.5)).then_some(kind)
+}
+
+/// A vote for a better ring, with links that are drawn anew for every step, so that the ring changes often.
+pub(super) fn ring_wish(seed: u64, step: u64, me: PeerId, members: impl Iterator<Item = PeerId>) -> Vec<u8> {
+    let rate = |from: PeerId, to: PeerId| {
+        let ends = from
+            .as_bytes()
+            .iter()
+            .chain(to.as_bytes())
+            .fold(seed ^ step, |sum, byte| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte));
+        1_000_000 + Rng::from_seed(ends).below(100_000_000) as u64
+    };
+    let others = members.filter(|peer| *peer > me).map(|peer| Brought {
+        peer,
+        sends: rate(me, peer),
+        receives: rate(peer, me),
+        round_trip_us: 500,
+        age_ms: 0,
+    });
+    let found = others.collect();
+    wire::encode(&RingWish::Measured { site: String::new(), found, failed: Vec::new(), trouble: None })
 }
 
 /// The calls of a step. `members` are those who agreed on the step last, the same on all of them. The first

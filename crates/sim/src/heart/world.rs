@@ -9,12 +9,13 @@ use super::program::Habits;
 use super::wires::Wire;
 use crate::world::queue::Queue;
 use crate::world::trace::Trace;
-use outlast_proto::coordinator::{self, Action, ConnectionId, Note, Run, Sign};
+use outlast_proto::coordinator::{self, Action, ConnectionId, Note, Run, Sign, SolveToken};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset, Source};
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{self, CallId, PerformResult};
 use outlast_proto::time::{Duration, Instant};
+use outlast_proto::topology::Answer;
 use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToPeer};
 use outlast_proto::wire::membership::{DeathReason, MemberInfo};
 use std::collections::{BTreeMap, BTreeSet};
@@ -26,6 +27,8 @@ const HEALTH_EVERY: Duration = Duration::from_millis(100);
 const SUSPECT_AFTER: Duration = Duration::from_millis(600);
 /// A stall this long is a death (rule 20d, preset local).
 const STALL_BUDGET: Duration = Duration::from_secs(10);
+/// How long a thread looks for a ring.
+const SOLVING: Duration = Duration::from_millis(20);
 /// A port where nobody listens.
 pub(super) const CLOSED_PORT: u16 = 1;
 
@@ -121,6 +124,7 @@ pub(super) enum Event {
     Asked(Node, ConnectToken, ConnectOutcome),
     LinksBuilt(usize, u64, Instant),
     Prepared(usize, u64, bool),
+    Solved(usize, SolveToken, Answer),
     Redialled(usize, PeerId, bool),
     Moved(TransferId),
     Performed(usize, CallId, u64, PerformResult),
@@ -333,6 +337,12 @@ impl World {
             Event::Asked(node, token, outcome) => self.asked(node, token, outcome),
             Event::LinksBuilt(process, epoch, by) => self.links_built(process, epoch, by),
             Event::Prepared(process, question, well) => self.prepared(process, question, well),
+            Event::Solved(index, token, answer) => {
+                if self.coordinators[index].lives {
+                    self.coordinators[index].run.handle_solved(self.now, token, &answer);
+                    self.drain_coordinator(index);
+                }
+            }
             Event::Redialled(process, to, well) => self.redialled(process, to, well),
             Event::Moved(transfer) => self.moved(&transfer),
             Event::Performed(process, call, serial, result) => self.performed(process, call, serial, result),
@@ -391,6 +401,12 @@ impl World {
                     let node = Node::Coordinator(index);
                     self.tell_member(node, |machine, now| machine.handle_registration(now, info));
                 }
+                Action::Solve { token, question } => {
+                    // Steps are counted, so the answer is the same in every run of the seed.
+                    let answer = question.answer(&|| false);
+                    self.after(SOLVING, Event::Solved(index, token, answer));
+                }
+                Action::CallOff(_) => {}
                 Action::Note(note) => {
                     self.line(|| format!("coordinator {index}: {note:?}"));
                     if let Note::Lost(peer, reason) = note {

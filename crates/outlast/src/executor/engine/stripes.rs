@@ -11,6 +11,7 @@
 //! that ends between two frames is therefore no loss to the receiving end.
 
 use super::super::ConnId;
+use super::super::LinkEvent;
 use super::super::conn::{Broken, Conn, Role};
 use super::super::operation::Operation;
 use super::{Engine, Output};
@@ -30,6 +31,10 @@ const QUEUE_BYTES: u32 = 256 << 10;
 const SPEED_MAX: u128 = 1_000_000_000;
 /// ..up to this much.
 const WINDOW_MAX: usize = 32 << 20;
+
+/// What a call must have sent, and for how long, to say anything about the speed of a link.
+const CARRIED_MIN: u64 = 1 << 20;
+const BUSY_MIN: Duration = Duration::from_millis(20);
 
 /// The streams of one outgoing link beyond the first.
 #[derive(Debug)]
@@ -70,13 +75,21 @@ impl Engine {
     /// A call ended well: what does it say about the link to the next member?
     pub(super) fn learn_from(&mut self, operation: &Operation) {
         let (Some(lane), false) = (operation.outgoing.first(), operation.readings.is_empty()) else { return };
-        let (mut bytes, mut busy) = (0, Duration::ZERO);
+        let (mut bytes, mut busy, mut held_up, mut round_trip) =
+            (0, Duration::ZERO, Duration::ZERO, Duration::MAX);
         for (id, before) in &operation.readings {
             let Some(now) = self.conns.get(id).and_then(Conn::gauge) else { return };
             bytes += now.acknowledged.saturating_sub(before.acknowledged);
             busy = busy.max(now.busy.saturating_sub(before.busy));
+            held_up = held_up.max(now.held_up.saturating_sub(before.held_up));
+            round_trip = round_trip.min(now.round_trip);
         }
         let peer = lane.peer;
+        // Too little to tell, or told by the other end's processor rather than by the way.
+        if bytes >= CARRIED_MIN && busy >= BUSY_MIN && held_up * 4 < busy {
+            let rate = (bytes as f64 / busy.as_secs_f64()) as u64;
+            self.outputs.push(Output::Event(LinkEvent::Carried { peer, rate, round_trip }));
+        }
         let Some(stripes) = self.stripes.get_mut(&peer) else { return };
         let sample = Sample { bytes, elapsed: operation.started.elapsed(), busy };
         if let Some(decision) = stripes.policy.handle_call(clock::now(), sample) {

@@ -18,6 +18,16 @@ impl Stream {
         Self { wire }
     }
 
+    /// The wire itself, for whoever waits in a way of its own.
+    pub(crate) fn wire(&self) -> &dyn Wire {
+        &*self.wire
+    }
+
+    /// The same, to send and receive.
+    pub(crate) fn wire_mut(&mut self) -> &mut dyn Wire {
+        &mut *self.wire
+    }
+
     /// Waits until something can be done. An error once `patience` has passed since `quiet`, or if it is called off.
     fn wait(
         &self,

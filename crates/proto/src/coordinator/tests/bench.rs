@@ -3,10 +3,11 @@
 
 pub(super) use crate::ballot::admission::{self, KIND as ADMISSION};
 pub(super) use crate::collective::{DataType, Fingerprint, Group, OpKey, OpKind, Scope};
-pub(super) use crate::coordinator::{Action, Config, ConnectionId, Note, Run, Sign};
+pub(super) use crate::coordinator::{Action, Config, ConnectionId, Note, Run, Sign, SolveToken};
 pub(super) use crate::id::PeerId;
 pub(super) use crate::membership::{ConnectOutcome, ConnectToken, Preset};
 pub(super) use crate::time::{Duration, Instant};
+pub(super) use crate::topology::Question;
 pub(super) use crate::wire::control::*;
 pub(super) use crate::wire::membership::{DeathReason, MemberInfo};
 use std::collections::BTreeMap;
@@ -25,6 +26,9 @@ pub(super) struct Bench {
     redials: Vec<(ConnectionId, Group, PeerId)>,
     /// Whom the health plane was asked to probe.
     pub(super) looks: Vec<PeerId>,
+    /// Questions to the solver that are not answered yet, and those that were called off.
+    pub(super) questions: Vec<(SolveToken, Question)>,
+    pub(super) called_off: Vec<SolveToken>,
 }
 
 pub(super) fn id(number: u8) -> PeerId {
@@ -131,6 +135,8 @@ impl Bench {
             knocks: Vec::new(),
             redials: Vec::new(),
             looks: Vec::new(),
+            questions: Vec::new(),
+            called_off: Vec::new(),
         }
     }
 
@@ -162,6 +168,8 @@ impl Bench {
                 Action::Connect { token, to, .. } => self.knocks.push((token, to)),
                 Action::Evict(_) | Action::Renew(_) => {}
                 Action::Look(peer) => self.looks.push(peer),
+                Action::Solve { token, question } => self.questions.push((token, question)),
+                Action::CallOff(token) => self.called_off.push(token),
                 Action::Note(note) => self.notes.push(note),
             }
         }

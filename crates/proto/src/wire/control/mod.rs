@@ -16,7 +16,7 @@ pub use attempt::{AbortReason, OpenVote, Refusal, TagReport, Verdict, Waiting};
 pub use ballot::{BallotEnd, BallotId, BallotKind, BallotReport, Tally};
 pub use epoch::{Ancestor, Decider, EpochRecord, LossReason};
 pub use session::{Encryption, KickReason, Registration, Resume, SessionId, Term};
-pub use to_coordinator::ToCoordinator;
+pub use to_coordinator::{LinkSpeed, ToCoordinator};
 pub use to_peer::ToPeer;
 pub use witness::{ProcessName, Witness};
 

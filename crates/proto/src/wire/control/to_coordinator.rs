@@ -8,6 +8,20 @@ use crate::limits::{CONTROL_BYTES_MAX, WISH_BYTES_MAX};
 use crate::wire::{InvalidMessage, Message, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
 
+/// What a link carried.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
+pub struct LinkSpeed {
+    /// The end that receives.
+    #[n(0)]
+    pub to: PeerId,
+    /// Bytes per second.
+    #[n(1)]
+    pub rate: u64,
+    /// There and back, in microseconds.
+    #[n(2)]
+    pub round_trip_us: u32,
+}
+
 /// From a peer to the coordinator.
 #[expect(clippy::large_enum_variant, reason = "messages are handled one at a time and never kept in numbers")]
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
@@ -129,6 +143,9 @@ pub enum ToCoordinator {
         #[n(2)]
         error: Option<String>,
     },
+    /// What the peer's link to another member of that group carried in a collective of late (rule 32).
+    #[n(24)]
+    LinkSpeed(#[n(0)] Group, #[n(1)] LinkSpeed),
     /// The peer votes in a ballot, and waits for its end.
     #[n(14)]
     Vote {
@@ -195,6 +212,7 @@ impl Message for ToCoordinator {
             Self::TakeBack { .. }
             | Self::Expired { .. }
             | Self::Promise { .. }
+            | Self::LinkSpeed(..)
             | Self::Connected { .. }
             | Self::Redialled { error: None, .. }
             | Self::Prepared { error: None, .. }

@@ -1,6 +1,7 @@
 //! One sample of everything that travels.
 
 use super::register;
+use crate::ballot::optimise::{Brought, Promise, RingOutcome, RingWish, Told};
 use crate::collective::frame::{FrameKind, Header, OpName};
 use crate::collective::{DataType, Fingerprint, Layout, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::id::PeerId;
@@ -178,6 +179,38 @@ fn ballot_ends() -> Vec<BallotEnd> {
     ]
 }
 
+fn ring_wishes() -> Vec<RingWish> {
+    let link =
+        Brought { peer: peer(2), sends: 125_000_000, receives: 12_500_000, round_trip_us: 900, age_ms: 70 };
+    let (site, trouble) = ("berlin".to_owned(), Some("silent".to_owned()));
+    vec![
+        RingWish::Begin { site: site.clone(), known: vec![link] },
+        RingWish::Measured { site, found: vec![link], failed: vec![peer(3)], trouble },
+    ]
+}
+
+fn ring_outcomes() -> Vec<RingOutcome> {
+    let promise = Some(Promise { rate: 12_500_000, around_us: 1_800 });
+    let told = Told { from: 0, to: 1, rate: 12_500_000, round_trip_us: 900, age_ms: 70 };
+    vec![
+        RingOutcome::Measure {
+            members: vec![peer(1), peer(2), peer(3)],
+            slots: vec![vec![(0, 1)], vec![(2, 0)]],
+        },
+        RingOutcome::Ring {
+            ring: vec![peer(2), peer(1)],
+            links: vec![told],
+            promise,
+            before: None,
+            improved: true,
+            moonshot: false,
+            measured_pairs: 1,
+        },
+        RingOutcome::Failed { why: "why".to_owned() },
+        RingOutcome::Again,
+    ]
+}
+
 pub(super) fn open_vote() -> OpenVote {
     OpenVote { key: key(), fingerprint: call(), timeout_ms: 60_000, complete: true }
 }
@@ -219,6 +252,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Promise { term: 5 },
         ToCoordinator::Redialled { group, to, error: Some(error) },
         ToCoordinator::Redialled { group, to, error: None },
+        ToCoordinator::LinkSpeed(group, LinkSpeed { to, rate: 12_500_000, round_trip_us: 900 }),
         ToCoordinator::Prepared { group, number: 7, error: Some("refused".to_owned()) },
         ToCoordinator::Vote { ballot: ballot(), wish: b"wish".to_vec() },
         ToCoordinator::TakeBack { ballot: ballot() },
@@ -401,6 +435,8 @@ pub(super) fn families() -> Vec<Family> {
         family("Waiting", None, vec![waiting()]),
         family("BallotReport", None, vec![ballot_report()]),
         family("BallotEnd", Some(Part), ballot_ends()),
+        message("RingWish", Some(Part), ring_wishes()),
+        message("RingOutcome", Some(Part), ring_outcomes()),
         family(
             "Verdict",
             Some(Part),

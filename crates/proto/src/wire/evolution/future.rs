@@ -4,6 +4,7 @@ use super::families::{
     Family, Policy, ballot_ended, call, epoch, families, key, open_vote, peer, registration, resume,
 };
 use super::register::snapshot;
+use crate::ballot::optimise::{RingOutcome, RingWish};
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::wire::control::*;
 use crate::wire::membership::{Body, DeathReason, Packet, Record, SignOfLife, Silence};
@@ -237,7 +238,7 @@ fn health() -> Vec<Carrier> {
 #[test]
 fn variants_of_the_future_are_met_as_their_policies_say() {
     let mut carriers: Vec<_> =
-        [calls(), control(), losses(), health(), registers()].into_iter().flatten().collect();
+        [calls(), control(), losses(), health(), registers(), rings()].into_iter().flatten().collect();
     carriers.push(decider());
     let wrong: Vec<_> = carriers.iter().flat_map(|carrier| &carrier.wrong).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -245,6 +246,10 @@ fn variants_of_the_future_are_met_as_their_policies_say() {
         let carried = carriers.iter().any(|carrier| carrier.family == family.name);
         assert!(carried, "no message with an unknown {} was tried", family.name);
     }
+}
+
+fn rings() -> Vec<Carrier> {
+    vec![whole::<RingWish>("RingWish"), whole::<RingOutcome>("RingOutcome")]
 }
 
 fn registers() -> Vec<Carrier> {

@@ -58,7 +58,15 @@ impl RunModel {
                         state.run.change(|run| run.handle_closed(now, at));
                     }
                     Action::Note(note) => checkers::note(state, &note)?,
-                    Action::Connect { .. } | Action::Evict(_) | Action::Look(_) | Action::Renew(_) => {}
+                    Action::Solve { token, question } => {
+                        let answer = question.answer(&|| false);
+                        state.run.change(|run| run.handle_solved(now, token, &answer));
+                    }
+                    Action::Connect { .. }
+                    | Action::Evict(_)
+                    | Action::Look(_)
+                    | Action::Renew(_)
+                    | Action::CallOff(_) => {}
                 }
             }
         }

@@ -1,0 +1,253 @@
+//! Looking for a better ring: two votes, and measurements between them.
+//!
+//! ```text
+//!   vote: where I am, what I know -> who measures with whom -> measure -> vote: what I found -> the ring
+//! ```
+//!
+//! What is decided and why is in [`outlast_proto::ballot::optimise`]; how a link is measured is in [`crate::probe`]. The
+//! measurements run on the calling thread, one after the other, in an order that is the same for all: nobody waits for
+//! somebody who waits for it.
+//!
+//! Whoever is lost meanwhile is not waited for: its measurements end when the next epoch is heard of. Whoever is stopped
+//! costs each of its partners one slot's patience. What could not be measured is told, and the vote goes on without it.
+
+use super::{Communicator, Error, Interrupt};
+use crate::clock;
+use crate::probe::{self, Outing};
+use crate::state::exchange::Stream;
+use crate::watch;
+use outlast_proto::ballot::optimise::{Brought, KIND, Promise, RingOutcome, RingWish};
+use outlast_proto::id::PeerId;
+use outlast_proto::limits::{LINKS_BROUGHT_MAX, TEXT_BYTES_MAX};
+use outlast_proto::session::{CallError, Done};
+use outlast_proto::time::Duration;
+use outlast_proto::topology::Forecast;
+use outlast_proto::wire::{clip, decode, encode};
+use std::io;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+/// Slots follow each other as they end; a partner that is late is waited for until this much times the slot's number has
+/// passed. A healthy group is far ahead of it.
+const SLOT_PATIENCE: Duration = Duration::from_secs(3);
+/// A member whose time is up has this long to say so to the others.
+const LAST_WORD: Duration = Duration::from_secs(1);
+/// The bytes for which a report says how long an all-reduce takes.
+pub const REFERENCE_BYTES: u64 = 1 << 30;
+
+/// What a vote for a better ring came to.
+///
+/// Agreed, the same on every member: all but `seconds`.
+#[derive(Clone, Debug, PartialEq)]
+#[non_exhaustive]
+pub struct TopologyReport {
+    /// The members in the ring's order. Ranks are as they were.
+    pub ring: Vec<PeerId>,
+    /// How long the all-reduce of one gibibyte is expected to take on it, in seconds; none if a link was not measured.
+    pub predicted: Option<f64>,
+    /// The same for the ring before.
+    pub before: Option<f64>,
+    /// Whether it is another ring than before.
+    pub improved: bool,
+    /// Pairs that were measured for it, in both directions at once.
+    pub measured_pairs: u32,
+    /// From our call to its return.
+    pub seconds: f64,
+    /// Whether the search in the background had found it.
+    pub moonshot: bool,
+}
+
+impl Communicator {
+    /// Measures the links that are not known, and orders the ring for the slowest one. Every member of the group must
+    /// call it. If nothing better by 5 % is found the ring stays as it is.
+    pub fn optimize_topology(&self, timeout: Option<Duration>) -> Result<TopologyReport, Error> {
+        self.optimize_topology_unless(timeout, &Interrupt::new())
+    }
+
+    /// As [`Self::optimize_topology`], until `interrupt` gives it up.
+    pub fn optimize_topology_unless(
+        &self,
+        timeout: Option<Duration>,
+        interrupt: &Interrupt,
+    ) -> Result<TopologyReport, Error> {
+        self.creator.check()?;
+        self.refuse_open_tags()?;
+        let started = Instant::now();
+        let stopped = Arc::<AtomicBool>::default();
+        let flag = Arc::clone(&stopped);
+        let _attached = interrupt.attach(move || flag.store(true, Ordering::SeqCst));
+        let deadline = started + timeout.unwrap_or(self.timeout);
+        let call = Call { comm: self, interrupt, deadline, stopped };
+        // Whoever hears the outcome before we do may come before we expect it.
+        let _open = self.desk.open();
+        let mut report = call.run()?;
+        report.seconds = started.elapsed().as_secs_f64();
+        Ok(report)
+    }
+}
+
+struct Call<'a> {
+    comm: &'a Communicator,
+    interrupt: &'a Interrupt,
+    deadline: Instant,
+    stopped: Arc<AtomicBool>,
+}
+
+/// What came of our measurements.
+#[derive(Default)]
+struct Findings {
+    found: Vec<Brought>,
+    failed: Vec<PeerId>,
+    trouble: Option<String>,
+}
+
+impl Call<'_> {
+    fn run(&self) -> Result<TopologyReport, Error> {
+        loop {
+            let (_, members) = self.comm.control.present()?;
+            let known = self.comm.atlas.brought(&members);
+            let begin = RingWish::Begin { site: self.comm.site.clone(), known };
+            let findings = match self.vote(&begin)? {
+                RingOutcome::Measure { members, slots } => self.measure(&members, &slots)?,
+                RingOutcome::Failed { why } => return Err(Error::TopologyFailed(why)),
+                RingOutcome::Again => continue,
+                RingOutcome::Ring { .. } => return Err(Error::Bug("a ring before anything was measured")),
+            };
+            let Findings { found, failed, trouble } = findings;
+            let wish = RingWish::Measured { site: self.comm.site.clone(), found, failed, trouble };
+            match self.vote(&wish)? {
+                RingOutcome::Ring { ring, links, promise, before, improved, moonshot, measured_pairs } => {
+                    self.comm.atlas.learn(&ring, &links);
+                    let members = u32::try_from(ring.len()).unwrap_or(u32::MAX);
+                    let seconds =
+                        |promise: Option<Promise>| promise.map(|promise| reference(members, promise));
+                    return Ok(TopologyReport {
+                        predicted: seconds(promise),
+                        before: seconds(before),
+                        improved,
+                        measured_pairs,
+                        seconds: 0.0,
+                        moonshot,
+                        ring,
+                    });
+                }
+                RingOutcome::Failed { why } => return Err(Error::TopologyFailed(why)),
+                RingOutcome::Again => {}
+                RingOutcome::Measure { .. } => {
+                    return Err(Error::Bug("a plan after everything was measured"));
+                }
+            }
+        }
+    }
+
+    /// Goes through our part of the plan.
+    fn measure(&self, members: &[PeerId], slots: &[Vec<(u32, u32)>]) -> Result<Findings, Error> {
+        let me = self.comm.control.me();
+        let start = Instant::now();
+        let mut findings = Findings::default();
+        let (flag, stopped) = (Arc::clone(&self.stopped), Arc::clone(&self.stopped));
+        let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
+        let control = Arc::clone(&self.comm.control);
+        for (number, slot) in (1u32..).zip(slots) {
+            let peer = |at: &u32| members.get(*at as usize).copied();
+            let ours = slot.iter().filter_map(|(dials, dialled)| Some((peer(dials)?, peer(dialled)?)));
+            let Some((dials, dialled)) = ours.into_iter().find(|(one, other)| *one == me || *other == me)
+            else {
+                continue;
+            };
+            let other = if dials == me { dialled } else { dials };
+            let deadline = self.deadline;
+            let off = || {
+                watch::look();
+                let is_here = || control.present().is_ok_and(|(_, members)| members.contains(&other));
+                stopped.load(Ordering::SeqCst) || Instant::now() >= deadline || !is_here()
+            };
+            let until = (start + SLOT_PATIENCE * number).min(self.deadline);
+            let streams_max = self.comm.streams_max;
+            let outing = Outing { peer: other, until, streams_max, off: &off };
+            if dials == me {
+                self.dial(&outing, &mut findings);
+            } else if let Err(error) = probe::wait(&self.comm.desk, &outing) {
+                tracing::debug!(peer = %other, %error, "a measurement failed");
+                findings.trouble.get_or_insert(format!("{}: {error}", other.short()));
+            }
+            if self.stopped.load(Ordering::SeqCst) {
+                return Err(CallError::Cancelled.into());
+            }
+        }
+        findings.trouble = findings.trouble.map(|trouble| clip(&trouble, TEXT_BYTES_MAX));
+        Ok(findings)
+    }
+
+    fn dial(&self, outing: &Outing<'_>, findings: &mut Findings) {
+        let (links, control) = (&self.comm.links, &self.comm.control);
+        let open = |peer: PeerId, by: Instant| {
+            let gone = || io::Error::new(io::ErrorKind::NotConnected, "it is no member any more");
+            let address = control.address(peer).ok_or_else(gone)?;
+            links.dial_probe(peer, address, by).map(Stream::new)
+        };
+        let peer = outing.peer;
+        match probe::dial(&open, outing) {
+            Ok(found) => {
+                self.comm.atlas.note(peer, found.sends, found.receives, found.round_trip);
+                if findings.found.len() < LINKS_BROUGHT_MAX {
+                    findings.found.push(Brought {
+                        peer,
+                        sends: found.sends,
+                        receives: found.receives,
+                        round_trip_us: u32::try_from(found.round_trip.as_micros()).unwrap_or(u32::MAX),
+                        age_ms: 0,
+                    });
+                }
+            }
+            Err(error) => {
+                tracing::debug!(%peer, %error, "a measurement failed");
+                findings.trouble.get_or_insert(format!("{}: {error}", peer.short()));
+                if findings.failed.len() < LINKS_BROUGHT_MAX {
+                    findings.failed.push(peer);
+                }
+            }
+        }
+    }
+
+    /// One round of the vote.
+    fn vote(&self, wish: &RingWish) -> Result<RingOutcome, Error> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
+        let outcome = self.comm.vote(KIND, encode(wish), left, Some(self.interrupt))?;
+        decode(&outcome).map_err(|_| Error::Bug("an outcome that is none"))
+    }
+}
+
+impl Communicator {
+    /// Votes in a ballot of the group, and waits for what it agrees on.
+    pub(super) fn vote(
+        &self,
+        kind: outlast_proto::wire::control::BallotKind,
+        wish: Vec<u8>,
+        timeout: Duration,
+        interrupt: Option<&Interrupt>,
+    ) -> Result<Vec<u8>, Error> {
+        let deadline = clock::now() + timeout;
+        let (id, orders) =
+            self.control.begin(|session, now| session.handle_ballot_call(now, kind, wish, deadline));
+        let canceller = Arc::downgrade(&self.control);
+        let _attached = interrupt.map(|interrupt| {
+            interrupt.attach(move || {
+                if let Some(control) = canceller.upgrade() {
+                    control.cancel(id);
+                }
+            })
+        });
+        match self.attend(id, &orders, timeout, |_| None)?? {
+            Done::Ballot { outcome, .. } => Ok(outcome),
+            Done::Committed { .. } => Err(Error::Bug("a vote ended as a collective")),
+        }
+    }
+}
+
+/// How long the all-reduce of [`REFERENCE_BYTES`] takes on a ring with that promise.
+fn reference(members: u32, promise: Promise) -> f64 {
+    let around = Duration::from_micros(promise.around_us);
+    Forecast { members, rate: promise.rate.max(1), around }.all_reduce(REFERENCE_BYTES).as_secs_f64()
+}

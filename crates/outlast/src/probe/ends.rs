@@ -1,0 +1,177 @@
+//! The two ends of one measurement.
+
+use super::pump::pump;
+use super::{DURATION_MIN, Desk, ROUND_TRIPS_MIN};
+use crate::security;
+use crate::state::exchange::Stream;
+use outlast_proto::id::PeerId;
+use outlast_proto::topology::probe::{DURATION_US_MAX, WORD_BYTES, Word};
+use std::io;
+use std::time::{Duration, Instant};
+
+/// Pings that the round trip is the shortest of.
+const PINGS: u64 = 5;
+/// From this round trip on one stream is not trusted to fill the pipe.
+const LONG: Duration = Duration::from_millis(2);
+/// Streams that share a long pipe.
+const STREAMS_LONG: u8 = 4;
+/// How long a word may take, besides the way.
+const WORD: Duration = Duration::from_secs(3);
+
+/// Opens a stream to a member by that moment.
+pub(crate) type Open<'a> = &'a dyn Fn(PeerId, Instant) -> io::Result<Stream>;
+
+/// What one measurement needs to know.
+pub(crate) struct Outing<'a> {
+    /// With whom.
+    pub(crate) peer: PeerId,
+    /// By then it must have begun.
+    pub(crate) until: Instant,
+    /// Most streams that carry bytes.
+    pub(crate) streams_max: u8,
+    /// Whether it is no longer wanted.
+    pub(crate) off: &'a dyn Fn() -> bool,
+}
+
+/// What was measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Measured {
+    /// Bytes per second from us to the other.
+    pub(crate) sends: u64,
+    /// Bytes per second from the other to us.
+    pub(crate) receives: u64,
+    /// The shortest round trip.
+    pub(crate) round_trip: Duration,
+}
+
+fn say(stream: &mut Stream, word: Word, off: &dyn Fn() -> bool) -> io::Result<()> {
+    stream.send(&word.encode(), WORD, off)
+}
+
+fn hear(stream: &mut Stream, patience: Duration, off: &dyn Fn() -> bool) -> io::Result<Word> {
+    let mut bytes = [0; WORD_BYTES];
+    if !stream.receive(&mut bytes, patience, off)? {
+        return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "it does not measure with us now"));
+    }
+    Word::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+}
+
+fn unexpected(word: Word) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{word:?} out of turn"))
+}
+
+fn left(until: Instant) -> Duration {
+    until.saturating_duration_since(Instant::now())
+}
+
+/// How long bytes are sent on a way with that round trip.
+fn duration(round_trip: Duration) -> Duration {
+    let long = Duration::from_micros(DURATION_US_MAX);
+    (ROUND_TRIPS_MIN * round_trip).clamp(DURATION_MIN, long)
+}
+
+/// Measures with a member that expects us.
+pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> {
+    let Outing { peer, until, streams_max, off } = *outing;
+    let token = u64::from_be_bytes(security::random_bytes());
+    let mut words = open(peer, until)?;
+    say(&mut words, Word::Hello(token), off)?;
+    match hear(&mut words, left(until), off)? {
+        Word::Ready(same) if same == token => {}
+        word => return Err(unexpected(word)),
+    }
+    let mut round_trip = Duration::MAX;
+    for number in 0..PINGS {
+        let sent = Instant::now();
+        say(&mut words, Word::Ping(number), off)?;
+        match hear(&mut words, WORD, off)? {
+            Word::Ping(same) if same == number => round_trip = round_trip.min(sent.elapsed()),
+            word => return Err(unexpected(word)),
+        }
+    }
+    let streams = if round_trip < LONG { 1 } else { STREAMS_LONG.min(streams_max).max(1) };
+    let duration = duration(round_trip);
+    let by = Instant::now() + WORD + 4 * round_trip;
+    let mut bulk = Vec::new();
+    for _ in 0..streams {
+        let mut stream = open(peer, by)?;
+        say(&mut stream, Word::Join(token), off)?;
+        bulk.push(stream);
+    }
+    let micros = u64::try_from(duration.as_micros()).unwrap_or(DURATION_US_MAX);
+    say(&mut words, Word::Go(streams, micros), off)?;
+    match hear(&mut words, WORD + 2 * round_trip, off)? {
+        Word::Started => {}
+        word => return Err(unexpected(word)),
+    }
+    let receives = pump(&mut bulk, duration, tail(round_trip), off)?;
+    let sends = agree(&mut words, receives, duration, off)?;
+    // What still waits in buffers is dropped with the streams, and no word waited behind it.
+    drop(bulk);
+    Ok(Measured { sends, receives, round_trip })
+}
+
+/// Says what has arrived here, and hears what has arrived there. Neither side closes its streams before it knows that the
+/// other has counted: under load one of them may begin much later.
+fn agree(words: &mut Stream, found: u64, duration: Duration, off: &dyn Fn() -> bool) -> io::Result<u64> {
+    say(words, Word::Found(found), off)?;
+    match hear(words, WORD + duration, off)? {
+        Word::Found(there) => Ok(there),
+        word => Err(unexpected(word)),
+    }
+}
+
+/// The other side begins a way later than we, and its bytes need another.
+fn tail(round_trip: Duration) -> Duration {
+    2 * round_trip + Duration::from_millis(200)
+}
+
+/// Measures with a member that dials us. What we find it tells; it is the one that remembers.
+pub(crate) fn wait(desk: &Desk, outing: &Outing<'_>) -> io::Result<()> {
+    let Outing { peer, until, off, .. } = *outing;
+    loop {
+        let Some(mut words) = desk.take(peer, until, off) else {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not come"));
+        };
+        match hear(&mut words, left(until).min(WORD), off) {
+            Ok(Word::Hello(token)) => return serve(desk, words, token, outing),
+            // A stream of a measurement that was given up.
+            Ok(_) | Err(_) if !off() && !left(until).is_zero() => {}
+            Ok(word) => return Err(unexpected(word)),
+            Err(error) => return Err(error),
+        }
+    }
+}
+
+fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io::Result<()> {
+    let Outing { peer, off, .. } = *outing;
+    let asked = Instant::now();
+    say(&mut words, Word::Ready(token), off)?;
+    let mut round_trip = Duration::from_millis(1);
+    let (streams, micros) = loop {
+        match hear(&mut words, WORD + Duration::from_secs(2), off)? {
+            Word::Ping(number) => {
+                if number == 0 {
+                    round_trip = asked.elapsed();
+                }
+                say(&mut words, Word::Ping(number), off)?;
+            }
+            Word::Go(streams, micros) => break (streams, micros),
+            word => return Err(unexpected(word)),
+        }
+    };
+    let mut bulk = Vec::new();
+    let by = Instant::now() + WORD;
+    while bulk.len() < usize::from(streams) {
+        let Some(mut stream) = desk.take(peer, by, off) else {
+            return Err(io::Error::new(io::ErrorKind::TimedOut, "its streams did not come"));
+        };
+        if matches!(hear(&mut stream, left(by), off), Ok(Word::Join(same)) if same == token) {
+            bulk.push(stream);
+        }
+    }
+    say(&mut words, Word::Started, off)?;
+    let duration = Duration::from_micros(micros);
+    let found = pump(&mut bulk, duration, tail(round_trip), off)?;
+    agree(&mut words, found, duration, off).map(drop)
+}

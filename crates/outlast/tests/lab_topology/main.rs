@@ -1,0 +1,186 @@
+//! Rings on links of a lab: does the ring that is chosen run as fast as it can, and as fast as was promised?
+//!
+//! Needs root; says SKIPPED otherwise. The figures that it prints are those of `bench/RESULTS.md`.
+
+#[path = "../real_topology/workers.rs"]
+mod workers;
+
+use outlast::security::RunSecret;
+use outlast_lab::{Lab, LabError, Rate, Rule};
+use outlast_proto::topology::{Costs, Objective, solve};
+use serde_json::{Value, json};
+use std::time::Duration;
+use workers::{Worker, all, median};
+
+/// Not a test by itself: what the other processes do, when the environment says so.
+#[test]
+fn role() {
+    workers::be_one();
+}
+
+struct Run {
+    workers: Vec<Worker>,
+    // The lab goes last.
+    _coordinator: Worker,
+    lab: Lab,
+}
+
+const HOSTS: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
+
+/// Workers on the first hosts, of these sites, over links that `prepare` makes; the coordinator is on a host of its own.
+fn run(label: &str, sites: &[&str], prepare: impl FnOnce(&Lab)) -> Option<Run> {
+    let hosts = &HOSTS[..sites.len()];
+    let lab = match Lab::new(label, hosts.iter().copied().chain(["k"])) {
+        Err(LabError::NotRoot) => {
+            eprintln!("SKIPPED {label}: the lab needs root");
+            return None;
+        }
+        lab => lab.expect("a lab"),
+    };
+    prepare(&lab);
+    let listen = format!("{}:29400", lab.host("k").expect("a host").address());
+    let program = std::env::current_exe().expect("this program");
+    let secret = RunSecret::generate().to_text();
+    let settings = json!({"serves": true, "listen": &listen, "secret": &secret, "name": "k"});
+    let coordinator = Worker::spawn(lab.host("k").expect("a host").command(&program), &settings);
+    assert_eq!(coordinator.answer(), json!(&listen), "it is ready");
+    let mut workers = Vec::new();
+    for (host, site) in hosts.iter().zip(sites) {
+        let host = lab.host(host).expect("a host");
+        let settings = json!({
+            "coordinator": &listen,
+            "secret": &secret,
+            "listen": format!("{}:7000", host.address()),
+            "name": host.name(),
+            "site": site,
+            "preset": "lan",
+        });
+        workers.push(Worker::spawn(host.command(&program), &settings));
+    }
+    let world = workers.len();
+    for answer in all(&mut workers, &format!("connect {world}")) {
+        assert_eq!(answer["world"], json!(world), "{answer}");
+    }
+    Some(Run { workers, _coordinator: coordinator, lab })
+}
+
+impl Run {
+    /// Median seconds of an all-reduce of that many bytes, and what was predicted for it.
+    fn reduce(&mut self, bytes: usize, times: u64) -> (f64, Option<f64>) {
+        let answers = all(&mut self.workers, &format!("reduce {bytes} {times}"));
+        let each = |answer: &Value| {
+            let seconds = answer["seconds"].as_array().unwrap_or_else(|| panic!("{answer}"));
+            median(seconds.iter().filter_map(Value::as_f64).collect())
+        };
+        let slowest = answers.iter().map(each).fold(0.0, f64::max);
+        (slowest, answers[0]["predicted"].as_f64())
+    }
+
+    fn optimise(&mut self) -> Value {
+        let answers = all(&mut self.workers, "optimise");
+        assert!(answers[0]["ring"].is_array(), "{}", answers[0]);
+        answers[0].clone()
+    }
+}
+
+/// Between 5 and 65 Mbit/s, each direction by itself: a ring by rank has some slow link, and a good one has none.
+fn mbit(from: usize, to: usize) -> u64 {
+    let mixed = (from as u64 * 2_654_435_761 + to as u64 * 40_503 + 12_345) % 1_009;
+    5 + mixed * 60 / 1_009
+}
+
+fn rule(mbit: u64) -> Rule {
+    Rule::perfect().rate(Rate::mbit(mbit)).delay(Duration::from_millis(1)).queue(Duration::from_millis(100))
+}
+
+/// The slowest link of a ring by names, in bits per second, and of the best ring that there is.
+fn bounds(rates: &dyn Fn(usize, usize) -> u64, size: usize, ring: &[usize]) -> (u64, u64) {
+    let slowest = |ring: &[usize]| {
+        (0..size).map(|at| rates(ring[at], ring[(at + 1) % size])).min().expect("members") * 1_000_000
+    };
+    let costs = Costs::new(size, |from, to| 1_000_000_000 / rates(from, to));
+    let best = solve(&costs, Objective::SlowestThenSum, 1, 0).ring().expect("a ring").to_vec();
+    (slowest(ring), slowest(&best))
+}
+
+/// What an all-reduce must take if its slowest link carries that many bits per second, of which this much is payload.
+fn bound(bytes: usize, size: usize, bits: u64) -> f64 {
+    2.0 * (size - 1) as f64 / size as f64 * bytes as f64 * 8.0 / bits as f64
+}
+
+fn ring_of(report: &Value) -> Vec<usize> {
+    let name = |value: &Value| HOSTS.iter().position(|host| value.as_str() == Some(host)).expect("a host");
+    report["ring"].as_array().expect("a ring").iter().map(name).collect()
+}
+
+#[test]
+fn eight_hosts_get_the_best_ring_and_what_it_promised() {
+    const BYTES: usize = 4 << 20;
+    let set_links = |lab: &Lab| {
+        for (from, one) in HOSTS.iter().enumerate() {
+            for (to, other) in HOSTS.iter().enumerate().filter(|(to, _)| *to != from) {
+                lab.set(one, other, rule(mbit(from, to))).expect("a rule");
+            }
+        }
+    };
+    let Some(mut run) = run("ring8", &[""; 8], set_links) else { return };
+    let (before, _) = run.reduce(BYTES, 3);
+    let report = run.optimise();
+    assert_eq!(report["measured_pairs"], json!(28), "{report}");
+    let (after, predicted) = run.reduce(BYTES, 5);
+    let ring = ring_of(&report);
+    let (chosen, best) = bounds(&mbit, 8, &ring);
+    let (by_rank, _) = bounds(&mbit, 8, &(0..8).collect::<Vec<_>>());
+    let predicted = predicted.expect("measured");
+    println!(
+        "8 hosts, {} MiB: before {before:.3} s (slowest link {} Mbit/s), after {after:.3} s ({} Mbit/s), predicted \
+         {predicted:.3} s, best ring's bound {:.3} s ({} Mbit/s), ring {ring:?}",
+        BYTES >> 20,
+        by_rank / 1_000_000,
+        chosen / 1_000_000,
+        bound(BYTES, 8, best),
+        best / 1_000_000
+    );
+    assert!(chosen * 100 >= best * 90, "the slowest link carries {chosen}, the best ring's {best}");
+    assert!(after < before, "{before} s became {after} s");
+    // Links change while it runs: the links of this ring are slow now. Passive measurements notice, and so does the next call.
+    for at in 0..8 {
+        let (from, to) = (ring[at], ring[(at + 1) % 8]);
+        run.lab.set(HOSTS[from], HOSTS[to], rule(3)).expect("a rule");
+    }
+    let (slow, _) = run.reduce(BYTES / 4, 4);
+    let again = run.optimise();
+    let (mended, _) = run.reduce(BYTES / 4, 4);
+    println!("links changed: {slow:.3} s, replanned: {mended:.3} s, {again}");
+    assert_ne!(again["ring"], report["ring"], "another ring: {again}");
+    assert!(mended < slow, "{slow} s became {mended} s");
+}
+
+#[test]
+fn two_sites_of_three_are_crossed_once_each_way() {
+    const BYTES: usize = 16 << 20;
+    // By rank the ring would cross six times.
+    let sites = ["x", "y", "x", "y", "x", "y"];
+    let uplinks = |lab: &Lab| {
+        lab.set_all(Rule::perfect().rate(Rate::mbit(1_000)).delay(Duration::from_micros(200)))
+            .expect("a rule");
+        let uplink = Rule::perfect().rate(Rate::mbit(200)).delay(Duration::from_millis(2));
+        lab.uplink(["a", "c", "e"], uplink).expect("an uplink");
+        lab.uplink(["b", "d", "f"], uplink).expect("an uplink");
+    };
+    let Some(mut run) = run("sites", &sites, uplinks) else { return };
+    let (before, _) = run.reduce(BYTES, 2);
+    let report = run.optimise();
+    assert_eq!(report["measured_pairs"], json!(7), "three in each site, one between them: {report}");
+    let ring = ring_of(&report);
+    let crossings = (0..6).filter(|at| sites[ring[*at]] != sites[ring[(at + 1) % 6]]).count();
+    assert_eq!(crossings, 2, "{report}");
+    let (after, predicted) = run.reduce(BYTES, 4);
+    let least = bound(BYTES, 6, 200_000_000);
+    println!(
+        "two sites behind 200 Mbit/s, {} MiB: before {before:.3} s, after {after:.3} s, predicted {:.3} s, bound {least:.3} s",
+        BYTES >> 20,
+        predicted.expect("measured")
+    );
+    assert!(after < before * 0.6, "three crossings each way became one: {before} s, then {after} s");
+}

@@ -1,0 +1,201 @@
+//! A better ring between real communicators: who measures, what it promises, newcomers, losses.
+//!
+//! Every peer listens at a loopback address of its own, so that each counts as a host.
+
+mod peers;
+
+use outlast::communicator::{Call, Error, Interrupt, NextStep, TopologyReport};
+use outlast::{Communicator, Coordinator};
+use peers::{builder, coordinator};
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_mins(1));
+
+fn at_host(coordinator: &Coordinator, host: usize, site: &str) -> Arc<Communicator> {
+    let listen = format!("127.0.7.{}:0", host + 1).parse().unwrap();
+    let builder = builder(coordinator).listen(listen).site(site).name(format!("h{host}"));
+    Arc::new(builder.start().expect("a communicator"))
+}
+
+/// Does it as all of them at once.
+fn each<T: Send + 'static>(
+    comms: &[Arc<Communicator>],
+    act: impl Fn(&Arc<Communicator>) -> T + Send + Sync + 'static,
+) -> Vec<T> {
+    let act = Arc::new(act);
+    let threads: Vec<_> = comms
+        .iter()
+        .map(|comm| {
+            let (comm, act) = (Arc::clone(comm), Arc::clone(&act));
+            thread::spawn(move || act(&comm))
+        })
+        .collect();
+    threads.into_iter().map(|thread| thread.join().expect("a peer's program")).collect()
+}
+
+fn connected(coordinator: &Coordinator, hosts: std::ops::Range<usize>) -> Vec<Arc<Communicator>> {
+    let world = hosts.len() as u32;
+    let comms: Vec<_> = hosts.map(|host| at_host(coordinator, host, "")).collect();
+    each(&comms, move |comm| comm.connect(world).expect("connected"));
+    comms
+}
+
+fn optimised(comms: &[Arc<Communicator>]) -> Vec<TopologyReport> {
+    each(comms, |comm| comm.optimize_topology(PATIENCE).expect("a ring"))
+}
+
+fn sums(comms: &[Arc<Communicator>]) {
+    let sum = (comms.len() as f32).to_bits();
+    each(comms, move |comm| {
+        let mut x = vec![1.0f32; 100_000];
+        comm.all_reduce(&mut x, &Call::sum()).expect("an all-reduce");
+        assert!(x.iter().all(|value| value.to_bits() == sum));
+    });
+}
+
+#[test]
+fn every_pair_is_measured_once_and_a_newcomer_only_with_the_others() {
+    let coordinator = coordinator();
+    let mut comms = connected(&coordinator, 0..4);
+    let (epoch, ranks) = (comms[0].epoch(), each(&comms, |comm| comm.rank()));
+    let reports = optimised(&comms);
+    let mut members: Vec<_> = comms.iter().map(|comm| comm.peer_id()).collect();
+    members.sort_unstable();
+    for report in &reports {
+        assert_eq!((report.measured_pairs, report.moonshot), (6, false));
+        assert_eq!(report.ring, reports[0].ring, "agreed");
+        let mut ring = report.ring.clone();
+        ring.sort_unstable();
+        assert_eq!(ring, members);
+        assert!(report.predicted.is_some_and(|seconds| seconds > 0.0) && report.before.is_some());
+        assert_eq!(report.improved, comms[0].epoch() != epoch, "a new ring is a new epoch");
+    }
+    assert_eq!(each(&comms, |comm| comm.rank()), ranks, "ranks stay (rule 3)");
+    sums(&comms);
+    // Everything is known now.
+    for report in optimised(&comms) {
+        assert_eq!((report.measured_pairs, report.ring.len()), (0, 4));
+    }
+    let newcomer = at_host(&coordinator, 8, "");
+    let joining = Arc::clone(&newcomer);
+    let connecting = thread::spawn(move || joining.connect(5).expect("connected"));
+    each(&comms, |comm| comm.update_topology(5).expect("admitted"));
+    connecting.join().unwrap();
+    comms.push(newcomer);
+    for report in optimised(&comms) {
+        assert_eq!((report.measured_pairs, report.ring.len()), (4, 5), "only its pairs");
+    }
+    sums(&comms);
+}
+
+#[test]
+fn receipts_carry_a_prediction_once_links_are_measured() {
+    let coordinator = coordinator();
+    let comms = connected(&coordinator, 10..13);
+    let predicted = |comm: &Arc<Communicator>| {
+        comm.all_reduce(&mut vec![1.0f32; 1 << 20], &Call::sum()).expect("an all-reduce").predicted_seconds
+    };
+    assert_eq!(each(&comms, predicted), [None; 3]);
+    let reports = optimised(&comms);
+    let forecast = reports[0].predicted.expect("measured");
+    for seconds in each(&comms, predicted) {
+        // 4 MiB of the gibibyte that the report is about, not cut evenly among three, and the way, which does not shrink.
+        let seconds = seconds.expect("measured");
+        assert!(
+            seconds >= forecast / 256.0 * 0.95 && seconds < forecast / 256.0 + 0.1,
+            "{seconds} {forecast}"
+        );
+    }
+    let barrier = each(&comms, |comm| comm.barrier(&Call::sum()).expect("a barrier").predicted_seconds);
+    assert_eq!(barrier, [None; 3], "nothing is planned for it");
+}
+
+#[test]
+fn sites_are_crossed_once_each_way_and_their_way_is_measured_once() {
+    let coordinator = coordinator();
+    let sites = ["a", "b", "a", "b", "a", "b"];
+    let comms: Vec<_> =
+        sites.iter().zip(20..).map(|(site, host)| at_host(&coordinator, host, site)).collect();
+    each(&comms, |comm| comm.connect(6).expect("connected"));
+    let reports = optimised(&comms);
+    // Three pairs in each site, and one between them.
+    assert_eq!(reports[0].measured_pairs, 7);
+    let site = |peer| sites[comms.iter().position(|comm| comm.peer_id() == peer).unwrap()];
+    let ring = &reports[0].ring;
+    let crossings = (0..6).filter(|at| site(ring[*at]) != site(ring[(at + 1) % 6])).count();
+    assert_eq!(crossings, 2, "{:?}", ring.iter().map(|peer| site(*peer)).collect::<Vec<_>>());
+    assert!(reports[0].improved, "by rank it had crossed six times");
+    sums(&comms);
+}
+
+#[test]
+fn processes_of_one_host_are_measured_with_the_first_of_them_only() {
+    let coordinator = coordinator();
+    let comms: Vec<_> = (0..4).map(|_| at_host(&coordinator, 30, "")).collect();
+    each(&comms, |comm| comm.connect(4).expect("connected"));
+    assert_eq!(optimised(&comms)[0].measured_pairs, 3);
+    sums(&comms);
+}
+
+#[test]
+fn one_alone_has_a_ring_and_a_call_that_is_given_up_ends_at_once() {
+    let coordinator = coordinator();
+    let comms = connected(&coordinator, 40..42);
+    let interrupt = Interrupt::new();
+    let (stopper, comm) = (interrupt.clone(), Arc::clone(&comms[0]));
+    let waiting = thread::spawn(move || comm.optimize_topology_unless(PATIENCE, &stopper));
+    thread::sleep(Duration::from_millis(100)); // It does not matter where it is by then.
+    let began = Instant::now();
+    interrupt.trigger();
+    let error = waiting.join().unwrap().expect_err("it was given up");
+    assert!(began.elapsed() < Duration::from_secs(10) && error.to_string().contains("cancel"), "{error}");
+    // Nobody is held up by it.
+    assert_eq!(optimised(&comms)[0].measured_pairs, 1);
+    comms[1].leave();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while comms[0].world_size() > 1 {
+        assert!(Instant::now() < deadline, "it said goodbye");
+        comms[0].update_topology(1).expect("a vote");
+    }
+    let report = comms[0].optimize_topology(PATIENCE).expect("a ring");
+    assert_eq!((report.ring, report.predicted, report.improved), (vec![comms[0].peer_id()], None, false));
+}
+
+#[test]
+fn a_member_that_does_not_call_is_named_when_the_time_is_up() {
+    let coordinator = coordinator();
+    let comms = connected(&coordinator, 50..52);
+    let error = comms[0].optimize_topology(Some(Duration::from_millis(300))).expect_err("nobody else calls");
+    assert_eq!(error.action(), NextStep::Retry);
+    let Error::Call(error) = error else { panic!("{error}") };
+    assert!(error.to_string().contains("h51"), "{error}");
+    sums(&comms);
+    assert_eq!(optimised(&comms)[0].measured_pairs, 1, "and the next call works");
+}
+
+#[test]
+fn who_leaves_while_all_measure_costs_the_others_nothing_but_its_links() {
+    let coordinator = coordinator();
+    let mut comms = connected(&coordinator, 60..64);
+    let leaver = comms.pop().unwrap();
+    let going = thread::spawn(move || {
+        // It votes, measures for a moment, and is gone.
+        let interrupt = Interrupt::new();
+        let stopper = interrupt.clone();
+        let stopping = thread::spawn(move || {
+            thread::sleep(Duration::from_millis(250));
+            stopper.trigger();
+        });
+        let _ = leaver.optimize_topology_unless(PATIENCE, &interrupt);
+        stopping.join().unwrap();
+        leaver.leave();
+    });
+    for report in optimised(&comms) {
+        assert_eq!(report.ring.len(), 3);
+    }
+    going.join().unwrap();
+    sums(&comms);
+    assert_eq!(optimised(&comms)[0].ring.len(), 3);
+}

@@ -1,0 +1,362 @@
+//! What the coordinator knows of a group's links, and what it has had worked out about them.
+//!
+//! # The problem
+//!
+//! The best ring takes milliseconds to find for a few members and as long as one likes for many. The clerk, which counts
+//! votes for everybody, must not stand still for it.
+//!
+//! # The intuition
+//!
+//! The machine asks: [`Action::Solve`] hands a [`Question`] to whoever has a thread to spare, and
+//! [`Run::handle_solved`] takes the answer. A question is a value, and equal questions have equal answers, so whoever
+//! counts votes later only looks whether *this* question was answered. If the links have changed meanwhile, it is another
+//! question, and is asked anew.
+//!
+//! After every agreement whose ring is not proved to be the best, the same question is asked again with a hundred times the
+//! work, in the background: the *moonshot*. Its answer waits for the next vote. It is held against the links as they
+//! are then (rule 32), and dropped when anybody came or went.
+//!
+//! # What it does not do
+//!
+//! Nothing of it outlives the coordinator: members bring what they have measured (`topology::links`).
+
+use super::outbox::Outbox;
+use super::run::{Action, Note, Run};
+use super::status::{LinkStatus, seconds};
+use crate::ballot::optimise::{self, Brought, RingWish};
+use crate::collective::Group;
+use crate::id::PeerId;
+use crate::limits::{LINKS_MAX, NAMED_MAX};
+use crate::time::{Duration, Instant};
+use crate::topology::schedule::{self, Map, Pair, Place};
+use crate::topology::{Answer, COST_MAX, Costs, Link, Links, NO_LINK, Question};
+use crate::wire::control::{BallotKind, LinkSpeed};
+use crate::wire::decode;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::{IpAddr, Ipv4Addr};
+
+/// Names a question that is being worked on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct SolveToken(pub u64);
+
+/// One byte per femtosecond costs this much: the slowest link that is told apart carries some thousand bytes per second.
+const COST_OF_BYTE: u64 = 1_000_000_000_000_000;
+
+/// What one group's links are like.
+#[derive(Clone, Debug, Default, Hash)]
+pub(crate) struct Survey {
+    pub(crate) links: Links,
+    /// Where members are.
+    hosts: BTreeMap<PeerId, IpAddr>,
+    sites: BTreeMap<PeerId, String>,
+    /// Pairs that could not be measured: who dialled, and whom.
+    failed: BTreeSet<(PeerId, PeerId)>,
+    /// Links of a better ring that could not be made. Forgiven when they are measured again.
+    refused: BTreeSet<(PeerId, PeerId)>,
+    asked: Option<(SolveToken, Question)>,
+    answered: Option<(Question, Answer)>,
+    moonshot: Option<Moonshot>,
+    /// What the links of the ring carried when it was agreed on.
+    expected: BTreeMap<(PeerId, PeerId), u64>,
+    /// Those that carry much less now.
+    slowed: BTreeSet<(PeerId, PeerId)>,
+    /// The ring before the one that the ballot at hand has asked for.
+    before: Option<Vec<PeerId>>,
+}
+
+/// A search in the background, and what it has found.
+#[derive(Clone, Debug, Hash)]
+struct Moonshot {
+    token: SolveToken,
+    /// Whom its numbers stand for.
+    members: Vec<PeerId>,
+    ring: Option<Vec<usize>>,
+}
+
+impl Survey {
+    /// A member tells where it is and what it has measured.
+    fn note(&mut self, now: Instant, from: PeerId, host: IpAddr, wish: &RingWish) {
+        self.hosts.insert(from, host);
+        self.sites.insert(from, wish.site().to_owned());
+        if let RingWish::Measured { failed, .. } = wish {
+            self.failed.retain(|(dials, _)| *dials != from);
+            if self.failed.len() + failed.len() <= LINKS_MAX {
+                self.failed.extend(failed.iter().map(|dialled| (from, *dialled)));
+            }
+        }
+        for Brought { peer, sends, receives, round_trip_us, age_ms } in wish.brought().iter().copied() {
+            let round_trip = Duration::from_micros(round_trip_us.into());
+            let at = now - Duration::from_millis(age_ms);
+            for (one, other, rate) in [(from, peer, sends), (peer, from, receives)] {
+                if rate > 0 {
+                    self.links.note(one, other, Link { rate, round_trip, at });
+                    if matches!(wish, RingWish::Measured { .. }) {
+                        self.refused.remove(&(one, other));
+                    }
+                }
+            }
+            self.failed.remove(&(from, peer));
+            self.failed.remove(&(peer, from));
+        }
+    }
+
+    fn places(&self, members: &[PeerId]) -> Vec<Place> {
+        let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
+        let place = |peer: &PeerId| Place {
+            peer: *peer,
+            host: self.hosts.get(peer).copied().unwrap_or(nowhere),
+            site: self.sites.get(peer).cloned().unwrap_or_default(),
+        };
+        members.iter().map(place).collect()
+    }
+
+    /// Who is to measure with whom.
+    pub(crate) fn plan(&self, now: Instant, members: &[PeerId], ring: &[PeerId]) -> Vec<Vec<Pair>> {
+        schedule::plan(now, &self.places(members), ring, &self.links, &self.failed)
+    }
+
+    /// The links of a ring, each with what is known of it, from itself or from others on the same way.
+    pub(crate) fn ring_links(
+        &self,
+        members: &[PeerId],
+        ring: &[PeerId],
+    ) -> Vec<(PeerId, PeerId, Option<Link>)> {
+        let ends = ring.iter().zip(ring.iter().cycle().skip(1)).filter(|(from, to)| from != to);
+        if self.links.is_empty() {
+            return ends.map(|(from, to)| (*from, *to, None)).collect();
+        }
+        let places = self.places(members);
+        let map = Map::new(&places);
+        let rank: BTreeMap<_, _> = members.iter().zip(0usize..).collect();
+        let known =
+            |from: &PeerId, to: &PeerId| map.link(&self.links, *rank.get(from)?, *rank.get(to)?).copied();
+        ends.map(|(from, to)| (*from, *to, known(from, to))).collect()
+    }
+
+    /// What the solver is to be asked. A link that could not be measured costs more than any that could.
+    pub(crate) fn question(
+        &self,
+        members: &[PeerId],
+        broken: &BTreeSet<(PeerId, PeerId)>,
+        steps: u64,
+    ) -> Question {
+        let places = self.places(members);
+        let map = Map::new(&places);
+        let cost = |link: &Link| (COST_OF_BYTE / link.rate.max(1)).clamp(1, COST_MAX / 4);
+        let dearest = self.links.iter().map(|(_, _, link)| cost(link)).max().unwrap_or(1);
+        let costs = Costs::new(members.len(), |from, to| {
+            let ends = (members[from], members[to]);
+            if broken.contains(&ends) || self.refused.contains(&ends) {
+                return NO_LINK;
+            }
+            map.link(&self.links, from, to).map_or(2 * dearest, cost)
+        });
+        Question { costs, clusters: map.clusters(), seed: 1, steps }
+    }
+
+    /// The answer to that question, if it is known.
+    pub(crate) fn answer_to(&self, question: &Question) -> Option<&Answer> {
+        self.answered.as_ref().filter(|(answered, _)| answered == question).map(|(_, answer)| answer)
+    }
+
+    /// Whether somebody works on that question.
+    pub(crate) fn is_asked(&self, question: &Question) -> bool {
+        self.asked.as_ref().is_some_and(|(_, asked)| asked == question)
+    }
+
+    /// What the search in the background has found for these members.
+    pub(crate) fn moonshot(&self, members: &[PeerId]) -> Option<&[usize]> {
+        self.moonshot.as_ref().filter(|moonshot| moonshot.members == members)?.ring.as_deref()
+    }
+
+    /// The ring of these members before the ballot at hand changed it.
+    pub(crate) fn ring_before(&self, members: &[PeerId]) -> Option<&[PeerId]> {
+        let is_theirs = |ring: &&Vec<PeerId>| {
+            ring.len() == members.len() && ring.iter().all(|peer| members.contains(peer))
+        };
+        self.before.as_ref().filter(is_theirs).map(Vec::as_slice)
+    }
+
+    pub(super) fn footprint(&self) -> usize {
+        let promised = self.expected.len() + self.slowed.len();
+        self.links.len() + self.failed.len() + self.refused.len() + self.hosts.len() + promised
+    }
+}
+
+/// A link of the ring that carries less than this much of what it did, in percent, is worth a hint.
+const SLOWED_PERCENT: u64 = 70;
+
+/// What votes and members change.
+impl Survey {
+    /// A vote tells of links, if it is one for a better ring.
+    pub(super) fn note_vote(
+        &mut self,
+        now: Instant,
+        from: PeerId,
+        host: IpAddr,
+        kind: BallotKind,
+        wish: &[u8],
+    ) {
+        if kind == optimise::KIND
+            && let Ok(wish) = decode::<RingWish>(wish)
+        {
+            self.note(now, from, host, &wish);
+        }
+    }
+
+    /// A ballot is about to change the ring.
+    pub(super) fn note_rewiring(&mut self, kind: BallotKind, ring: &[PeerId]) {
+        if kind == optimise::KIND {
+            self.before.get_or_insert_with(|| ring.to_vec());
+        }
+    }
+
+    /// A member could not make its link in a ring that was to come: the next one is looked for without it.
+    pub(super) fn note_refused(&mut self, from: PeerId, ring: &[PeerId]) {
+        if let Some(at) = ring.iter().position(|peer| *peer == from) {
+            self.refused.insert((from, ring[(at + 1) % ring.len()]));
+        }
+    }
+
+    /// Has a ring looked for.
+    pub(super) fn ask(&mut self, outbox: &mut Outbox, question: Question) {
+        let token = SolveToken(outbox.number());
+        self.asked = Some((token, question.clone()));
+        outbox.act(Action::Solve { token, question });
+    }
+
+    /// Whether that answer was waited for: by a vote (`Some(true)`), or for the next one.
+    fn answered(&mut self, token: SolveToken, answer: &Answer) -> Option<bool> {
+        if let Some((_, question)) = self.asked.take_if(|(asked, _)| *asked == token) {
+            self.answered = Some((question, answer.clone()));
+            return Some(true);
+        }
+        let moonshot = self.moonshot.as_mut().filter(|moonshot| moonshot.token == token)?;
+        moonshot.ring = answer.ring().map(<[usize]>::to_vec);
+        Some(false)
+    }
+
+    /// A ballot is over. If the best ring is not known for sure, the search goes on in the background.
+    pub(super) fn note_end(
+        &mut self,
+        outbox: &mut Outbox,
+        kind: BallotKind,
+        agreed: bool,
+        (members, ring): (&[PeerId], &[PeerId]),
+        steps: u64,
+    ) {
+        if kind != optimise::KIND {
+            return;
+        }
+        self.before = None;
+        if !agreed && let Some((token, _)) = self.asked.take() {
+            outbox.act(Action::CallOff(token));
+        }
+        // An agreement on who measures comes without an answer: the search of before goes on.
+        let Some((mut question, answer)) = self.answered.take().filter(|_| agreed) else { return };
+        let links = self.ring_links(members, ring).into_iter();
+        self.expected = links.filter_map(|(from, to, link)| Some(((from, to), link?.rate))).collect();
+        self.slowed.clear();
+        if matches!(answer, Answer::Found(_)) && question.costs.len() == members.len() {
+            question.steps = steps;
+            let token = SolveToken(outbox.number());
+            let moonshot = Moonshot { token, members: members.to_vec(), ring: None };
+            if let Some(replaced) = self.moonshot.replace(moonshot) {
+                outbox.act(Action::CallOff(replaced.token));
+            }
+            outbox.act(Action::Solve { token, question });
+        }
+    }
+
+    /// Members came or went: what was searched for others is worth nothing (rule 32).
+    pub(super) fn note_members(&mut self, outbox: &mut Outbox, members: &BTreeSet<PeerId>) {
+        let both = |one: &PeerId, other: &PeerId| members.contains(one) && members.contains(other);
+        self.links.keep(|peer| members.contains(&peer));
+        self.hosts.retain(|peer, _| members.contains(peer));
+        self.sites.retain(|peer, _| members.contains(peer));
+        self.failed.retain(|(one, other)| both(one, other));
+        self.refused.retain(|(one, other)| both(one, other));
+        self.expected.retain(|(one, other), _| both(one, other));
+        self.slowed.retain(|(one, other)| both(one, other));
+        (self.before, self.answered) = (None, None);
+        let off = self.asked.take().map(|(token, _)| token);
+        let searching = self.moonshot.take().map(|moonshot| moonshot.token);
+        off.into_iter().chain(searching).for_each(|token| outbox.act(Action::CallOff(token)));
+    }
+
+    /// What a link carried in a collective of late: measured for nothing. Says what to tell whoever watches, once.
+    fn note_speed(&mut self, now: Instant, from: PeerId, speed: LinkSpeed) -> Option<Note> {
+        let LinkSpeed { to, rate, round_trip_us } = speed;
+        let round_trip = Duration::from_micros(round_trip_us.into());
+        let rate = rate.clamp(1, optimise::RATE_MAX);
+        self.links.note(from, to, Link { rate, round_trip, at: now });
+        let before = *self.expected.get(&(from, to))?;
+        if u128::from(rate) * 100 >= u128::from(before) * u128::from(SLOWED_PERCENT) {
+            self.slowed.remove(&(from, to));
+            return None;
+        }
+        self.slowed.insert((from, to)).then_some(Note::LinkSlowed { from, to, before, rate })
+    }
+
+    /// What is known of a group's links, those of the ring first.
+    pub(super) fn status(
+        &self,
+        now: Instant,
+        (members, ring): (&[PeerId], &[PeerId]),
+        most: usize,
+        name: impl Fn(&PeerId) -> String,
+    ) -> Vec<LinkStatus> {
+        let tell = |from: PeerId, to: PeerId, link: &Link| LinkStatus {
+            from: name(&from),
+            to: name(&to),
+            rate: link.rate,
+            round_trip_ms: link.round_trip.as_micros() as f64 / 1_000.0,
+            age_seconds: seconds(now.since(link.at)),
+        };
+        let ring = self.ring_links(members, ring);
+        let is_of_ring: BTreeSet<_> = ring.iter().map(|(from, to, _)| (*from, *to)).collect();
+        let of_ring = ring.iter().filter_map(|(from, to, link)| Some(tell(*from, *to, link.as_ref()?)));
+        let others = self.links.iter().filter(|(from, to, _)| !is_of_ring.contains(&(*from, *to)));
+        of_ring.chain(others.map(|(from, to, link)| tell(from, to, link))).take(most).collect()
+    }
+
+    /// What may be worth doing about the links, in words.
+    pub(super) fn hints(&self, name: impl Fn(&PeerId) -> String) -> Vec<String> {
+        let mbit = |rate: u64| rate as f64 * 8.0 / 1e6;
+        let slowed = self.slowed.iter().filter_map(|(from, to)| {
+            let (before, now) = (self.expected.get(&(*from, *to))?, self.links.of(*from, *to)?.rate);
+            Some(format!(
+                "{} -> {} carries {:.1} Mbit/s now, {:.1} when the ring was made: optimize_topology may find a \
+                 better one",
+                name(from),
+                name(to),
+                mbit(now),
+                mbit(*before)
+            ))
+        });
+        slowed.take(NAMED_MAX).collect()
+    }
+}
+
+impl Run {
+    /// The answer to [`Action::Solve`]. One that nobody waits for any more changes nothing.
+    pub fn handle_solved(&mut self, now: Instant, token: SolveToken, answer: &Answer) {
+        let answered = self.groups.values_mut().find_map(|state| state.survey.answered(token, answer));
+        if answered == Some(true) {
+            self.office.agenda.count_votes();
+        }
+        self.finish(now);
+    }
+
+    /// What a link carried in a collective of late.
+    pub(super) fn note_speed(&mut self, now: Instant, group: Group, from: PeerId, speed: LinkSpeed) {
+        let peers = &self.office.peers;
+        let are_members = peers.is_member(from, group) && peers.is_member(speed.to, group);
+        let Some(state) = self.groups.get_mut(group).filter(|_| are_members && from != speed.to) else {
+            return self.office.count_stale(); // It may have gone meanwhile.
+        };
+        if let Some(note) = state.survey.note_speed(now, from, speed) {
+            self.office.outbox.note(note);
+        }
+    }
+}
