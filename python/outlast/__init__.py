@@ -42,6 +42,7 @@ from outlast.errors import (
     Unauthorized,
     Waiting,
 )
+from outlast.events import CoordinatorBack, EpochChanged, GroupEvent
 from outlast.membership import (
     Died,
     Event,
@@ -55,7 +56,7 @@ from outlast.membership import (
     Stalled,
     Suspected,
 )
-from outlast.records import Peer, PeerId, Receipt, SyncReport, TopologyChange, TopologyReport
+from outlast.records import Lost, Peer, PeerId, Receipt, SyncReport, TopologyChange, TopologyReport
 from outlast.rendezvous import Participant, Rendezvous, RendezvousEvent, RendezvousInfo
 from outlast.state import SharedState
 
@@ -63,17 +64,21 @@ __all__ = [
     "Cancelled",
     "Communicator",
     "Coordinator",
+    "CoordinatorBack",
     "CoordinatorLost",
     "Died",
+    "EpochChanged",
     "ErrorFeedback",
     "Event",
     "FatalError",
+    "GroupEvent",
     "Handle",
     "InvalidArgument",
     "Joined",
     "Kicked",
     "Lagged",
     "Left",
+    "Lost",
     "Member",
     "Membership",
     "Mismatch",

@@ -5,12 +5,13 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from outlast import _outlast
+from outlast import _log, _outlast
 from outlast._process import OfThisProcess
 from outlast.background import BackgroundCollectives
 from outlast.collectives import Collectives
 from outlast.coordinator import Path, _run_id
 from outlast.errors import InvalidArgument
+from outlast.events import GroupEvent, _event
 from outlast.records import Peer, PeerId, SyncReport, TopologyChange, TopologyReport
 from outlast.state import SharedState
 
@@ -106,6 +107,7 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         coordinator = coordinator or os.environ.get("OUTLAST_COORDINATOR")
         if not coordinator:
             raise InvalidArgument("no coordinator: pass its host:port, or set OUTLAST_COORDINATOR")
+        _log.start()
         self._core = _outlast.Communicator(
             coordinator,
             _run_id(run_id),
@@ -217,6 +219,18 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
             FatalError: No member can give a state.
         """
         return self._core.sync_state(state._core, strategy, staged, timeout)
+
+    def events(self, timeout: float | None = None) -> list[GroupEvent]:
+        """What happened to the group since the last call, the oldest first; waits for the first event.
+
+        Members that came (`Joined`), are gone (`Lost`, with a name and a reason), are `Stalled` or have `Recovered`; a
+        new epoch (`EpochChanged`); `events.CoordinatorLost` and `CoordinatorBack`. Events that nobody reads are kept up
+        to a bound, then `Lagged` says how many were dropped. The same goes to `logging.getLogger("outlast")`.
+
+        Args:
+            timeout: Seconds to wait; 0 only looks. Default: one minute. An empty list means that nothing happened.
+        """
+        return [_event(kind, about, text, numbers) for kind, _, about, text, numbers in self._core.events(timeout)]
 
     def leave(self) -> None:
         """Say goodbye, so that nobody mistakes it for a failure. The object can `connect` again."""

@@ -5,7 +5,7 @@ import os
 from types import TracebackType
 from typing import Any, Self, TypeAlias
 
-from outlast import _outlast
+from outlast import _log, _outlast
 from outlast._process import OfThisProcess
 from outlast.errors import InvalidArgument
 
@@ -64,6 +64,7 @@ class Coordinator(OfThisProcess):
             raise InvalidArgument(f"http={http!r}: the dashboard comes with a later version; leave it None")
         if backend != "memory":
             raise InvalidArgument(f'backend={backend!r}: this version knows only "memory"')
+        _log.start()
         self._service = _outlast.Coordinator(
             listen, secret, preset, stall_budget, dead_after, control_lost_after, accept_secret, tls, key_file
         )

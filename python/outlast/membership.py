@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Self, TypeAlias
 
-from outlast import _outlast
+from outlast import _log, _outlast
 from outlast._process import OfThisProcess
 from outlast.coordinator import Path, _run_id
 from outlast.records import PeerId
@@ -29,6 +29,16 @@ class Member:
 class _OfMember:
     member: Member
     """Whom it happened to."""
+
+    @property
+    def peer(self) -> PeerId:
+        """The member's id."""
+        return self.member.id
+
+    @property
+    def name(self) -> str:
+        """The member's name."""
+        return self.member.name
 
 
 class Joined(_OfMember):
@@ -126,6 +136,7 @@ class Membership(OfThisProcess):
         accept_secret: str | None = None,
         tls: tuple[Path, Path, Path] | None = None,
     ) -> None:
+        _log.start()
         seeds = [join] if isinstance(join, str) else list(join)
         run = _run_id(run_id)
         self._core = _outlast.Membership(

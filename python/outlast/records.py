@@ -12,6 +12,16 @@ def _short(peer: PeerId) -> str:
     return peer[:8]
 
 
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """A member that is gone: an event of `Communicator.events`, and what `Receipt.lost` lists."""
+
+    peer: PeerId
+    name: str
+    reason: str
+    """Why, in words."""
+
+
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
     """Proof of a committed collective.
@@ -33,6 +43,8 @@ class Receipt:
     """Members of the group at that time. Agreed."""
     contributors: tuple[PeerId, ...]
     """Whose data is in the result, in the order of ranks. Agreed. After a sum, divide by their number."""
+    lost: tuple[Lost, ...]
+    """Who was lost while the call was under way, and why: the result is without them. This member's own."""
     attempts: int
     """How many attempts it took here; more than one means that something was lost meanwhile. This member's own."""
     pending: int
@@ -53,12 +65,13 @@ class Receipt:
     def __repr__(self) -> str:
         who = ", ".join(_short(peer) for peer in self.contributors[:4])
         more = f", .. {len(self.contributors)} in all" if len(self.contributors) > 4 else ""
+        gone = "".join(f", lost {lost.name} ({lost.reason})" for lost in self.lost)
         extra = f", hash={self.hash!r}" if self.hash is not None else ""
         return (
             f"Receipt(epoch={self.epoch}, tag={self.tag}, seq={self.seq}, rank={self.rank}, "
             f"world_size={self.world_size}, contributors=({who}{more}), attempts={self.attempts}, "
             f"pending={self.pending}, algorithm={self.algorithm!r}, bytes_sent={self.bytes_sent}, "
-            f"bytes_received={self.bytes_received}, seconds={self.seconds:.6f}{extra})"
+            f"bytes_received={self.bytes_received}, seconds={self.seconds:.6f}{extra}{gone})"
         )
 
 

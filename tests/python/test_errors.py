@@ -45,7 +45,7 @@ def test_errors_and_records_survive_pickling():
     assert again[1].waiting_for[0].name == "p1"
     assert again[1].waiting_for[0].age == 1.5
     assert (again[2].ours, again[2].others) == ("this", "that")
-    receipt = outlast.Receipt(1, 2, 3, 0, 2, ("a" * 32, "b" * 32), 1, 0, "ring", 10, 10, 0.1)
+    receipt = outlast.Receipt(1, 2, 3, 0, 2, ("a" * 32, "b" * 32), (), 1, 0, "ring", 10, 10, 0.1)
     assert pickle.loads(pickle.dumps(receipt)) == receipt
     assert "contributors=(aaaaaaaa, bbbbbbbb)" in repr(receipt)
     with pytest.raises(AttributeError):

@@ -6,6 +6,7 @@
 
 mod ask;
 mod clerk;
+mod history;
 mod line;
 mod quotas;
 mod registers;

@@ -12,6 +12,7 @@
 
 pub mod agent;
 pub mod ballot;
+pub mod blame;
 pub mod collective;
 pub mod coordinator;
 pub mod id;

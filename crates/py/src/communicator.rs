@@ -31,6 +31,9 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
+/// How long a question for events waits if it is not told.
+const EVENTS: Duration = Duration::from_mins(1);
+
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -550,6 +553,31 @@ impl Communicator {
             errors::of_call(py, &error, Purpose::Topology)
         })?;
         outcome::sync_report(py, &report)
+    }
+
+    /// What happened to the group since the last call; waits for the first event.
+    fn events<'py>(&self, py: Python<'py>, timeout: Option<f64>) -> PyResult<Vec<Bound<'py, PyTuple>>> {
+        let visit = Visit::begin(py);
+        let comm = self.0.open()?;
+        // Unlike in other calls zero makes sense here: look, do not wait.
+        let limit = match timeout {
+            Some(0.0) => Duration::ZERO,
+            other => arguments::seconds("timeout", other)?.unwrap_or(EVENTS),
+        };
+        let deadline = Instant::now() + limit;
+        let main = manners::is_main_thread(py);
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let slice = left.min(if main { LOOK_EVERY } else { Duration::from_secs(1) });
+            let happened = visit.away(py, || comm.events(slice));
+            let happened = happened.map_err(|error| errors::of_call(py, &error, Purpose::Collective))?;
+            if !happened.is_empty() || left.is_zero() {
+                return happened.iter().map(|event| outcome::happened(py, event)).collect();
+            }
+            if main {
+                py.check_signals()?;
+            }
+        }
     }
 
     fn leave(&self, py: Python<'_>) -> PyResult<()> {

@@ -105,7 +105,10 @@ impl Coordinator {
         let service =
             service.ok_or_else(|| invalid("this coordinator is closed; make a new one".to_owned()))?;
         let status = visit.away(py, || service.status(&run)).map_err(|error| of_coordinator(py, &error))?;
-        let empty = || Run::new(Config::preset(Preset::Local)).status(outlast::clock::now()).to_json();
+        let empty = || {
+            let status = Run::new(Config::preset(Preset::Local)).status(outlast::clock::now());
+            status.with_history(false, Vec::new(), Vec::new()).to_json()
+        };
         Ok(status.unwrap_or_else(empty))
     }
 

@@ -30,6 +30,7 @@ mod coordinator;
 mod errors;
 mod feedback;
 mod in_flight;
+mod log;
 mod manners;
 mod membership;
 mod outcome;
@@ -51,6 +52,8 @@ mod _outlast {
     use super::coordinator::{Coordinator, new_secret};
     #[pymodule_export]
     use super::feedback::ErrorFeedback;
+    #[pymodule_export]
+    use super::log::{begin_log, next_lines};
     #[pymodule_export]
     use super::manners::at_exit;
     #[pymodule_export]

@@ -1,7 +1,9 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
-use outlast::communicator::{Peer, Receipt, SyncReport, TopologyChange, TopologyReport, View};
-use outlast::membership::PeerId;
+use outlast::communicator::{
+    Event, Happened, Lost, Peer, Receipt, SyncReport, TopologyChange, TopologyReport, View,
+};
+use outlast::membership::{MemberInfo, PeerId};
 use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -62,6 +64,7 @@ pub(crate) fn receipt(py: Python<'_>, receipt: &Receipt, known: &mut Contributor
         number(receipt.rank as u64)?,
         number(receipt.world_size as u64)?,
         object(known.of(py, &receipt.contributors)?.into_any()),
+        lost(py, &receipt.lost)?,
         number(receipt.attempts.into())?,
         number(receipt.pending.into())?,
         object(receipt.algorithm.into_pyobject(py)?.into_any()),
@@ -82,6 +85,41 @@ pub(crate) fn receipt(py: Python<'_>, receipt: &Receipt, known: &mut Contributor
         }
     }
     Ok(made)
+}
+
+/// Who was lost while a call was under way; mostly nobody.
+fn lost(py: Python<'_>, lost: &[Lost]) -> PyResult<Py<PyAny>> {
+    let one = |lost: &Lost| {
+        let (peer, reason) = (lost.peer.to_string(), lost.reason.to_string());
+        class(py, "Lost")?.call1((peer, &lost.name, reason))
+    };
+    let all = lost.iter().map(one).collect::<PyResult<Vec<_>>>()?;
+    Ok(PyTuple::new(py, all)?.into_any().unbind())
+}
+
+/// What happened, as the row that `outlast.events` makes an event of: the kind, its time, a member, a text, two numbers.
+pub(crate) fn happened<'py>(py: Python<'py>, happened: &Happened) -> PyResult<Bound<'py, PyTuple>> {
+    let at = happened.at.duration_since(std::time::UNIX_EPOCH).map_or(0.0, |time| time.as_secs_f64());
+    let member = |info: &MemberInfo, health: &str| {
+        let (id, address) = (info.id.to_string(), info.address.to_string());
+        (id, &info.name, address, PyBytes::new(py, &info.meta), health).into_pyobject(py)
+    };
+    let none = || py.None().into_bound(py);
+    let (kind, about, text, numbers) = match &happened.what {
+        Event::Joined(info) => ("Joined", member(info, "alive")?.into_any(), String::new(), (0, 0)),
+        Event::Stalled(info) => ("Stalled", member(info, "stalled")?.into_any(), String::new(), (0, 0)),
+        Event::Recovered(info) => ("Recovered", member(info, "alive")?.into_any(), String::new(), (0, 0)),
+        Event::Lost(lost) => {
+            let who = (lost.peer.to_string(), &lost.name).into_pyobject(py)?;
+            ("Lost", who.into_any(), lost.reason.to_string(), (0, 0))
+        }
+        Event::EpochChanged(epoch, world) => ("EpochChanged", none(), String::new(), (*epoch, *world as u64)),
+        Event::CoordinatorLost => ("CoordinatorLost", none(), String::new(), (0, 0)),
+        Event::CoordinatorBack => ("CoordinatorBack", none(), String::new(), (0, 0)),
+        Event::Lagged(count) => ("Lagged", none(), String::new(), (*count, 0)),
+        _ => ("Lagged", none(), String::new(), (0, 0)),
+    };
+    (kind, at, about, text, numbers).into_pyobject(py)
 }
 
 /// What a vote for newcomers changed.

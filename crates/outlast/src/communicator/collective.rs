@@ -50,6 +50,7 @@ impl Communicator {
         let fingerprint = self.describe(kind, root, &mut buffers, call, members.as_deref())?;
         let deadline = clock::now() + timeout;
         let op = Op { scope, tag: call.tag, fingerprint: fingerprint.clone(), deadline, members };
+        let mark = self.control.news().mark();
         let (id, orders) = self.control.begin_op(op)?;
         let control = Arc::downgrade(&self.control);
         let _attached = call.interrupt.as_ref().map(|interrupt| {
@@ -85,13 +86,12 @@ impl Communicator {
             Ok(Some(performed))
         };
         let outcome = self.attend_op(id, &orders, timeout, perform)?;
-        let done = outcome.map_err(|error| {
-            let call = format_args!("{fingerprint} under tag {}", call.tag);
-            self.control.explained(error.into()).of_call(call, timeout)
-        })?;
+        let done = outcome.map_err(|error| self.diagnosed(error, &fingerprint, call.tag, timeout))?;
         let Done::Committed { key, contributors, rank, world_size, attempts, pending } = done else {
             return Err(Error::Bug("a collective ended as a vote"));
         };
+        let mut lost = if attempts > 1 { self.control.news().lost_since(mark) } else { Vec::new() };
+        lost.retain(|lost| !contributors.contains(&lost.peer) && call.members().involves(lost.peer));
         let detour = detour.flatten();
         if let Some(detour) = &detour {
             detour.deliver(&mut buffers);
@@ -104,6 +104,7 @@ impl Communicator {
             rank,
             world_size,
             contributors,
+            lost,
             attempts,
             pending,
             algorithm: if detour.is_some() { "detour" } else { algorithm(kind, fingerprint.quantisation) },

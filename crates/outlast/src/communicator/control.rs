@@ -8,6 +8,7 @@ use super::atlas::SharedAtlas;
 use super::error::{Error, seconds};
 use super::line::Line;
 use super::links;
+use super::news::{self, Event, News};
 use super::orders::{Order, Orders};
 use super::receipt::Peer;
 use crate::clock;
@@ -24,6 +25,7 @@ use outlast_proto::session::{
 };
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator};
+use outlast_proto::wire::membership::MemberInfo;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::sync::Weak;
@@ -85,6 +87,10 @@ pub(super) struct State {
     pinned: Option<PeerId>,
     /// When the timekeeper looks next by itself.
     timer: Instant,
+    /// The members of the last epoch that was opened.
+    roster: Vec<MemberInfo>,
+    /// Since when an admitted peer is without its coordinator.
+    alone_since: Option<Instant>,
 }
 
 /// The control side of a communicator.
@@ -102,6 +108,7 @@ pub(super) struct Control {
     atlas: SharedAtlas,
     pub(super) data: Arc<DataPlane>,
     pub(super) state: Mutex<State>,
+    news: News,
     view: Mutex<Arc<View>>,
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
@@ -147,6 +154,8 @@ impl Control {
             heard: false,
             pinned: None,
             timer: clock::now(),
+            roster: Vec::new(),
+            alone_since: None,
         };
         let control = Arc::new_cyclic(|this| Self {
             me,
@@ -161,6 +170,7 @@ impl Control {
             atlas,
             data,
             state: Mutex::new(state),
+            news: News::default(),
             view: Mutex::default(),
             talks: Mutex::new(0),
             hung_up: Condvar::new(),
@@ -326,10 +336,22 @@ impl Control {
         state.session.record().is_some_and(|record| record.broken_links().any(is_theirs))
     }
 
+    /// What happens to the group.
+    pub(super) fn news(&self) -> &News {
+        &self.news
+    }
+
+    /// For how long an admitted peer has been without its coordinator.
+    pub(super) fn alone_for(&self) -> Option<Duration> {
+        let since = lock(&self.state).alone_since?;
+        Some(clock::now().since(since))
+    }
+
     /// A member's name and id, for people.
     pub(super) fn name_of(&self, peer: PeerId) -> String {
         let view = self.view();
         let name = view.peers.iter().find(|known| known.id == peer).map(|known| known.name.clone());
+        let name = name.or_else(|| self.news.name_of(peer));
         name.map_or_else(|| peer.short(), |name| format!("{name} {}", peer.short()))
     }
 
@@ -402,7 +424,7 @@ impl Control {
     }
 
     pub(super) fn carry_out(&self, mut state: MutexGuard<'_, State>) {
-        let mut urgent = None;
+        let (mut urgent, mut events) = (None, Vec::new());
         while let Some(action) = state.session.poll_action() {
             match action {
                 Action::Dial => {
@@ -418,6 +440,7 @@ impl Control {
                     }
                     if state.session.out().is_some() {
                         // Transfers have no session to stop them.
+                        state.roster.clear();
                         self.data.leave_group(self.group);
                         self.epoch_opened.notify_all();
                     }
@@ -435,17 +458,35 @@ impl Control {
                         state.line = None;
                     }
                 }
-                Action::OpenEpoch(record) => self.open_epoch(&mut state, &record),
+                Action::OpenEpoch(record) => {
+                    events.extend(news::changes(&state.roster, &record));
+                    state.roster.clone_from(&record.roster);
+                    self.open_epoch(&mut state, &record);
+                }
                 Action::Prepare(record, number) => self.prepare(&record, number),
                 Action::Redial(peer, address) => self.redial(peer, address),
                 Action::Call(id, command) => self.order(&mut state, id, command),
             }
+        }
+        let is_alone = state.session.record().is_some() && !state.session.is_connected();
+        match (is_alone, state.alone_since) {
+            (true, None) => {
+                state.alone_since = Some(clock::now());
+                events.push(Event::CoordinatorLost);
+            }
+            (false, Some(_)) => {
+                state.alone_since = None;
+                // Whoever is out is told so by its call.
+                events.extend(state.session.record().map(|_| Event::CoordinatorBack));
+            }
+            _ => {}
         }
         let sooner = state.session.poll_timeout().is_some_and(|at| at < state.timer);
         drop(state);
         if let Some(line) = urgent {
             line.flush();
         }
+        self.news.tell(events);
         if sooner {
             self.timers.notify_one();
         }

@@ -8,6 +8,7 @@ use crate::membership::MembershipError;
 use crate::security::SecretError;
 use crate::settings::SettingError;
 use crate::state::NoDonor;
+use outlast_proto::blame::Diagnosis;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
 use std::fmt;
@@ -105,7 +106,7 @@ pub enum Error {
 
 impl From<CallError> for Error {
     fn from(cause: CallError) -> Self {
-        Self::Call(Box::new(Failure { cause, call: None, known: None }))
+        Self::Call(Box::new(Failure { cause, call: None, known: None, diagnosis: None }))
     }
 }
 
@@ -134,6 +135,22 @@ impl Error {
         self
     }
 
+    /// Says what is to blame.
+    pub(super) fn blaming(mut self, diagnosis: Diagnosis) -> Self {
+        if let Self::Call(failure) = &mut self {
+            failure.diagnosis = Some(diagnosis);
+        }
+        self
+    }
+
+    /// What is to blame, as far as it is known.
+    pub fn diagnosis(&self) -> Option<&Diagnosis> {
+        match self {
+            Self::Call(failure) => failure.diagnosis.as_ref(),
+            _ => None,
+        }
+    }
+
     /// What a trainer does next.
     pub fn action(&self) -> NextStep {
         match self {
@@ -159,6 +176,7 @@ pub struct Failure {
     cause: CallError,
     call: Option<String>,
     known: Option<String>,
+    diagnosis: Option<Diagnosis>,
 }
 
 impl Failure {
@@ -174,7 +192,8 @@ impl fmt::Display for Failure {
             write!(f, "{call}: ")?;
         }
         write!(f, "{}", self.cause)?;
-        self.known.iter().try_for_each(|known| write!(f, "; {known}"))
+        self.known.iter().try_for_each(|known| write!(f, "; {known}"))?;
+        self.diagnosis.iter().try_for_each(|diagnosis| write!(f, ". Diagnosis: {diagnosis}"))
     }
 }
 

@@ -1,6 +1,6 @@
 //! What calls take and give.
 
-use super::Interrupt;
+use super::{Interrupt, Lost};
 use outlast_proto::collective::{Quantisation, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::time::Duration;
@@ -116,6 +116,8 @@ pub struct Receipt {
     pub world_size: usize,
     /// Whose data is in the result, in the order of ranks. Agreed. After a sum, divide by their number.
     pub contributors: Vec<PeerId>,
+    /// Who was lost while the call was under way, and why: the result is without them. This member's own.
+    pub lost: Vec<Lost>,
     /// How many attempts it took here. This member's own: one that began after another's first attempt had failed, or
     /// that an attempt never reached, counts fewer.
     pub attempts: u32,

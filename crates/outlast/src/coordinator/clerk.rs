@@ -1,5 +1,6 @@
 //! The clerk: one task that owns the machines of all runs.
 
+use super::history::History;
 use super::quotas::{Customers, Pace};
 use super::solver::Solver;
 use crate::clock;
@@ -7,7 +8,8 @@ use crate::membership::{Health, Membership, Preset};
 use crate::port::PortWatch;
 use crate::security::Credentials;
 use outlast_proto::coordinator::{
-    Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, Sign, SolveToken,
+    Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, RunStatus, Sign,
+    SolveToken,
 };
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::limits::{RUNS_MAX, RUNS_PER_PEER_MAX, STATUS_REFUSALS_MAX};
@@ -82,6 +84,7 @@ struct Desk {
     /// Peers whose addresses were given to our member as seeds.
     met: BTreeSet<PeerId>,
     empty_since: Option<std::time::Instant>,
+    history: History,
     /// What was last said of it, and when.
     status: Option<(Instant, String)>,
 }
@@ -292,6 +295,11 @@ impl Clerk {
             }
             _ => (None, 0),
         };
+        let name = match &message {
+            ToCoordinator::Register(registration, ..) => Some(registration.info.name.clone()),
+            ToCoordinator::Resume(resume) => Some(resume.registration.info.name.clone()),
+            _ => None,
+        };
         if let Some(address) = address {
             let registers = matches!(message, ToCoordinator::Register(..));
             if let Err(text) = self.admit(now, run, peer, registers) {
@@ -299,6 +307,9 @@ impl Clerk {
             }
             self.desk(run);
             self.meet(run, peer, address);
+            if let Some(name) = name {
+                self.desk(run).history.name(peer, &name);
+            }
         }
         self.seat(run, id);
         let Some(desk) = self.desks.get_mut(run) else {
@@ -443,7 +454,14 @@ impl Clerk {
             refused: counters.refused_by_cause().into_iter().map(|(word, n)| (word.to_owned(), n)).collect(),
             recent: recent.collect(),
         };
-        machine.status(now).with_doors(port, kicked.collect()).to_json()
+        let runs = self.desks.iter().take(STATUS_REFUSALS_MAX).map(|(run, desk)| RunStatus {
+            run_id: run.as_str().to_owned(),
+            world_size: desk.run.world_size(),
+        });
+        let desk = self.desks.get(run);
+        let events = desk.map_or_else(Vec::new, |desk| desk.history.status());
+        let status = machine.status(now).with_doors(port, kicked.collect());
+        status.with_history(desk.is_some(), runs.collect(), events).to_json()
     }
 
     fn desk(&mut self, run: &RunId) -> &mut Desk {
@@ -458,6 +476,7 @@ impl Clerk {
                 membership: None,
                 met: BTreeSet::new(),
                 empty_since: None,
+                history: History::default(),
                 status: None,
             }
         })
@@ -559,12 +578,19 @@ impl Clerk {
                 }
                 Action::Solve { token, question } => self.solver.ask(run.clone(), token, question),
                 Action::CallOff(token) => self.solver.call_off(run, token),
-                Action::Note(Note::Lost(peer, reason)) if reason != LossReason::Left => {
-                    if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
-                        tracing::warn!(%run, peer = %peer.short(), "lost a peer: {reason}");
+                Action::Note(note) => {
+                    let text = desk.history.note(&note);
+                    let is_loss = matches!(note, Note::Lost(_, reason) if reason != LossReason::Left);
+                    match text {
+                        Some(text) if is_loss => {
+                            if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
+                                tracing::warn!(%run, "{text}");
+                            }
+                        }
+                        Some(text) => tracing::info!(%run, "{text}"),
+                        None => tracing::debug!(%run, ?note, "run"),
                     }
                 }
-                Action::Note(note) => tracing::info!(%run, ?note, "run"),
             }
         }
         for (peer, text) in told_to_go {

@@ -74,7 +74,7 @@ impl Calls<'_> {
                 .office
                 .kick(from, &format!("initiated {key}, some of whom are no members of the group"));
         }
-        let words = format!("{fingerprint}");
+        let words = format!("{fingerprint} under tag {}", key.tag);
         let call = Call {
             from,
             key: &key,

@@ -66,5 +66,5 @@ pub use config::Config;
 pub use peers::Sign;
 pub use run::{Action, ConnectionId, Counters, Note, Run};
 pub(crate) use states::ConnectionState;
-pub use status::{KickStatus, PortStatus, RefusalStatus, Status};
+pub use status::{EventStatus, KickStatus, PortStatus, RefusalStatus, RunStatus, Status};
 pub use survey::SolveToken;

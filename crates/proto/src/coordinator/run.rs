@@ -398,6 +398,11 @@ impl Run {
         Some((known.phase == Phase::Accepted, listed))
     }
 
+    /// How many peers are registered or in.
+    pub fn world_size(&self) -> usize {
+        self.office.peers.len()
+    }
+
     /// Whether nobody is or was here lately: the driver may forget the run.
     pub fn is_empty(&self) -> bool {
         self.office.peers.is_empty() && self.claims.is_empty()

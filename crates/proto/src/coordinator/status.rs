@@ -32,8 +32,34 @@ pub struct Status {
     kicks: u64,
     /// Who was kicked or refused lately, the latest first.
     kicked: Vec<KickStatus>,
+    /// Whether anybody has joined this run; if not, its name may be mistyped.
+    known: bool,
+    /// The runs that this coordinator serves; the first few.
+    runs: Vec<RunStatus>,
+    /// What happened lately, the latest first.
+    events: Vec<EventStatus>,
     /// What came to the coordinator's port, for all runs together; none where nobody counts.
     port: Option<PortStatus>,
+}
+
+/// A run that the coordinator serves.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct RunStatus {
+    /// Its name.
+    pub run_id: String,
+    /// How many peers it has.
+    pub world_size: usize,
+}
+
+/// Something that happened to a run.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct EventStatus {
+    /// When, in seconds since 1970.
+    pub time: f64,
+    /// How long ago.
+    pub seconds_ago: f64,
+    /// What, in words.
+    pub text: String,
 }
 
 /// A peer that was kicked, or a connection that was refused with a reason.
@@ -154,6 +180,13 @@ impl Status {
     pub fn with_doors(mut self, port: PortStatus, kicked: Vec<KickStatus>) -> Self {
         self.port = Some(port);
         self.kicked = kicked;
+        self
+    }
+
+    /// With what the driver keeps: which runs there are besides, and what happened lately.
+    #[must_use]
+    pub fn with_history(mut self, known: bool, runs: Vec<RunStatus>, events: Vec<EventStatus>) -> Self {
+        (self.known, self.runs, self.events) = (known, runs, events);
         self
     }
 
@@ -294,6 +327,9 @@ impl Run {
             evictions: self.office.counters.evictions,
             kicks: self.office.counters.kicks,
             kicked: Vec::new(),
+            known: true,
+            runs: Vec::new(),
+            events: Vec::new(),
             port: None,
         }
     }

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 
 /// No line is longer.
 const WIDTH: usize = 100;
+/// Events that are shown; `--json` has the last hundred.
+const EVENTS_SHOWN: usize = 20;
 /// A peer's name, as far as the table shows it.
 const NAME_WIDTH: usize = 14;
 
@@ -59,6 +61,14 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
     }
     for sentence in waiting {
         wrapped(&mut text, &word(sentence), 2);
+    }
+    let events = list(&status["events"]);
+    if !events.is_empty() {
+        text.push_str("\nlately:\n");
+    }
+    for event in events.iter().take(EVENTS_SHOWN) {
+        let line = format!("  {} ago: {}", seconds(&event["seconds_ago"]), word(&event["text"]));
+        wrapped(&mut text, &line, 4);
     }
     doors(&mut text, status);
     text

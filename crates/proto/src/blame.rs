@@ -1,0 +1,289 @@
+//! Why a call failed, in one sentence with its evidence.
+//!
+//! # The problem
+//!
+//! "Timed out waiting for p3" says whom, not why. A person then asks the same questions each time: is it dead, does it stand
+//! still, did it never make the call, is the network slow or cut, is the coordinator away? The runtime knows most answers at
+//! the moment of the failure, and nobody does an hour later.
+//!
+//! # The intuition
+//!
+//! Evidence is ranked by how much it explains. A process that itself stood still saw everybody late, so that comes first.
+//! Without a coordinator nothing is decided, whoever else is slow. Then the dead, the stalled, those that several members
+//! cannot hear at once (a cut), those who never made the call; if all made it and all are well, their links are slow.
+//!
+//! # The invariant
+//!
+//! A pure function of the evidence: the same evidence gives the same sentence, and every sentence carries what it rests on.
+//!
+//! # What it does not do
+//!
+//! It decides nothing: who is evicted follows from the rules, never from this. It names no cause that nobody saw: without
+//! evidence it says so.
+
+use crate::time::Duration;
+use crate::wire::control::LossReason;
+use crate::wire::membership::DeathReason;
+use std::fmt;
+
+/// Being late by less than this explains nothing.
+const STOOD_STILL_MIN: Duration = Duration::from_millis(500);
+
+/// Somebody that a call waited for.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Party {
+    /// What people call it.
+    pub name: String,
+    /// What the health plane says of it, in its word.
+    pub health: String,
+    /// What it last called.
+    pub last_call: String,
+    /// How long ago.
+    pub age: Duration,
+}
+
+/// What this process knows when a call's deadline has passed.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Evidence {
+    /// The call, in the words of [`Party::last_call`].
+    pub call: String,
+    /// Whom it waited for.
+    pub waited_for: Vec<Party>,
+    /// How many members the group has besides this one.
+    pub others: usize,
+    /// Since when there has been no coordinator.
+    pub coordinator_away: Option<Duration>,
+    /// The longest that this process stood still during the call.
+    pub stood_still: Option<Duration>,
+}
+
+/// What is to blame, with its evidence.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Diagnosis {
+    /// This process stood still.
+    StoodStill(Duration),
+    /// Nobody decides.
+    CoordinatorAway(Duration),
+    /// A member is dead, and on what grounds.
+    Dead(String, String),
+    /// A member's process does not run, though its kernel answers.
+    Stalled(String),
+    /// A member's process did not run for longer than it may.
+    StalledTooLong(String),
+    /// Members that nothing is heard from: their hosts are gone, or the network between them and the others is cut.
+    Partition(Vec<String>),
+    /// A member is well and has not made the call; what it called last, and how long ago.
+    NotCalling(String, String, Duration),
+    /// All have made the call and are well: the bytes do not move fast enough.
+    SlowLink(Vec<String>),
+    /// A link between two members that are both here.
+    BrokenLink(String, String),
+    /// A member left of its own accord.
+    Left(String),
+    /// Nothing was seen that would explain it.
+    Unknown,
+}
+
+impl Diagnosis {
+    /// A deadline passed.
+    pub fn of_timeout(evidence: &Evidence) -> Self {
+        if let Some(time) = evidence.stood_still.filter(|time| *time >= STOOD_STILL_MIN) {
+            return Self::StoodStill(time);
+        }
+        if let Some(away) = evidence.coordinator_away {
+            return Self::CoordinatorAway(away);
+        }
+        let all = &evidence.waited_for;
+        let with = |words: &[&str]| -> Vec<&Party> {
+            all.iter().filter(|party| words.contains(&party.health.as_str())).collect()
+        };
+        let names =
+            |parties: &[&Party]| -> Vec<_> { parties.iter().map(|party| party.name.clone()).collect() };
+        if let Some(party) = with(&["dead", "gone"]).first() {
+            return Self::Dead(party.name.clone(), format!("the health plane calls it {}", party.health));
+        }
+        if let Some(party) = with(&["stalled"]).first() {
+            return Self::Stalled(party.name.clone());
+        }
+        let silent = names(&with(&["suspect", "disconnected"]));
+        if !silent.is_empty() {
+            return Self::Partition(silent);
+        }
+        if let Some(party) = all.iter().find(|party| party.last_call != evidence.call) {
+            return Self::NotCalling(party.name.clone(), party.last_call.clone(), party.age);
+        }
+        if all.is_empty() { Self::Unknown } else { Self::SlowLink(names(&all.iter().collect::<Vec<_>>())) }
+    }
+
+    /// Members were lost; the first that explains most.
+    pub fn of_loss(lost: &[(String, LossReason)]) -> Self {
+        let silent = |reason: &LossReason| {
+            use DeathReason::{Deaf, Silent, SilentTooLong};
+            matches!(
+                reason,
+                LossReason::NotResumed
+                    | LossReason::Unreachable
+                    | LossReason::Dead(Silent | SilentTooLong | Deaf)
+            )
+        };
+        for (name, reason) in lost {
+            match reason {
+                LossReason::Killed | LossReason::Disconnected => {
+                    return Self::Dead(name.clone(), reason.to_string());
+                }
+                LossReason::Dead(DeathReason::Exited | DeathReason::Refused) => {
+                    return Self::Dead(name.clone(), reason.to_string());
+                }
+                LossReason::Dead(DeathReason::StalledTooLong) => return Self::StalledTooLong(name.clone()),
+                _ => {}
+            }
+        }
+        let cut: Vec<_> =
+            lost.iter().filter(|(_, reason)| silent(reason)).map(|(name, _)| name.clone()).collect();
+        if !cut.is_empty() {
+            return Self::Partition(cut);
+        }
+        match lost.iter().find(|(_, reason)| *reason == LossReason::Left) {
+            Some((name, _)) => Self::Left(name.clone()),
+            None => Self::Unknown,
+        }
+    }
+
+    /// One word for tables.
+    pub const fn word(&self) -> &'static str {
+        match self {
+            Self::StoodStill(_) => "stood still",
+            Self::CoordinatorAway(_) => "coordinator away",
+            Self::Dead(..) => "dead",
+            Self::Stalled(_) | Self::StalledTooLong(_) => "stalled",
+            Self::Partition(_) => "partition",
+            Self::NotCalling(..) => "not calling",
+            Self::SlowLink(_) => "slow link",
+            Self::BrokenLink(..) => "broken link",
+            Self::Left(_) => "left",
+            Self::Unknown => "unknown",
+        }
+    }
+}
+
+impl fmt::Display for Diagnosis {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let seconds = |time: &Duration| (time.as_secs_f64() * 10.0).round() / 10.0;
+        match self {
+            Self::StoodStill(time) => {
+                write!(
+                    f,
+                    "this process stood still for {} s (stopped, or starved of processors)",
+                    seconds(time)
+                )
+            }
+            Self::CoordinatorAway(time) => {
+                write!(f, "the coordinator is away: its connection is gone for {} s", seconds(time))
+            }
+            Self::Dead(name, why) => write!(f, "{name} is dead: {why}"),
+            Self::Stalled(name) => {
+                write!(
+                    f,
+                    "{name} is stalled: its kernel answers, its process does not (stopped, or a long pause)"
+                )
+            }
+            Self::StalledTooLong(name) => {
+                write!(
+                    f,
+                    "{name} was stalled for longer than the stall budget: its kernel answered, its process did not"
+                )
+            }
+            Self::Partition(names) => write!(
+                f,
+                "nothing is heard from {}: a cut network, or a host that is gone (neither its process nor its kernel answers)",
+                names.join(", ")
+            ),
+            Self::NotCalling(name, last, age) => write!(
+                f,
+                "{name} is alive and has not made this call; it last called {last}, {} s ago",
+                seconds(age)
+            ),
+            Self::SlowLink(names) => write!(
+                f,
+                "all have made the call and are alive, and {} have not finished: a link among them is slow",
+                names.join(", ")
+            ),
+            Self::BrokenLink(from, to) => {
+                write!(
+                    f,
+                    "{from} and {to} are both here: the network between them is cut, or a firewall refuses it"
+                )
+            }
+            Self::Left(name) => write!(f, "{name} left of its own accord"),
+            Self::Unknown => f.write_str("nothing was seen that would explain it"),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CALL: &str = "all_reduce(f32[3], sum) under tag 0";
+
+    fn party(name: &str, health: &str, last_call: &str) -> Party {
+        let (name, health, last_call) = (name.to_owned(), health.to_owned(), last_call.to_owned());
+        Party { name, health, last_call, age: Duration::from_millis(2_340) }
+    }
+
+    fn evidence(parties: &[Party]) -> Evidence {
+        Evidence { call: CALL.to_owned(), waited_for: parties.to_vec(), others: 3, ..Evidence::default() }
+    }
+
+    fn timeout(parties: &[Party]) -> Diagnosis {
+        Diagnosis::of_timeout(&evidence(parties))
+    }
+
+    #[test]
+    fn what_explains_most_comes_first() {
+        let idle = party("idle", "alive", "barrier() under tag 0");
+        let stopped = party("stopped", "stalled", CALL);
+        let killed = party("killed", "dead", CALL);
+        assert_eq!(timeout(&[idle.clone(), stopped.clone(), killed]).word(), "dead");
+        assert_eq!(timeout(&[idle.clone(), stopped]), Diagnosis::Stalled("stopped".to_owned()));
+        assert_eq!(timeout(&[idle.clone(), party("far", "suspect", CALL)]).word(), "partition");
+        let text = timeout(std::slice::from_ref(&idle)).to_string();
+        assert_eq!(
+            text,
+            "idle is alive and has not made this call; it last called barrier() under tag 0, 2.3 s ago"
+        );
+        assert_eq!(timeout(&[party("a", "alive", CALL), party("b", "alive", CALL)]).word(), "slow link");
+        let away = Evidence {
+            coordinator_away: Some(Duration::from_secs(3)),
+            ..evidence(std::slice::from_ref(&idle))
+        };
+        assert_eq!(Diagnosis::of_timeout(&away).word(), "coordinator away");
+        let still = Evidence { stood_still: Some(Duration::from_secs(4)), ..away };
+        assert_eq!(Diagnosis::of_timeout(&still).word(), "stood still");
+        let blink = Evidence { stood_still: Some(Duration::from_millis(90)), ..evidence(&[idle]) };
+        assert_eq!(Diagnosis::of_timeout(&blink).word(), "not calling");
+    }
+
+    #[test]
+    fn without_evidence_nobody_is_blamed() {
+        assert_eq!(timeout(&[]), Diagnosis::Unknown);
+        assert_eq!(Diagnosis::of_loss(&[]), Diagnosis::Unknown);
+        assert_eq!(Diagnosis::of_loss(&[("p".to_owned(), LossReason::NotKnown)]), Diagnosis::Unknown);
+    }
+
+    #[test]
+    fn losses_are_told_apart_by_their_reasons() {
+        let of = |reasons: &[LossReason]| {
+            let lost: Vec<_> =
+                reasons.iter().enumerate().map(|(at, reason)| (format!("p{at}"), *reason)).collect();
+            Diagnosis::of_loss(&lost).word()
+        };
+        assert_eq!(of(&[LossReason::Killed]), "dead");
+        assert_eq!(of(&[LossReason::Dead(DeathReason::Exited)]), "dead");
+        assert_eq!(of(&[LossReason::Dead(DeathReason::StalledTooLong)]), "stalled");
+        assert_eq!(of(&[LossReason::Dead(DeathReason::Silent), LossReason::NotResumed]), "partition");
+        assert_eq!(of(&[LossReason::Left]), "left");
+        assert_eq!(of(&[LossReason::Left, LossReason::Killed]), "dead");
+    }
+}

@@ -1,0 +1,47 @@
+"""What happens to a communicator's group: `Communicator.events` returns lists of these.
+
+`Joined`, `Stalled` and `Recovered` are those of `Membership`, with the member that it happened to; the others are here.
+"""
+
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from outlast.membership import Joined, Lagged, Member, Recovered, Stalled
+from outlast.records import Lost
+
+
+@dataclass(frozen=True, slots=True)
+class EpochChanged:
+    """The group has another epoch."""
+
+    epoch: int
+    world_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorLost:
+    """The connection to the coordinator is gone, and it is looked for. (The error of that name ends a call.)"""
+
+
+@dataclass(frozen=True, slots=True)
+class CoordinatorBack:
+    """The coordinator is back, or another one has taken its place."""
+
+
+GroupEvent: TypeAlias = Joined | Lost | Stalled | Recovered | EpochChanged | CoordinatorLost | CoordinatorBack | Lagged
+"""What happened to the group."""
+
+
+def _event(kind: str, about: tuple[str, ...] | None, text: str, numbers: tuple[int, int]) -> GroupEvent:
+    if kind == "Lost" and about is not None:
+        return Lost(about[0], about[1], text)
+    if about is not None:
+        member = Member(*about)  # type: ignore[arg-type]
+        if kind == "Joined":
+            return Joined(member)
+        return Stalled(member) if kind == "Stalled" else Recovered(member)
+    if kind == "EpochChanged":
+        return EpochChanged(*numbers)
+    if kind == "Lagged":
+        return Lagged(numbers[0])
+    return CoordinatorLost() if kind == "CoordinatorLost" else CoordinatorBack()
