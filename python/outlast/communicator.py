@@ -188,7 +188,7 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
             timeout: Seconds; default: the communicator's.
 
         Raises:
-            TopologyFailed: A better ring could not be made; the ring is as it was. Call it again: it avoids what failed.
+            TopologyFailed: A better ring could not be made; the ring is as it was. Call it again: it avoids that.
             OperationTimeout: Somebody did not call it in time; `waiting_for` says who.
         """
         return self._core.optimize_topology(timeout)

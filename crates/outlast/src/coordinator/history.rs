@@ -60,6 +60,11 @@ impl History {
                 format!("group {group}: rebuilt from its peers, epoch {epoch}; what was before is not listed")
             }
             Note::Contradiction(peer) => format!("{} contradicts the others", who(peer)),
+            Note::LinkSlowed { from, to, before, rate } => {
+                let megabytes = |rate: &u64| *rate as f64 / 1e6;
+                let (now, then) = (megabytes(rate), megabytes(before));
+                format!("the link {} -> {} carries {now:.1} MB/s, {then:.1} before", who(from), who(to))
+            }
             Note::Frozen => "most peers fell silent at once: evictions for silence are frozen".to_owned(),
             Note::SteppedDown(term) => format!("a coordinator of term {term} reigned meanwhile"),
             Note::Registered(_) => return None,
