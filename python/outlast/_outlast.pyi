@@ -41,6 +41,7 @@ class Coordinator:
         accept_secret: str | None,
         tls: TlsFiles | None,
         key_file: Path | None,
+        backend: str,
     ) -> None: ...
     @property
     def address(self) -> str: ...

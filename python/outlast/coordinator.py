@@ -22,7 +22,8 @@ class Coordinator(OfThisProcess):
     Args:
         listen: Where to listen, `host:port`; port 0 takes a free one.
         http: The address of the dashboard. Comes with a later version; leave it `None`.
-        backend: Where durable facts are kept; only `"memory"` in this version.
+        backend: Where to keep what should outlive it: `"memory"` (nothing), or `"file:PATH"` (its key, and of each run the
+            term, the epochs and who was in). One coordinator at a time has the file.
         secret: The secret that its peers must have, as `outlast.new_secret` makes it. Without one, the one in
             `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE` is used, and without that a new one is made.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. Peers should use the same.
@@ -62,11 +63,9 @@ class Coordinator(OfThisProcess):
     ) -> None:
         if http is not None:
             raise InvalidArgument(f"http={http!r}: the dashboard comes with a later version; leave it None")
-        if backend != "memory":
-            raise InvalidArgument(f'backend={backend!r}: this version knows only "memory"')
         _log.start()
         self._service = _outlast.Coordinator(
-            listen, secret, preset, stall_budget, dead_after, control_lost_after, accept_secret, tls, key_file
+            listen, secret, preset, stall_budget, dead_after, control_lost_after, accept_secret, tls, key_file, backend
         )
 
     @property

@@ -5,6 +5,7 @@
 //! not everybody's time. Health comes from a member of its own in each run.
 
 mod ask;
+mod backend;
 mod clerk;
 mod history;
 mod line;
@@ -14,6 +15,7 @@ mod solver;
 
 pub use ask::ask_status;
 pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};
+pub use backend::{Backend, BackendError};
 
 use crate::fork::Creator;
 use crate::membership::Preset;
@@ -23,6 +25,7 @@ use crate::security::tls::TlsError;
 use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use crate::{clock, port, settings};
+use backend::Book;
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
@@ -84,6 +87,9 @@ pub enum CoordinatorError {
     /// The key cannot be kept.
     #[error(transparent)]
     Key(#[from] KeyError),
+    /// The backend cannot be used.
+    #[error(transparent)]
+    Backend(#[from] BackendError),
     /// No coordinator answers there.
     #[error("the coordinator {address} cannot be reached: {cause}")]
     Unreachable {
@@ -104,6 +110,7 @@ pub struct CoordinatorBuilder {
     listen: SocketAddr,
     credentials: Credentials,
     key_file: Option<PathBuf>,
+    backend: Backend,
     preset: Preset,
     stall_budget: Option<Duration>,
     dead_after: Option<Duration>,
@@ -140,6 +147,12 @@ impl CoordinatorBuilder {
     /// has a new key, and whoever holds the secret and answers at the address is believed.
     pub fn key_file(mut self, path: impl Into<PathBuf>) -> Self {
         self.key_file = Some(path.into());
+        self
+    }
+
+    /// Where it keeps what should outlive it. A file holds the key too, so that no key file is needed.
+    pub fn backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
         self
     }
 
@@ -182,9 +195,17 @@ impl CoordinatorBuilder {
         let secret = credentials.secret().cloned().unwrap_or_else(RunSecret::generate);
         credentials.set_secret(secret.clone());
         let credentials = credentials.or_environment()?;
-        let key = match self.key_file {
-            Some(path) => ProcessKey::kept_in(path)?,
-            None => ProcessKey::generate(),
+        let (book, kept) = match &self.backend {
+            Backend::Memory => (None, None),
+            Backend::File(path) => {
+                let (book, key) = Book::open(path)?;
+                (Some(book), Some(key))
+            }
+        };
+        let key = match (self.key_file, kept) {
+            (Some(path), _) => ProcessKey::kept_in(path)?,
+            (None, Some(key)) => key,
+            (None, None) => ProcessKey::generate(),
         };
         // A certificate that cannot be used is found out now, not when the first peer comes. The run does not matter.
         let sample = "default".parse().ok().and_then(|run| credentials.keys(&run));
@@ -228,8 +249,11 @@ impl CoordinatorBuilder {
             stall_budget: self.stall_budget,
             dead_after: self.dead_after,
         };
-        let clerk =
+        let mut clerk =
             Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
+        if let Some(book) = book {
+            clerk.keep_in(book);
+        }
         let (stop, stopped) = oneshot::channel();
         let gone = Arc::<(Mutex<bool>, Condvar)>::default();
         let left = Arc::clone(&gone);
@@ -260,6 +284,7 @@ impl Coordinator {
             listen: (Ipv4Addr::UNSPECIFIED, DEFAULT_PORT).into(),
             credentials: Credentials::default(),
             key_file: None,
+            backend: Backend::Memory,
             preset: Preset::Lan,
             stall_budget: None,
             dead_after: None,

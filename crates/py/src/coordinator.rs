@@ -4,6 +4,7 @@ use crate::arguments;
 use crate::errors::{invalid, of_coordinator};
 use crate::manners::check_process;
 use crate::visit::Visit;
+use outlast::coordinator::BackendError;
 use outlast::fork::Creator;
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
@@ -48,11 +49,13 @@ impl Coordinator {
         accept_secret: Option<&str>,
         tls: Option<arguments::TlsFiles>,
         key_file: Option<PathBuf>,
+        backend: &str,
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let mut builder = outlast::Coordinator::builder()
             .listen(arguments::address("listen", listen)?)
-            .preset(arguments::preset(preset)?);
+            .preset(arguments::preset(preset)?)
+            .backend(backend.parse().map_err(|error: BackendError| invalid(format!("backend: {error}")))?);
         let secret = match secret {
             Some(text) => Some(arguments::secret(text)?),
             None => RunSecret::from_environment().map_err(|error| invalid(error.to_string()))?,

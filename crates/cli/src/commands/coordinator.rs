@@ -12,7 +12,7 @@ use super::trust::TrustArgs;
 use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::Coordinator;
-use outlast::coordinator::{CoordinatorError, DEFAULT_PORT};
+use outlast::coordinator::{Backend, CoordinatorError, DEFAULT_PORT};
 use std::fmt::Display;
 use std::fs::DirBuilder;
 use std::io::Write as _;
@@ -48,6 +48,10 @@ pub(crate) struct Args {
     /// own for each port, beside your other state
     #[arg(long, value_name = "FILE", conflicts_with = "forget_key")]
     key_file: Option<PathBuf>,
+    /// Where to keep what should outlive this coordinator: `memory` (nothing), or `file:PATH` (its key, and of each run the
+    /// term, the epochs and who was in)
+    #[arg(long, value_name = "memory|file:PATH", default_value = "memory")]
+    backend: Backend,
     /// Keep no key: whoever holds the secret and answers at this address is believed
     #[arg(long)]
     forget_key: bool,
@@ -73,7 +77,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let mut builder = Coordinator::builder()
         .listen(args.listen)
         .secret(secret.secret().clone())
-        .preset(args.preset.preset());
+        .preset(args.preset.preset())
+        .backend(args.backend.clone());
     if let Some(budget) = args.stall_budget {
         builder = builder.stall_budget(budget);
     }
@@ -91,6 +96,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         Some(path) => Some(path.clone()),
         // A name in a certificate survives restarts by itself, and nobody comes back to a port that was chosen now.
         None if args.forget_key || certificate.is_some() || args.listen.port() == 0 => None,
+        // It holds the key.
+        None if args.backend != Backend::Memory => None,
         // A place that was not asked for must not keep the coordinator from starting.
         None => match default_key_file(args.listen) {
             Ok(path) => Some(path),

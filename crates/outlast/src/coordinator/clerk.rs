@@ -1,5 +1,6 @@
 //! The clerk: one task that owns the machines of all runs.
 
+use super::backend::Book;
 use super::history::History;
 use super::quotas::{Customers, Pace};
 use super::solver::Solver;
@@ -7,6 +8,7 @@ use crate::clock;
 use crate::membership::{Health, Membership, Preset};
 use crate::port::PortWatch;
 use crate::security::Credentials;
+use outlast_proto::collective::RunEpoch;
 use outlast_proto::coordinator::{
     Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, RunStatus, Sign,
     SolveToken,
@@ -87,6 +89,8 @@ struct Desk {
     history: History,
     /// What was last said of it, and when.
     status: Option<(Instant, String)>,
+    /// What was last written down of it.
+    written: Option<(Term, RunEpoch, u64)>,
 }
 
 /// Somebody who was told to go.
@@ -155,6 +159,8 @@ pub(super) struct Clerk {
     refusals: VecDeque<Refusal>,
     lines: Pace,
     solver: Solver,
+    /// Where facts are written down before anybody hears of them.
+    book: Option<Book>,
 }
 
 impl Clerk {
@@ -183,7 +189,13 @@ impl Clerk {
             refusals: VecDeque::new(),
             lines: Pace::default(),
             solver,
+            book: None,
         }
+    }
+
+    /// Writes facts down there from now on.
+    pub(super) fn keep_in(&mut self, book: Book) {
+        self.book = Some(book);
     }
 
     /// Works until the service is dropped; then every line is closed, because its queue is.
@@ -467,8 +479,19 @@ impl Clerk {
     fn desk(&mut self, run: &RunId) -> &mut Desk {
         self.desks.entry(run.clone()).or_insert_with(|| {
             let mut machine = Run::new(self.config.clone());
-            if let Some(until) = self.fresh_after {
-                machine.expect_old_members(until);
+            match self.book.as_ref().map(|book| book.facts(run)) {
+                // Whoever was ever let in is written down: in a run that is not, nobody can have been.
+                Some(Ok(None)) => {}
+                Some(Ok(Some(facts))) => machine.succeed(&facts, clock::now() + self.config.control_grace),
+                Some(Err(error)) => {
+                    tracing::error!(%run, %error, "nothing is known of this run; it is rebuilt from its peers");
+                    machine.expect_old_members(clock::now() + self.config.control_grace);
+                }
+                None => {
+                    if let Some(until) = self.fresh_after {
+                        machine.expect_old_members(until);
+                    }
+                }
             }
             Desk {
                 run: machine,
@@ -478,6 +501,7 @@ impl Clerk {
                 empty_since: None,
                 history: History::default(),
                 status: None,
+                written: None,
             }
         })
     }
@@ -533,7 +557,30 @@ impl Clerk {
         }
     }
 
+    /// Writes down what has changed. False if that failed: then nothing may be said that is not written, and the run
+    /// stands still until the next try.
+    fn write_down(&mut self, run: &RunId) -> bool {
+        let (Some(book), Some(desk)) = (&self.book, self.desks.get_mut(run)) else { return true };
+        let stamp = desk.run.facts_stamp();
+        if desk.written == Some(stamp) {
+            return true;
+        }
+        match book.write(run, &desk.run.facts()) {
+            Ok(()) => desk.written = Some(stamp),
+            Err(error) => {
+                if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
+                    tracing::error!(%run, %error, "the run stands still: what it decides cannot be written down");
+                }
+                return false;
+            }
+        }
+        true
+    }
+
     fn carry_out(&mut self, run: &RunId) {
+        if !self.write_down(run) {
+            return;
+        }
         let Some(desk) = self.desks.get_mut(run) else { return };
         let mut told_to_go = Vec::new();
         while let Some(action) = desk.run.poll_action() {

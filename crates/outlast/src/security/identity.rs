@@ -109,7 +109,18 @@ impl ProcessKey {
         let mut text = Zeroizing::new(String::new());
         let read = file.take(FILE_BYTES_MAX).read_to_string(&mut text);
         read.map_err(|cause| KeyError::File { path: path.to_owned(), cause })?;
-        let key = KeyPair::from_pkcs8_pem_and_sign_algo(&text, &rcgen::PKCS_ED25519)
+        Self::from_pem(path, &text)
+    }
+
+    /// A new key, and the text as which it can be kept.
+    pub(crate) fn generate_kept() -> (Self, Zeroizing<String>) {
+        let key = KeyPair::generate_for(&rcgen::PKCS_ED25519).expect("the random source answers");
+        (Self::from_pair(&key, Origin::Written), Zeroizing::new(key.serialize_pem()))
+    }
+
+    /// A key that was kept somewhere in `path`.
+    pub(crate) fn from_pem(path: &Path, text: &str) -> Result<Self, KeyError> {
+        let key = KeyPair::from_pkcs8_pem_and_sign_algo(text, &rcgen::PKCS_ED25519)
             .map_err(|cause| KeyError::NotAKey { path: path.to_owned(), cause: cause.to_string() })?;
         Ok(Self::from_pair(&key, Origin::Read))
     }

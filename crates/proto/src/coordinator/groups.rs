@@ -250,6 +250,16 @@ impl Groups {
         self.run_epoch += 1;
     }
 
+    /// No group that ended had a later epoch.
+    pub(super) fn floor(&self) -> GroupEpoch {
+        self.floor
+    }
+
+    /// Counts on from where an earlier reign stopped.
+    pub(super) fn go_on_from(&mut self, run_epoch: RunEpoch, floor: GroupEpoch) {
+        (self.run_epoch, self.floor) = (self.run_epoch.max(run_epoch), self.floor.max(floor));
+    }
+
     pub(super) fn run_epoch(&self) -> RunEpoch {
         self.run_epoch
     }

@@ -42,6 +42,7 @@ mod claims;
 mod config;
 mod directory;
 mod eviction;
+mod facts;
 mod groups;
 mod mismatch;
 mod office;
@@ -63,6 +64,7 @@ mod usage;
 mod witnesses;
 
 pub use config::Config;
+pub use facts::{Facts, FactsError, GroupFacts};
 pub use peers::Sign;
 pub use run::{Action, ConnectionId, Counters, Note, Run};
 pub(crate) use states::ConnectionState;

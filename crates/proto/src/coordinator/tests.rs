@@ -6,6 +6,7 @@ mod bench;
 mod claims;
 mod collectives;
 mod evictions;
+mod facts;
 mod incumbents;
 mod links;
 mod optimise;
