@@ -22,8 +22,8 @@ class Coordinator(OfThisProcess):
     Args:
         listen: Where to listen, `host:port`; port 0 takes a free one.
         http: The address of the dashboard. Comes with a later version; leave it `None`.
-        backend: Where to keep what should outlive it: `"memory"` (nothing), or `"file:PATH"` (its key, and of each run the
-            term, the epochs and who was in). One coordinator at a time has the file.
+        backend: Where to keep what should outlive it: `"memory"` (nothing), or `"file:PATH"` (its key, and of each run
+            the term, the epochs and who was in). One coordinator at a time has the file.
         secret: The secret that its peers must have, as `outlast.new_secret` makes it. Without one, the one in
             `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE` is used, and without that a new one is made.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. Peers should use the same.
