@@ -3,7 +3,7 @@
 //! The coordinator plans a group's ring, and every member plans the ring of a part of the group, from the same
 //! list of broken links: equal lists give equal rings. The order so far is kept where that is easy, because every
 //! changed neighbour is a link to dial. How it is searched: [`circuit`]; where that gives up, the solver that orders rings
-//! for speed is asked ([`topology`](crate::topology)), with all links alike, so that a ring that exists is found.
+//! for speed is asked ([`crate::topology`]), with all links alike, so that a ring that exists is found.
 
 use super::circuit::{self, Answer, Budget, Graph};
 use crate::id::PeerId;
