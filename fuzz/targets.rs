@@ -10,6 +10,7 @@
 use outlast::security::datagram::{DatagramGuard, Opened};
 use outlast::security::tls::run_of_server_name;
 use outlast::security::{RunKeys, RunSecret};
+use outlast_proto::ballot::sync::{Outcome, Wish};
 use outlast_proto::collective::frame::{HEADER_BYTES, Header};
 use outlast_proto::id::{BootId, PeerId, RunId};
 use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, PACKET_BYTES_MAX};
@@ -34,6 +35,8 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("data_frame", data_frame),
     ("to_coordinator", to_coordinator),
     ("to_peer", to_peer),
+    ("sync_wish", sync_wish),
+    ("sync_outcome", sync_outcome),
     ("datagram", datagram),
     ("secret_text", secret_text),
     ("run_id", run_id),
@@ -45,6 +48,16 @@ pub(crate) const SEED_SECRET: &str = "outlast-1-a4dqobyha4dqobyha4dqobyha4dqobyh
 /// The content of a datagram of the health plane.
 pub(crate) fn membership_packet(bytes: &[u8]) -> bool {
     accepted_and_stable::<Packet>(bytes)
+}
+
+/// What a member says in a vote of `sync_state`.
+pub(crate) fn sync_wish(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Wish>(bytes)
+}
+
+/// What a group agreed on in such a vote.
+pub(crate) fn sync_outcome(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Outcome>(bytes)
 }
 
 /// The first message on a stream, and what a peer does with it.

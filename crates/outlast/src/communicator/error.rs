@@ -10,6 +10,7 @@ use crate::settings::SettingError;
 use crate::state::NoDonor;
 use outlast_proto::blame::Diagnosis;
 use outlast_proto::session::{CallError, OutReason};
+use outlast_proto::wire::InvalidMessage;
 use outlast_proto::wire::control::KickReason;
 use std::fmt;
 use std::io;
@@ -99,6 +100,9 @@ pub enum Error {
     /// No better ring could be made. The ring is as it was; the next `optimize_topology` avoids what failed.
     #[error("the topology was not optimised: {0}; call optimize_topology again")]
     TopologyFailed(String),
+    /// What the group agreed on is of a later version than this one. Nothing was changed.
+    #[error("this peer cannot read what its group agreed on: {0}")]
+    Unreadable(#[from] InvalidMessage),
     /// An invariant of ours is broken.
     #[error("a bug in Outlast: {0}")]
     Bug(&'static str),

@@ -330,7 +330,7 @@ impl Call<'_> {
     fn vote(&self, wish: &Wish) -> Result<Outcome, Error> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
         let outcome = self.comm.vote(KIND, wish.encode(), left, self.options.interrupt.as_ref())?;
-        let outcome = Outcome::decode(&outcome).map_err(|_| Error::Bug("an outcome that is none"))?;
+        let outcome = Outcome::decode(&outcome)?;
         self.comm.agreed.note(outcome.last());
         Ok(outcome)
     }

@@ -2,10 +2,13 @@
 
 use super::targets;
 use outlast_proto::ballot::admission;
+use outlast_proto::ballot::sync::{Outcome, Wish};
 use outlast_proto::collective::frame::{FrameKind, Header, OpName};
 use outlast_proto::collective::{OpKey, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
+use outlast_proto::state::Digest;
+use outlast_proto::state::election::{Elected, Healed, NoDonor, Offer, Strategy};
 use outlast_proto::wire::control::{
     AbortReason, Ancestor, BallotEnd, BallotId, Decider, Encryption, EpochRecord, KickReason, LossReason,
     Registration, SessionId, Tally, ToCoordinator, ToPeer, Verdict, Waiting,
@@ -25,6 +28,8 @@ pub(super) fn write() {
         ("data_frame", data_frames()),
         ("to_coordinator", to_coordinator()),
         ("to_peer", to_peer()),
+        ("sync_wish", sync_wishes()),
+        ("sync_outcome", sync_outcomes()),
         ("datagram", datagrams()),
     ] {
         for (name, bytes) in &seeds {
@@ -199,6 +204,38 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-leave", encode(&ToCoordinator::Leave)),
         ("invalid-cut-off", complete[..complete.len() - 1].to_vec()),
         ("invalid-array-of-2-pow-64", vec![0x82, 0x01, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+    ]
+}
+
+fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
+    let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
+    let offer = |revision, strategy| Offer { revision, strategy, outline, root };
+    let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
+    let done = encode(&Wish::Done(root, healed));
+    vec![
+        ("valid-offer", encode(&Wish::Offer(offer(Some(6), Strategy::SendOnly), Some(5)))),
+        ("valid-offer-of-nothing", encode(&Wish::Offer(offer(None, Strategy::Popular), None))),
+        ("valid-done", done.clone()),
+        ("valid-failed", encode(&Wish::Failed(root, "no donor is left".to_owned()))),
+        ("invalid-cut-off", done[..done.len() - 1].to_vec()),
+        ("invalid-of-the-future", vec![0x82, 0x18, 250, 0x80]),
+    ]
+}
+
+fn sync_outcomes() -> Vec<(&'static str, Vec<u8>)> {
+    let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
+    let elected = Elected { last: Some(5), revision: 6, outline, root };
+    let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
+    let finished = encode(&Outcome::Finished { revision: 6, healed: vec![(peer(3), healed)] });
+    let reasons = vec![(peer(2), "it began again".to_owned())];
+    let (donors, diverged) = (vec![peer(1), peer(2)], vec![peer(3)]);
+    vec![
+        ("valid-elected", encode(&Outcome::Elected { elected, donors, diverged })),
+        ("valid-finished", finished.clone()),
+        ("valid-failed", encode(&Outcome::Failed { last: None, reasons })),
+        ("valid-no-donor", encode(&Outcome::NoDonor { last: Some(5), why: NoDonor::NothingToGive })),
+        ("invalid-cut-off", finished[..finished.len() - 1].to_vec()),
+        ("invalid-array-of-2-pow-64", vec![0x82, 0x00, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
     ]
 }
 

@@ -15,11 +15,12 @@
 use super::{Hall, Reach, Rules, Seats};
 use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
-use crate::limits::{COUNT_MAX, NAMED_MAX, TEXT_BYTES_MAX};
+use crate::limits::{COUNT_MAX, NAMED_MAX, OUTCOME_BYTES_MAX, TEXT_BYTES_MAX, WISH_BYTES_MAX};
 use crate::state::election::{Elected, Healed, NoDonor, Offer, Role, elect};
 use crate::state::{Digest, Revision};
 use crate::wire::control::BallotKind;
-use crate::wire::{InvalidMessage, clip, within};
+use crate::wire::unknown::vague;
+use crate::wire::{self, InvalidMessage, Message, clip, within};
 use minicbor::{CborLen, Decode, Encode};
 
 /// Its number on the wire.
@@ -68,6 +69,7 @@ pub enum Outcome {
         last: Option<Revision>,
         /// Why.
         #[n(1)]
+        #[cbor(decode_with = "vague")]
         why: NoDonor,
     },
     /// Every member holds the elected state.
@@ -92,15 +94,8 @@ pub enum Outcome {
     },
 }
 
-impl Wish {
-    /// As bytes.
-    pub fn encode(&self) -> Vec<u8> {
-        minicbor::to_vec(self).expect("a Vec takes every byte")
-    }
-
-    fn decode(bytes: &[u8]) -> Option<Self> {
-        minicbor::decode(bytes).ok()
-    }
+impl Message for Wish {
+    const BYTES_MAX: usize = WISH_BYTES_MAX;
 
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
@@ -117,10 +112,43 @@ impl Wish {
     }
 }
 
+impl Message for Outcome {
+    const BYTES_MAX: usize = OUTCOME_BYTES_MAX;
+
+    fn check(&self) -> Result<(), InvalidMessage> {
+        match self {
+            Self::Elected { donors, diverged, .. } => {
+                within("donors", donors.len(), DONORS_NAMED_MAX)?;
+                within("diverged", diverged.len(), NAMED_MAX)
+            }
+            Self::NoDonor { .. } => Ok(()),
+            Self::Finished { healed, .. } => {
+                within("healed", healed.len(), NAMED_MAX)?;
+                healed.iter().try_for_each(|(_, healed)| healed.check())
+            }
+            Self::Failed { reasons, .. } => {
+                within("reasons", reasons.len(), NAMED_MAX)?;
+                reasons.iter().try_for_each(|(_, why)| within("reason", why.len(), TEXT_BYTES_MAX))
+            }
+        }
+    }
+}
+
+impl Wish {
+    /// As bytes.
+    pub fn encode(&self) -> Vec<u8> {
+        wire::encode(self)
+    }
+
+    fn decode(bytes: &[u8]) -> Option<Self> {
+        wire::decode(bytes).ok()
+    }
+}
+
 impl Outcome {
     /// What the bytes of an outcome say. They come from the coordinator.
     pub fn decode(bytes: &[u8]) -> Result<Self, InvalidMessage> {
-        minicbor::decode(bytes).map_err(|error| InvalidMessage::Malformed(error.to_string()))
+        wire::decode(bytes)
     }
 
     /// The last revision that the group has agreed on, as of this.
@@ -167,15 +195,14 @@ impl Rules for Sync {
     }
 
     fn check(&self, wish: &[u8]) -> Result<(), String> {
-        let wish = Wish::decode(wish).ok_or_else(|| "is no vote in a sync".to_owned())?;
-        wish.check().map_err(|error| error.to_string())
+        wire::decode::<Wish>(wish).map(drop).map_err(|error| format!("is no vote in a sync: {error}"))
     }
 
     fn outcome(&self, _hall: &Hall<'_>, seats: &Seats<'_>) -> Vec<u8> {
         let before = seats.agreed.and_then(|outcome| Outcome::decode(outcome).ok());
         let wishes: Vec<_> =
             seats.wishes().filter_map(|(peer, wish)| Some((peer, Wish::decode(wish)?))).collect();
-        minicbor::to_vec(outcome(before.as_ref(), &wishes)).expect("a Vec takes every byte")
+        wire::encode(&outcome(before.as_ref(), &wishes))
     }
 }
 

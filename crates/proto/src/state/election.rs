@@ -23,6 +23,7 @@
 
 use super::{Digest, Revision};
 use crate::limits::{NAMED_MAX, STATE_KEY_BYTES_MAX};
+use crate::wire::unknown::Vague;
 use crate::wire::{InvalidMessage, within};
 use minicbor::{CborLen, Decode, Encode};
 use std::cmp::Reverse;
@@ -97,49 +98,40 @@ pub struct Offer {
 }
 
 /// A member's part in a sync.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Role {
     /// It holds what was elected, and serves it.
-    #[n(0)]
     Donor,
     /// It makes its state what was elected. Perhaps it is already.
-    #[n(1)]
     Receiver,
     /// It gets an error, and the others go on without it.
-    #[n(2)]
-    Deviates(#[n(0)] Deviation),
+    Deviates(Deviation),
 }
 
 /// Why a member cannot take part. Its data is untouched.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen, thiserror::Error)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, thiserror::Error)]
 pub enum Deviation {
     /// Its revision is beyond what the group can have.
     #[error(
         "revision {offered} is ahead of what the group can have: it last agreed on {last}, so {last} and the \
          next one are possible; sync after each change, or give revision=None to receive"
     )]
-    #[n(0)]
     Ahead {
         /// What it offered.
-        #[n(0)]
         offered: Revision,
         /// The last that was agreed on.
-        #[n(1)]
         last: Revision,
     },
     /// Its keys, types or shapes are not those of the elected state.
     #[error("the keys, types or shapes of this state are not those of the group's")]
-    #[n(1)]
     Outline,
     /// It only sends, and something else was elected.
     #[error(
         "this member only sends, and the group elected another state (revision {elected}): bring it up to \
          date with strategy popular or receive_only"
     )]
-    #[n(2)]
     Outvoted {
         /// The revision that was elected.
-        #[n(0)]
         elected: Revision,
     },
 }
@@ -229,6 +221,14 @@ pub enum NoDonor {
         #[n(0)]
         last: Revision,
     },
+    /// For a reason that a later version gives.
+    #[error("no member can give a state, for a reason that this version does not know: update this side")]
+    #[n(3)]
+    NotKnown,
+}
+
+impl Vague for NoDonor {
+    const UNKNOWN: Self = Self::NotKnown;
 }
 
 /// Elects. `last` is the revision that the group agreed on last; `offers` are in the order of ranks.

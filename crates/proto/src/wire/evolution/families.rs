@@ -1,10 +1,11 @@
 //! One sample of everything that travels.
 
-use super::register;
+use super::{register, sync};
 use crate::ballot::optimise::{Brought, Promise, RingOutcome, RingWish, Told};
 use crate::collective::frame::{FrameKind, Header, OpName};
 use crate::collective::{DataType, Fingerprint, Layout, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::id::PeerId;
+use crate::state::election::Strategy;
 use crate::wire::control::*;
 use crate::wire::hello::{Hello, Versions};
 use crate::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
@@ -462,6 +463,13 @@ pub(super) fn families() -> Vec<Family> {
         message("FromRegister", Some(Part), register::from_register()),
         family("Fate", Some(Part), register::fates()),
         message("RendezvousState", None, register::states()),
+        message("Wish", Some(Part), sync::wishes()),
+        message("Outcome", Some(Part), sync::outcomes()),
+        family("Strategy", Some(Part), Strategy::ALL.to_vec()),
+        family("NoDonor", Some(Vague), sync::no_donors()),
+        family("Offer", None, Strategy::ALL.map(sync::offer).to_vec()),
+        family("Elected", None, vec![sync::elected()]),
+        family("Healed", None, vec![sync::healed()]),
         family("Silence", Some(Skip), vec![Silence::Silent, Silence::Refused]),
         family("SignOfLife", Some(Skip), vec![SignOfLife::Acked, SignOfLife::Heard, SignOfLife::Kernel]),
         family("DeathReason", Some(Skip), death_reasons()),

@@ -16,6 +16,7 @@
 mod families;
 mod future;
 mod register;
+mod sync;
 
 use super::hello::{Hello, Incompatible, Version, Versions, negotiate};
 use super::{InvalidMessage, Message, encode_for};
