@@ -82,7 +82,6 @@ pub struct Communicator {
     membership: Membership,
     timeout: Duration,
     creator: Creator,
-    transfers: transfer::Transfers,
     links: Arc<links::Links>,
     stall: Arc<Stall>,
     agreed: sync::Agreed,
@@ -153,21 +152,12 @@ impl Communicator {
         interrupt: &Interrupt,
     ) -> Result<TopologyChange, Error> {
         self.creator.check()?;
-        self.refuse_open_tags()?;
         let deadline = clock::now() + timeout;
         let (id, orders) =
             self.control.begin(|session, now| session.handle_admission_call(now, min_world, deadline));
         let outcome = self.wait_topology(id, &orders, timeout, interrupt);
         let call = format_args!("update_topology(min_world={min_world})");
         outcome.map_err(|error| self.control.explained(error).of_call(call, timeout))
-    }
-
-    /// Whatever concerns the whole group waits for nobody's collective, and so is not begun before they are over.
-    fn refuse_open_tags(&self) -> Result<(), Error> {
-        match self.control.open_tags() {
-            tags if tags.is_empty() => Ok(()),
-            tags => Err(Error::InvalidArgument(format!("collectives under tags {tags:?} are not finished"))),
-        }
     }
 
     fn wait_topology(

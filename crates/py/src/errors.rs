@@ -112,9 +112,13 @@ fn of_call_error<'py>(py: Python<'py>, error: &CallError, purpose: Purpose) -> P
         CallError::Mismatch { ours, others } => {
             ("Mismatch", Some(PyTuple::new(py, [ours, others])?.into_any()))
         }
-        CallError::TooManyTags { .. } | CallError::TooManyTensors { .. } | CallError::NoPath { .. } => {
-            ("InvalidArgument", None)
-        }
+        CallError::TooManyTags { .. }
+        | CallError::TooManyTensors { .. }
+        | CallError::NoPath { .. }
+        | CallError::TagInFlight { .. }
+        | CallError::TransferInFlight { .. }
+        | CallError::CollectivesInFlight { .. }
+        | CallError::VoteInFlight { .. } => ("InvalidArgument", None),
         // Coming back with the same setting would not help.
         CallError::Out(OutReason::Kicked(KickReason::Encryption, _)) => ("InvalidArgument", None),
         CallError::Out(OutReason::Kicked(..)) => ("Kicked", None),

@@ -333,7 +333,6 @@ impl CommunicatorBuilder {
         };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         let creator = Creator::this_process();
-        let transfers = super::transfer::Transfers::default();
         let (timeout, agreed) = (self.timeout, super::sync::Agreed::default());
         let (atlas, site, streams_max) = (shared_atlas, self.site, self.streams_max);
         Ok(Communicator {
@@ -342,7 +341,6 @@ impl CommunicatorBuilder {
             membership,
             timeout,
             creator,
-            transfers,
             links,
             stall,
             agreed,

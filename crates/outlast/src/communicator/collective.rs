@@ -51,7 +51,7 @@ impl Communicator {
         let deadline = clock::now() + timeout;
         let op = Op { scope, tag: call.tag, fingerprint: fingerprint.clone(), deadline, members };
         let mark = self.control.news().mark();
-        let (id, orders) = self.control.begin_op(op)?;
+        let (id, orders) = self.control.begin(|session, now| session.handle_op_call(now, op));
         let control = Arc::downgrade(&self.control);
         let _attached = call.interrupt.as_ref().map(|interrupt| {
             interrupt.attach(move || {

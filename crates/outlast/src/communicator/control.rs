@@ -11,6 +11,7 @@ use super::links;
 use super::news::{self, Event, News};
 use super::orders::{Order, Orders};
 use super::receipt::Peer;
+use super::transfer::Transferring;
 use crate::clock;
 use crate::coordinator::{self, Dialled, Unreached};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent, Seat};
@@ -18,10 +19,10 @@ use crate::port::KnownSources;
 use crate::runtime;
 use crate::security::TlsIdentity;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, sleep_while};
-use outlast_proto::collective::{Group, Tag};
+use outlast_proto::collective::Group;
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{
-    Action, CallError, CallId, Command, Config, Op, OutReason, PerformResult, Session,
+    Action, CallError, CallId, Command, Config, OutReason, PerformResult, Session, TransferName,
 };
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator};
@@ -209,8 +210,20 @@ impl Control {
         lock(&self.state).session.out().cloned()
     }
 
-    pub(super) fn open_tags(&self) -> Vec<Tag> {
-        lock(&self.state).session.open_tags()
+    /// Whether a call that concerns the whole group could be begun now: asked before work that would be in vain.
+    pub(super) fn may_begin_vote(&self) -> Result<(), CallError> {
+        lock(&self.state).session.may_begin_vote()
+    }
+
+    /// A transfer of that name begins, and ends when what is returned is dropped.
+    pub(super) fn begin_transfer(&self, name: TransferName) -> Result<Transferring<'_>, CallError> {
+        let number = lock(&self.state).session.begin_transfer(name)?;
+        Ok(Transferring { control: self, name, number })
+    }
+
+    /// The transfer of that name is over.
+    pub(super) fn end_transfer(&self, name: TransferName) {
+        lock(&self.state).session.end_transfer(name);
     }
 
     pub(super) fn begin_connect(
@@ -246,14 +259,6 @@ impl Control {
         };
         let silent = (!state.heard).then(silent);
         state.unreached.take().or(silent)
-    }
-
-    pub(super) fn begin_op(&self, op: Op) -> Result<(CallId, Arc<Orders>), Error> {
-        let state = lock(&self.state);
-        if state.session.is_open(&op.scope, op.tag) {
-            return Err(Error::InvalidArgument(format!("a collective under tag {} is in flight", op.tag)));
-        }
-        Ok(self.begin_locked(state, |session, now| session.handle_op_call(now, op)))
     }
 
     pub(super) fn begin(&self, call: impl FnOnce(&mut Session, Instant) -> CallId) -> (CallId, Arc<Orders>) {

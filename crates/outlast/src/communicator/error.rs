@@ -161,6 +161,10 @@ impl Error {
             Self::Call(failure) => match &failure.cause {
                 CallError::Mismatch { .. }
                 | CallError::NoPath { .. }
+                | CallError::TagInFlight { .. }
+                | CallError::TransferInFlight { .. }
+                | CallError::CollectivesInFlight { .. }
+                | CallError::VoteInFlight { .. }
                 | CallError::Out(
                     OutReason::Left | OutReason::NotConnected | OutReason::Kicked(KickReason::Encryption, _),
                 ) => NextStep::Fatal,

@@ -72,7 +72,7 @@ impl Communicator {
         interrupt: &Interrupt,
     ) -> Result<TopologyReport, Error> {
         self.creator.check()?;
-        self.refuse_open_tags()?;
+        self.control.may_begin_vote()?;
         let started = Instant::now();
         let stopped = Arc::<AtomicBool>::default();
         let flag = Arc::clone(&stopped);
@@ -215,7 +215,7 @@ impl Call<'_> {
     fn vote(&self, wish: &RingWish) -> Result<RingOutcome, Error> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
         let outcome = self.comm.vote(KIND, encode(wish), left, Some(self.interrupt))?;
-        decode(&outcome).map_err(|_| Error::Bug("an outcome that is none"))
+        Ok(decode(&outcome)?)
     }
 }
 

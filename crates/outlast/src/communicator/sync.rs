@@ -139,7 +139,7 @@ impl Communicator {
     /// contents. Every member of the group must call it.
     pub fn sync_state(&self, state: &mut SharedState, options: &SyncOptions) -> Result<SyncReport, Error> {
         self.creator.check()?;
-        self.refuse_open_tags()?;
+        self.control.may_begin_vote()?;
         state.outline().validate().map_err(|error| Error::InvalidArgument(error.to_string()))?;
         if let Some(revision) = state.revision().filter(|revision| *revision > COUNT_MAX) {
             return Err(Error::InvalidArgument(format!("revision {revision}: the largest is {COUNT_MAX}")));

@@ -4,59 +4,25 @@
 //! time, its two ends are told why, and nobody else: an end that is lost is named. It is not retried: whether the
 //! other end got its part done is known to the other end alone.
 
+use super::control::Control;
 use super::{Call, CallBuffers, Communicator, Element, Error, Tensor, TensorMut};
 use crate::executor::{Abort, Stopped, TransferSpec};
-use crate::sync::{Mutex, MutexGuard, lock};
 use crate::watch;
-use outlast_proto::collective::{Fingerprint, OpKind, Seq, Tag};
+use outlast_proto::collective::{Fingerprint, OpKind, Seq};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::CallError;
+use outlast_proto::session::{CallError, TransferName};
 use outlast_proto::wire::control::{LossReason, Waiting};
-use std::collections::BTreeSet;
 
-/// Which transfers of one name this is about: the other end, the tag, and whether we receive.
-type Name = (PeerId, Tag, bool);
-
-/// What a communicator remembers of its transfers.
-#[derive(Debug, Default)]
-pub(super) struct Transfers(Mutex<Book>);
-
-#[derive(Debug, Default)]
-struct Book {
-    /// The number of the next receive. All names share one sequence: it is enough that numbers grow.
-    next: Seq,
-    open: BTreeSet<Name>,
+/// A transfer under way.
+pub(super) struct Transferring<'a> {
+    pub(super) control: &'a Control,
+    pub(super) name: TransferName,
+    pub(super) number: Seq,
 }
 
-/// A transfer under way; two under one name would take each other's bytes.
-struct Open<'a> {
-    transfers: &'a Transfers,
-    name: Name,
-}
-
-impl Transfers {
-    fn book(&self) -> MutexGuard<'_, Book> {
-        lock(&self.0)
-    }
-
-    /// Begins a transfer. A receive gets its number.
-    fn begin(&self, name: Name) -> Result<(Open<'_>, Seq), Error> {
-        let (peer, tag, receives) = name;
-        let mut book = self.book();
-        if !book.open.insert(name) {
-            let words = if receives { "receive from" } else { "send to" };
-            let text = format!("a {words} {} under tag {tag} is in flight", peer.short());
-            return Err(Error::InvalidArgument(text));
-        }
-        let number = book.next;
-        book.next += u64::from(receives);
-        Ok((Open { transfers: self, name }, number))
-    }
-}
-
-impl Drop for Open<'_> {
+impl Drop for Transferring<'_> {
     fn drop(&mut self) {
-        self.transfers.book().open.remove(&self.name);
+        self.control.end_transfer(self.name);
     }
 }
 
@@ -111,12 +77,12 @@ impl Communicator {
             return Err(Error::InvalidArgument(text));
         }
         let timeout = call.timeout.unwrap_or(self.timeout);
-        let (_open, number) = self.transfers.begin((peer, call.tag, receives))?;
+        let transferring = self.control.begin_transfer(TransferName { peer, tag: call.tag, receives })?;
         let spec = TransferSpec {
             group,
             peer,
             tag: call.tag,
-            receives: receives.then_some(number),
+            receives: receives.then_some(transferring.number),
             fingerprint: Fingerprint::new(OpKind::SendReceive, data_type, [elements as u64])
                 .laid_out(buffers.layouts()),
             deadline: std::time::Instant::now() + timeout,

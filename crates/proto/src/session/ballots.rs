@@ -104,7 +104,7 @@ impl Ballots {
 }
 
 impl Session {
-    /// The program wants its group to agree on something. Two such calls at a time are refused by the driver.
+    /// The program wants its group to agree on something. Refused while another such call, or a collective, is in flight.
     pub fn handle_ballot_call(
         &mut self,
         _now: Instant,
@@ -115,6 +115,10 @@ impl Session {
         let id = self.next_call();
         if let Some(reason) = self.out().cloned() {
             self.finish(id, Err(CallError::Out(reason)));
+            return id;
+        }
+        if let Err(error) = self.may_begin_vote() {
+            self.finish(id, Err(error));
             return id;
         }
         if wish.len() > WISH_BYTES_MAX {
@@ -130,6 +134,19 @@ impl Session {
         self.ballots.call = Some(BallotCall::new(id, kind, wish, deadline, number));
         self.vote();
         id
+    }
+
+    /// Whether a call that concerns the whole group could be begun now. Such calls come one at a time, and not beside
+    /// collectives: the others would wait for both (rule 7).
+    ///
+    /// # Errors
+    /// What is in flight.
+    pub fn may_begin_vote(&self) -> Result<(), CallError> {
+        if let Some(call) = &self.ballots.call {
+            return Err(CallError::VoteInFlight { name: ballot::name(call.kind) });
+        }
+        let tags: Vec<_> = self.calls.values().map(|call| call.op.tag).collect();
+        if tags.is_empty() { Ok(()) } else { Err(CallError::CollectivesInFlight { tags }) }
     }
 
     /// The program is ready for newcomers.

@@ -212,6 +212,39 @@ pub enum CallError {
         /// How many, with this call.
         tensors: usize,
     },
+    /// A collective of that scope and tag is not finished. Fix the program: wait for it, or use another tag.
+    #[error("a collective under tag {tag} is in flight: wait for it, or use another tag")]
+    TagInFlight {
+        /// Its tag.
+        tag: Tag,
+    },
+    /// A transfer of that name is not finished. Fix the program: wait for it, or use another tag.
+    #[error(
+        "a {} {} under tag {tag} is in flight: wait for it, or use another tag",
+        if *receives { "receive from" } else { "send to" },
+        peer.short()
+    )]
+    TransferInFlight {
+        /// The other end.
+        peer: PeerId,
+        /// Its tag.
+        tag: Tag,
+        /// Whether this peer receives.
+        receives: bool,
+    },
+    /// Whatever concerns the whole group waits for nobody's collective, and so is not begun before they are over. Fix
+    /// the program: wait for them.
+    #[error("collectives under tags {tags:?} are not finished: wait for them first")]
+    CollectivesInFlight {
+        /// Their tags.
+        tags: Vec<Tag>,
+    },
+    /// Another call that concerns the whole group is not finished. Fix the program: wait for it.
+    #[error("{name} is in flight: wait for it first")]
+    VoteInFlight {
+        /// Which.
+        name: &'static str,
+    },
     /// The session is over: this peer is out. Connect again.
     #[error("out of the run: {0}")]
     Out(OutReason),

@@ -5,6 +5,7 @@ use super::attempts::{Call, Stage};
 use super::ballots::Ballots;
 use super::calls::{CallError, CallId, Command, Op, OutReason, Outcome};
 use super::tags::TagMemory;
+use super::transfers::Transfers;
 use crate::collective::{Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
@@ -86,6 +87,7 @@ pub struct Session {
     /// What the group votes on besides collectives.
     pub(super) ballots: Ballots,
     pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
+    pub(super) transfers: Transfers,
     /// What was learned in epochs before this one may be forgotten.
     remembers_from: u64,
     /// Who went lately, and why; the latest last.
@@ -117,6 +119,7 @@ impl Session {
             calls: BTreeMap::new(),
             ballots: Ballots::default(),
             tags: BTreeMap::new(),
+            transfers: Transfers::default(),
             remembers_from: 0,
             departed: VecDeque::new(),
             unreported: Vec::new(),
@@ -150,7 +153,7 @@ impl Session {
         id
     }
 
-    /// The program wants a collective. Two with one (scope, tag) at a time are refused by the driver.
+    /// The program wants a collective. One of a (scope, tag) that has one in flight is refused.
     pub fn handle_op_call(&mut self, now: Instant, op: Op) -> CallId {
         let id = self.next_call();
         if let Some(reason) = self.out.clone() {
@@ -158,7 +161,8 @@ impl Session {
             return id;
         }
         let place = (op.scope.clone(), op.tag);
-        if let Err(error) = self.fits(&op).and_then(|()| self.make_room(&place)) {
+        let checked = self.is_free(&op).and_then(|()| self.fits(&op)).and_then(|()| self.make_room(&place));
+        if let Err(error) = checked {
             self.finish(id, Err(error));
             return id;
         }
@@ -166,6 +170,15 @@ impl Session {
         self.calls.insert(id, Call::new(op));
         self.attempt(now, id);
         id
+    }
+
+    /// One (scope, tag) has one collective at a time, because its attempts are numbered.
+    fn is_free(&self, op: &Op) -> Result<(), CallError> {
+        let in_flight = |call: &Call| call.op.tag == op.tag && call.op.scope == op.scope;
+        if self.calls.values().any(in_flight) {
+            return Err(CallError::TagInFlight { tag: op.tag });
+        }
+        Ok(())
     }
 
     /// All open calls are told in one resume, each with its tensors (rule 40).
@@ -489,16 +502,6 @@ impl Session {
     /// Why the session is over, if it is.
     pub fn out(&self) -> Option<&OutReason> {
         self.out.as_ref()
-    }
-
-    /// The tags of collectives that are not finished.
-    pub fn open_tags(&self) -> Vec<Tag> {
-        self.calls.values().map(|call| call.op.tag).collect()
-    }
-
-    /// Whether a collective with that scope and tag is not finished.
-    pub fn is_open(&self, scope: &Scope, tag: Tag) -> bool {
-        self.calls.values().any(|call| call.op.tag == tag && call.op.scope == *scope)
     }
 
     // Membership.

@@ -30,7 +30,9 @@ mod machine;
 mod tags;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 pub use calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome, PerformResult};
 pub use config::Config;
 pub use machine::{Action, Session};
+pub use transfers::TransferName;

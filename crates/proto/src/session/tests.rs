@@ -1,5 +1,6 @@
 //! The session alone: a test plays coordinator, executor and program, and looks at every action.
 
+mod exclusive;
 mod recovery;
 
 use super::*;
