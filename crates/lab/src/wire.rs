@@ -39,9 +39,9 @@ pub(crate) struct Wire {
 
 #[derive(Debug)]
 struct Shared {
-    desk: Mutex<Desk>,
+    orders: Mutex<Orders>,
     taken_up: Condvar,
-    /// The desk's version, readable without its lock.
+    /// The orders's version, readable without its lock.
     version: AtomicU64,
     stop: AtomicBool,
     wake: OwnedFd,
@@ -51,16 +51,16 @@ struct Shared {
 
 /// Where the owner leaves a plan and the wire notes which one it follows.
 #[derive(Debug)]
-struct Desk {
+struct Orders {
     plan: Arc<Plan>,
     version: u64,
     followed: u64,
 }
 
 impl Shared {
-    fn desk(&self) -> MutexGuard<'_, Desk> {
-        // Every critical section leaves the desk whole, so a panic elsewhere does not spoil it.
-        self.desk.lock().unwrap_or_else(PoisonError::into_inner)
+    fn orders(&self) -> MutexGuard<'_, Orders> {
+        // Every critical section leaves the orders whole, so a panic elsewhere does not spoil it.
+        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn tally(&self, from: usize, to: usize) -> &Tally {
@@ -81,7 +81,7 @@ impl Wire {
             .map_err(LabError::errno("make an event descriptor"))?;
         let plan = Arc::new(plan);
         let shared = Arc::new(Shared {
-            desk: Mutex::new(Desk { plan: Arc::clone(&plan), version: 0, followed: 0 }),
+            orders: Mutex::new(Orders { plan: Arc::clone(&plan), version: 0, followed: 0 }),
             taken_up: Condvar::new(),
             version: AtomicU64::new(0),
             stop: AtomicBool::new(false),
@@ -110,20 +110,20 @@ impl Wire {
 
     /// Edits the plan, and returns once the wire follows it.
     pub(crate) fn change(&self, edit: impl FnOnce(&mut Plan)) -> Result<(), LabError> {
-        let mut desk = self.shared.desk();
-        let mut plan = Plan::clone(&desk.plan);
+        let mut orders = self.shared.orders();
+        let mut plan = Plan::clone(&orders.plan);
         edit(&mut plan);
-        desk.plan = Arc::new(plan);
-        desk.version += 1;
-        let version = desk.version;
+        orders.plan = Arc::new(plan);
+        orders.version += 1;
+        let version = orders.version;
         self.shared.version.store(version, Ordering::Release);
         self.shared.ring();
-        let (desk, waited) = self
+        let (orders, waited) = self
             .shared
             .taken_up
-            .wait_timeout_while(desk, CHANGE_DEADLINE, |desk| desk.followed < version)
+            .wait_timeout_while(orders, CHANGE_DEADLINE, |orders| orders.followed < version)
             .unwrap_or_else(PoisonError::into_inner);
-        drop(desk);
+        drop(orders);
         if waited.timed_out() {
             let what = "the wire's taking up of a change".to_owned();
             return Err(LabError::Timeout { what, seconds: CHANGE_DEADLINE.as_secs() });
@@ -133,7 +133,7 @@ impl Wire {
 
     /// The plan that was handed over last.
     pub(crate) fn plan(&self) -> Arc<Plan> {
-        Arc::clone(&self.shared.desk().plan)
+        Arc::clone(&self.shared.orders().plan)
     }
 
     pub(crate) fn counters(&self, from: usize, to: usize) -> LinkCounters {
@@ -195,11 +195,11 @@ impl Carrier {
         if self.shared.version.load(Ordering::Acquire) == self.followed {
             return;
         }
-        let mut desk = self.shared.desk();
-        self.plan = Arc::clone(&desk.plan);
-        self.followed = desk.version;
-        desk.followed = desk.version;
-        drop(desk);
+        let mut orders = self.shared.orders();
+        self.plan = Arc::clone(&orders.plan);
+        self.followed = orders.version;
+        orders.followed = orders.version;
+        drop(orders);
         self.shared.taken_up.notify_all();
     }
 

@@ -44,7 +44,7 @@ mod typed;
 pub use background::Handle;
 pub use buffer::{CallBuffers, Element, Tensor, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
-pub use control::View;
+pub use control::GroupView;
 pub use error::{Error, Failure, NextStep};
 pub use interrupt::Interrupt;
 pub use news::{Event, Happened, Lost};
@@ -230,7 +230,7 @@ impl Communicator {
 
     /// The group as the program last saw it. Calls on other threads replace it as they end; whoever must not
     /// see that keeps what it was given.
-    pub fn view(&self) -> Arc<View> {
+    pub fn view(&self) -> Arc<GroupView> {
         self.control.view()
     }
 

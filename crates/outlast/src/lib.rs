@@ -4,6 +4,8 @@
 //! [`security`] first.
 
 pub mod agent;
+// What is hidden here is for our own tests, benchmarks and commands, and is promised to nobody.
+#[doc(hidden)]
 pub mod bare_ring;
 mod baton;
 #[cfg(test)]
@@ -18,12 +20,15 @@ pub mod communicator;
 pub mod coordinator;
 #[cfg(feature = "etcd")]
 pub mod etcd;
+#[doc(hidden)]
 pub mod executor;
 pub mod fork;
 mod health;
 
+#[doc(hidden)]
 pub mod link;
 pub mod membership;
+#[doc(hidden)]
 pub mod port;
 mod probe;
 pub mod rendezvous;

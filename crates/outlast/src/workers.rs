@@ -145,7 +145,7 @@ fn spawn(work: Work) -> io::Result<()> {
 }
 
 #[derive(Default)]
-struct Desk {
+struct Staff {
     /// Never more than there are idle threads.
     errands: VecDeque<Box<dyn Run>>,
     idle: usize,
@@ -155,14 +155,14 @@ struct Desk {
 
 /// Threads that grow with the work. Dropped, they end when their work is done.
 pub struct Workers {
-    desk: Mutex<Desk>,
+    staff: Mutex<Staff>,
     called: Condvar,
     spawn: Spawn,
 }
 
 impl Default for Workers {
     fn default() -> Self {
-        Self { desk: Mutex::default(), called: Condvar::new(), spawn }
+        Self { staff: Mutex::default(), called: Condvar::new(), spawn }
     }
 }
 
@@ -182,14 +182,14 @@ impl Workers {
         lost: impl FnOnce(Lost) -> T + Send + 'static,
     ) {
         let errand = Errand { job: Some(Box::new(job)), lost: Some(lost), outcome: Arc::clone(outcome) };
-        let mut desk = lock(&self.desk);
-        if desk.errands.len() < desk.idle {
-            desk.errands.push_back(Box::new(errand));
-            drop(desk);
+        let mut staff = lock(&self.staff);
+        if staff.errands.len() < staff.idle {
+            staff.errands.push_back(Box::new(errand));
+            drop(staff);
             self.called.notify_one();
             return;
         }
-        drop(desk);
+        drop(staff);
         // The new thread's first errand never lies where another thread could take it.
         let first: Arc<Mutex<Option<Box<dyn Run>>>> = Arc::new(Mutex::new(Some(Box::new(errand))));
         let (workers, given) = (Arc::downgrade(self), Arc::clone(&first));
@@ -209,18 +209,18 @@ impl Workers {
 
     /// Sends idle threads home; work that is under way is finished.
     pub fn end(&self) {
-        lock(&self.desk).ended = true;
+        lock(&self.staff).ended = true;
         self.called.notify_all();
     }
 
     fn next(&self) -> Option<Box<dyn Run>> {
-        let mut desk = lock(&self.desk);
-        if desk.errands.is_empty() {
-            desk.idle += 1;
-            desk = sleep_while(&self.called, desk, IDLE, |desk| desk.errands.is_empty() && !desk.ended);
-            desk.idle -= 1;
+        let mut staff = lock(&self.staff);
+        if staff.errands.is_empty() {
+            staff.idle += 1;
+            staff = sleep_while(&self.called, staff, IDLE, |staff| staff.errands.is_empty() && !staff.ended);
+            staff.idle -= 1;
         }
-        desk.errands.pop_front()
+        staff.errands.pop_front()
     }
 }
 
@@ -267,7 +267,7 @@ mod tests {
             b.recv_timeout(PATIENCE).unwrap()
         });
         assert_eq!((one.wait(PATIENCE), other.wait(PATIENCE)), (Some(Ok(2)), Some(Ok(1))));
-        while lock(&workers.desk).idle < 2 {
+        while lock(&workers.staff).idle < 2 {
             std::thread::yield_now();
         }
         assert_eq!(run(&workers, || 3).wait(PATIENCE), Some(Ok(3)));
@@ -281,7 +281,7 @@ mod tests {
         let outcome = run(&workers, || panic!("in the middle of a job"));
         assert_eq!(outcome.wait(PATIENCE), Some(Err("panicked".to_owned())));
         assert!(outcome.is_done());
-        while lock(&workers.desk).idle < 1 {
+        while lock(&workers.staff).idle < 1 {
             std::thread::yield_now();
         }
         assert_eq!(run(&workers, || 4).wait(PATIENCE), Some(Ok(4)));

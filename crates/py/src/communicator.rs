@@ -17,7 +17,7 @@ use crate::outcome::{self, Contributors};
 use crate::registry;
 use crate::state::{self, SharedState};
 use crate::visit::Visit;
-use outlast::communicator::{Interrupt, View};
+use outlast::communicator::{GroupView, Interrupt};
 use outlast::fork::Creator;
 use outlast::membership::RunId;
 use outlast::workers::{Lost, Workers};
@@ -55,7 +55,7 @@ pub(crate) struct Shared {
     /// Gone once it is closed.
     comm: Mutex<Option<Arc<outlast::Communicator>>>,
     /// What the program has seen of the group.
-    seen: Mutex<Arc<View>>,
+    seen: Mutex<Arc<GroupView>>,
     contributors: Mutex<Contributors>,
     pub(crate) in_flight: InFlight,
     workers: Arc<Workers>,
@@ -169,7 +169,7 @@ impl Shared {
     /// What the program has seen of the group. A function of its own, so that the lock is let go before anything of
     /// Python's runs: that may let another thread of the program run, which would wait for the lock with the
     /// interpreter in its hands.
-    fn seen(&self) -> Arc<View> {
+    fn seen(&self) -> Arc<GroupView> {
         Arc::clone(&lock(&self.seen))
     }
 

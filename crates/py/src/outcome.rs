@@ -1,7 +1,7 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
 use outlast::communicator::{
-    Event, Happened, Lost, Peer, Receipt, SyncReport, TopologyChange, TopologyReport, View,
+    Event, GroupView, Happened, Lost, Peer, Receipt, SyncReport, TopologyChange, TopologyReport,
 };
 use outlast::membership::{MemberInfo, PeerId};
 use pyo3::ffi;
@@ -178,7 +178,7 @@ pub(crate) fn sync_report(py: Python<'_>, report: &SyncReport) -> PyResult<Py<Py
 }
 
 /// The members of the group; `health` are the same members as the health plane sees them now.
-pub(crate) fn peers(py: Python<'_>, view: &View, health: &[Peer]) -> PyResult<Vec<Py<PyAny>>> {
+pub(crate) fn peers(py: Python<'_>, view: &GroupView, health: &[Peer]) -> PyResult<Vec<Py<PyAny>>> {
     let class = class(py, "Peer")?;
     let word = |id: PeerId| health.iter().find(|peer| peer.id == id).map_or("unknown", |peer| peer.health);
     let peer = |peer: &Peer| {

@@ -8,7 +8,7 @@ use outlast_sim::report::Report;
 use outlast_sim::runner;
 use outlast_sim::scenarios;
 use outlast_sim::script::Script;
-use outlast_sim::world::{Birth, Effect, HealthNode, HealthNotice, Node, Output, Sender, View, What};
+use outlast_sim::world::{Birth, Effect, HealthNode, HealthNotice, Lists, Node, Output, Sender, What};
 use std::cell::Cell;
 use std::collections::VecDeque;
 
@@ -118,22 +118,22 @@ impl Node for Liar {
 }
 
 impl HealthNode for Liar {
-    fn view(&self) -> View {
-        let mut view = self.inner.view();
+    fn lists(&self) -> Lists {
+        let mut lists = self.inner.lists();
         self.looked.set(self.looked.get() + 1);
         match self.lie {
-            Lie::ForgetsDeaths => view.failed.clear(),
+            Lie::ForgetsDeaths => lists.failed.clear(),
             Lie::CountsBackwards => {
-                let rows = view.active.iter_mut();
+                let rows = lists.active.iter_mut();
                 rows.for_each(|row| row.incarnation = 1_000_u32.saturating_sub(self.looked.get()));
             }
             Lie::DeniesItself => {
                 let me = self.inner.machine().me().id;
-                view.active.retain(|row| row.member.peer_id() != me);
+                lists.active.retain(|row| row.member.peer_id() != me);
             }
             _ => {}
         }
-        view
+        lists
     }
 
     fn footprint(&self) -> usize {

@@ -41,7 +41,7 @@ const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 /// What the program sees of the group; replaced only when one of its calls ends.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct View {
+pub struct GroupView {
     /// Our rank in the group.
     pub rank: usize,
     /// The group's epoch.
@@ -110,7 +110,7 @@ pub(super) struct Control {
     pub(super) data: Arc<DataPlane>,
     pub(super) state: Mutex<State>,
     news: News,
-    view: Mutex<Arc<View>>,
+    view: Mutex<Arc<GroupView>>,
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
     hung_up: Condvar,
@@ -201,7 +201,7 @@ impl Control {
         self.grace
     }
 
-    pub(super) fn view(&self) -> Arc<View> {
+    pub(super) fn view(&self) -> Arc<GroupView> {
         Arc::clone(&lock(&self.view))
     }
 
@@ -668,8 +668,8 @@ async fn keep_time(this: Weak<Control>) {
     }
 }
 
-fn view_of(record: &EpochRecord, me: PeerId, session: &Session) -> View {
-    View {
+fn view_of(record: &EpochRecord, me: PeerId, session: &Session) -> GroupView {
+    GroupView {
         rank: record.rank_of(me).unwrap_or(0),
         epoch: record.epoch,
         global_world_size: session.global_world_size(),

@@ -128,7 +128,7 @@ struct Call<'a> {
     options: &'a SyncOptions,
     deadline: Instant,
     stopped: Arc<AtomicBool>,
-    /// In the outcome of the first round.
+    /// In the outcome of the first turn.
     donors: Vec<PeerId>,
     found: Found,
     sent: u64,
@@ -326,7 +326,7 @@ impl Call<'_> {
         work(&Errand { root, donors: &donors, rank, open, deadline, given_up: &given_up })
     }
 
-    /// One round of the vote.
+    /// One turn of the vote.
     fn vote(&self, wish: &Wish) -> Result<Outcome, Error> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
         let outcome = self.comm.vote(KIND, wish.encode(), left, self.options.interrupt.as_ref())?;
@@ -374,7 +374,7 @@ fn failed(outcome: &Outcome, state: &SharedState) -> Error {
                 reasons.iter().map(|(peer, why)| format!("{}: {why}", peer.short())).collect();
             format!("not every member could be healed ({})", reasons.join("; "))
         }
-        _ => "the members were in different rounds of it".to_owned(),
+        _ => "the members were in different turns of it".to_owned(),
     };
     Error::SyncFailed { text, torn: state.is_torn() }
 }

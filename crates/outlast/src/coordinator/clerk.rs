@@ -79,7 +79,7 @@ pub(super) enum Inbox {
 }
 
 /// One run and what it needs of the world.
-struct Desk {
+struct ServedRun {
     run: Run,
     lines: BTreeMap<ConnectionId, mpsc::Sender<ToPeer>>,
     membership: Option<Membership>,
@@ -101,7 +101,7 @@ struct Refusal {
     at: Instant,
 }
 
-impl Desk {
+impl ServedRun {
     /// Puts a message into a peer's queue. One that is full belongs to a peer that does not read: it loses its
     /// connection.
     fn send(&mut self, id: ConnectionId, message: ToPeer) {
@@ -111,7 +111,7 @@ impl Desk {
     }
 }
 
-impl Desk {
+impl ServedRun {
     /// What the health plane says of everybody now.
     fn pass_on_health(&mut self, now: Instant) {
         let Some(member) = &self.membership else { return };
@@ -149,7 +149,7 @@ pub(super) struct Clerk {
     /// Weak, so that the clerk does not keep itself at work.
     inbox: mpsc::WeakSender<Inbox>,
     port: PortWatch,
-    desks: BTreeMap<RunId, Desk>,
+    runs: BTreeMap<RunId, ServedRun>,
     /// Who is at the other end of each line.
     guests: BTreeMap<ConnectionId, PeerId>,
     /// Lines for runs in which nobody has registered.
@@ -182,7 +182,7 @@ impl Clerk {
             fresh_after,
             inbox,
             port,
-            desks: BTreeMap::new(),
+            runs: BTreeMap::new(),
             guests: BTreeMap::new(),
             strangers: BTreeMap::new(),
             customers: Customers::default(),
@@ -204,7 +204,7 @@ impl Clerk {
     pub(super) async fn run(mut self, mut letters: mpsc::Receiver<Inbox>, mut stop: oneshot::Receiver<()>) {
         let mut look_at = clock::now();
         loop {
-            let next = self.desks.values().filter_map(|desk| desk.run.poll_timeout()).min();
+            let next = self.runs.values().filter_map(|served| served.run.poll_timeout()).min();
             let wake = next.map_or(look_at, |next| next.min(look_at));
             tokio::select! {
                 biased;
@@ -233,16 +233,16 @@ impl Clerk {
     fn tick(&mut self) {
         let now = clock::now();
         let due: Vec<_> = self
-            .desks
+            .runs
             .iter()
-            .filter(|(_, desk)| desk.run.poll_timeout().is_some_and(|at| at <= now))
+            .filter(|(_, served)| served.run.poll_timeout().is_some_and(|at| at <= now))
             .map(|(run, _)| run.clone())
             .collect();
         for run in due {
-            if let Some(desk) = self.desks.get_mut(&run) {
+            if let Some(served) = self.runs.get_mut(&run) {
                 // Who answered a moment ago must not be evicted for silence in this one.
-                desk.pass_on_health(now);
-                desk.run.handle_timeout(now);
+                served.pass_on_health(now);
+                served.run.handle_timeout(now);
             }
             self.carry_out(&run);
         }
@@ -269,24 +269,24 @@ impl Clerk {
                     self.customers.closed(peer);
                 }
                 self.strangers.remove(&id);
-                let Some(desk) = self.desks.get_mut(&run) else { return };
-                desk.lines.remove(&id);
-                desk.run.handle_closed(now, id);
+                let Some(served) = self.runs.get_mut(&run) else { return };
+                served.lines.remove(&id);
+                served.run.handle_closed(now, id);
                 self.carry_out(&run);
             }
             Inbox::Connected { run, token, outcome } => {
-                let Some(desk) = self.desks.get_mut(&run) else { return };
-                desk.run.handle_connect(now, token, outcome);
+                let Some(served) = self.runs.get_mut(&run) else { return };
+                served.run.handle_connect(now, token, outcome);
                 self.carry_out(&run);
             }
             Inbox::Solved { run, token, answer } => {
                 self.solver.answered(&run, token);
-                let Some(desk) = self.desks.get_mut(&run) else { return };
-                desk.run.handle_solved(now, token, &answer);
+                let Some(served) = self.runs.get_mut(&run) else { return };
+                served.run.handle_solved(now, token, &answer);
                 self.carry_out(&run);
             }
             Inbox::Status(run, answer) => {
-                let status = self.desks.get(&run).map(|desk| self.describe(now, &run, &desk.run));
+                let status = self.runs.get(&run).map(|served| self.describe(now, &run, &served.run));
                 let _ = answer.send(status);
             }
         }
@@ -302,7 +302,7 @@ impl Clerk {
                 if let Err(text) = self.admit(now, run, peer, false) {
                     return self.turn_away(now, run, id, peer, (KickReason::Limit, text, 0));
                 }
-                self.desk(run);
+                self.serve(run);
                 (None, 0)
             }
             _ => (None, 0),
@@ -317,26 +317,26 @@ impl Clerk {
             if let Err(text) = self.admit(now, run, peer, registers) {
                 return self.turn_away(now, run, id, peer, (KickReason::Limit, text, term));
             }
-            self.desk(run);
+            self.serve(run);
             self.meet(run, peer, address);
             if let Some(name) = name {
-                self.desk(run).history.name(peer, &name);
+                self.serve(run).history.name(peer, &name);
             }
         }
         self.seat(run, id);
-        let Some(desk) = self.desks.get_mut(run) else {
+        let Some(served) = self.runs.get_mut(run) else {
             let text = "not a peer of this run any more: connect again".to_owned();
             return self.turn_away(now, run, id, peer, (KickReason::Evicted, text, term));
         };
-        desk.run.handle_message(now, id, peer, message);
+        served.run.handle_message(now, id, peer, message);
         self.carry_out(run);
     }
 
     /// What a connection said cannot be read: whoever it is hears why and goes.
     fn part(&mut self, now: Instant, run: &RunId, id: ConnectionId, peer: PeerId, error: &InvalidMessage) {
         self.seat(run, id);
-        if let Some(desk) = self.desks.get_mut(run) {
-            desk.run.handle_unreadable(now, id, peer, error);
+        if let Some(served) = self.runs.get_mut(run) {
+            served.run.handle_unreadable(now, id, peer, error);
             return self.carry_out(run);
         }
         let text = format!("the coordinator cannot read what this peer said: {error}");
@@ -349,7 +349,8 @@ impl Clerk {
         if registers {
             self.customers.may_register(now, peer)?;
         }
-        let others = self.desks.iter().filter(|(other, desk)| *other != run && desk.run.knows(peer)).count();
+        let others =
+            self.runs.iter().filter(|(other, served)| *other != run && served.run.knows(peer)).count();
         if others >= RUNS_PER_PEER_MAX {
             let peer = peer.short();
             return Err(format!(
@@ -357,7 +358,7 @@ impl Clerk {
                  every process a PeerId of its own"
             ));
         }
-        if !self.desks.contains_key(run) && self.desks.len() >= RUNS_MAX && !self.forget_an_empty_run() {
+        if !self.runs.contains_key(run) && self.runs.len() >= RUNS_MAX && !self.forget_an_empty_run() {
             return Err(format!(
                 "this coordinator serves {RUNS_MAX} runs, which is its limit: wait until one of them has ended, \
                  or start another coordinator for run {run}"
@@ -368,20 +369,20 @@ impl Clerk {
 
     /// Forgets the run that nobody is in for longest; false if there is none.
     fn forget_an_empty_run(&mut self) -> bool {
-        let is_empty = |desk: &Desk| desk.run.is_empty() && desk.lines.is_empty();
-        let empty = self.desks.iter().filter(|(_, desk)| is_empty(desk));
-        let longest = empty.min_by_key(|(_, desk)| (desk.empty_since.is_none(), desk.empty_since));
+        let is_empty = |served: &ServedRun| served.run.is_empty() && served.lines.is_empty();
+        let empty = self.runs.iter().filter(|(_, served)| is_empty(served));
+        let longest = empty.min_by_key(|(_, served)| (served.empty_since.is_none(), served.empty_since));
         let longest = longest.map(|(run, _)| run.clone());
-        longest.is_some_and(|run| self.desks.remove(&run).is_some())
+        longest.is_some_and(|run| self.runs.remove(&run).is_some())
     }
 
-    /// Gives a line to the desk of its run, if there is one.
+    /// Gives a line to its run, if that is served.
     fn seat(&mut self, run: &RunId, id: ConnectionId) {
-        if let Some(desk) = self.desks.get_mut(run)
+        if let Some(served) = self.runs.get_mut(run)
             && let Some(line) = self.strangers.remove(&id)
         {
-            desk.lines.insert(id, line);
-            desk.empty_since = None;
+            served.lines.insert(id, line);
+            served.empty_since = None;
         }
     }
 
@@ -394,7 +395,7 @@ impl Clerk {
         peer: PeerId,
         (reason, text, term): (KickReason, String, Term),
     ) {
-        let known = self.desks.get_mut(run).and_then(|desk| desk.lines.remove(&id));
+        let known = self.runs.get_mut(run).and_then(|served| served.lines.remove(&id));
         if let Some(line) = known.or_else(|| self.strangers.remove(&id)) {
             let _ = line.try_send(ToPeer::Kicked { reason, text: text.clone(), term });
         }
@@ -420,22 +421,22 @@ impl Clerk {
             Err(refusal) => format!("{{\"error\":\"{refusal}\"}}"),
             Ok(()) => self.status(now, run),
         };
-        let desk = self.desks.get(run).and_then(|desk| desk.lines.get(&id));
-        let Some(line) = desk.or_else(|| self.strangers.get(&id)) else { return };
+        let served = self.runs.get(run).and_then(|served| served.lines.get(&id));
+        let Some(line) = served.or_else(|| self.strangers.get(&id)) else { return };
         // Who does not read its answers is not read any more either: no more than its letters wait here.
         let _ = line.try_send(ToPeer::Status(text));
     }
 
     fn status(&mut self, now: Instant, run: &RunId) -> String {
-        let Some(desk) = self.desks.get(run) else {
+        let Some(served) = self.runs.get(run) else {
             return self.describe(now, run, &Run::new(self.config.clone()));
         };
-        if let Some((_, text)) = desk.status.as_ref().filter(|(at, _)| now.since(*at) < STATUS_AGE_MAX) {
+        if let Some((_, text)) = served.status.as_ref().filter(|(at, _)| now.since(*at) < STATUS_AGE_MAX) {
             return text.clone();
         }
-        let text = self.describe(now, run, &desk.run);
-        if let Some(desk) = self.desks.get_mut(run) {
-            desk.status = Some((now, text.clone()));
+        let text = self.describe(now, run, &served.run);
+        if let Some(served) = self.runs.get_mut(run) {
+            served.status = Some((now, text.clone()));
         }
         text
     }
@@ -466,18 +467,18 @@ impl Clerk {
             refused: counters.refused_by_cause().into_iter().map(|(word, n)| (word.to_owned(), n)).collect(),
             recent: recent.collect(),
         };
-        let runs = self.desks.iter().take(STATUS_REFUSALS_MAX).map(|(run, desk)| RunStatus {
+        let runs = self.runs.iter().take(STATUS_REFUSALS_MAX).map(|(run, served)| RunStatus {
             run_id: run.as_str().to_owned(),
-            world_size: desk.run.world_size(),
+            world_size: served.run.world_size(),
         });
-        let desk = self.desks.get(run);
-        let events = desk.map_or_else(Vec::new, |desk| desk.history.status());
+        let served = self.runs.get(run);
+        let events = served.map_or_else(Vec::new, |served| served.history.status());
         let status = machine.status(now).with_doors(port, kicked.collect());
-        status.with_history(desk.is_some(), runs.collect(), events).to_json()
+        status.with_history(served.is_some(), runs.collect(), events).to_json()
     }
 
-    fn desk(&mut self, run: &RunId) -> &mut Desk {
-        self.desks.entry(run.clone()).or_insert_with(|| {
+    fn serve(&mut self, run: &RunId) -> &mut ServedRun {
+        self.runs.entry(run.clone()).or_insert_with(|| {
             let mut machine = Run::new(self.config.clone());
             match self.book.as_ref().map(|book| book.facts(run)) {
                 // Whoever was ever let in is written down: in a run that is not, nobody can have been.
@@ -493,7 +494,7 @@ impl Clerk {
                     }
                 }
             }
-            Desk {
+            ServedRun {
                 run: machine,
                 lines: BTreeMap::new(),
                 membership: None,
@@ -510,11 +511,11 @@ impl Clerk {
     fn meet(&mut self, run: &RunId, peer: PeerId, address: SocketAddr) {
         let (health, credentials, listen) =
             (self.health, self.credentials.clone(), SocketAddr::new(self.address.ip(), 0));
-        let desk = self.desk(run);
-        if !desk.met.insert(peer) {
+        let served = self.serve(run);
+        if !served.met.insert(peer) {
             return;
         }
-        if let Some(member) = &desk.membership {
+        if let Some(member) = &served.membership {
             member.join(&[address]);
             return;
         }
@@ -532,25 +533,25 @@ impl Clerk {
             member = member.dead_after(silence);
         }
         match member.start() {
-            Ok(member) => desk.membership = Some(member),
+            Ok(member) => served.membership = Some(member),
             Err(error) => tracing::error!(%run, %error, "no health for this run; evictions will be slower"),
         }
     }
 
     fn look_at_health(&mut self) {
         let now = clock::now();
-        let runs: Vec<_> = self.desks.keys().cloned().collect();
+        let runs: Vec<_> = self.runs.keys().cloned().collect();
         for run in runs {
-            let Some(desk) = self.desks.get_mut(&run) else { continue };
-            desk.pass_on_health(now);
+            let Some(served) = self.runs.get_mut(&run) else { continue };
+            served.pass_on_health(now);
             // Of those who came and went before they were admitted nobody tells us.
-            desk.met.retain(|peer| desk.run.knows(*peer));
-            let idle = desk.run.is_empty() && desk.lines.is_empty();
-            let since = *desk.empty_since.get_or_insert_with(std::time::Instant::now);
+            served.met.retain(|peer| served.run.knows(*peer));
+            let idle = served.run.is_empty() && served.lines.is_empty();
+            let since = *served.empty_since.get_or_insert_with(std::time::Instant::now);
             if !idle {
-                desk.empty_since = None;
+                served.empty_since = None;
             } else if since.elapsed() >= EMPTY_RUN_LIFE {
-                self.desks.remove(&run);
+                self.runs.remove(&run);
                 continue;
             }
             self.carry_out(&run);
@@ -560,13 +561,13 @@ impl Clerk {
     /// Writes down what has changed. False if that failed: then nothing may be said that is not written, and the run
     /// stands still until the next try.
     fn write_down(&mut self, run: &RunId) -> bool {
-        let (Some(book), Some(desk)) = (&self.book, self.desks.get_mut(run)) else { return true };
-        let stamp = desk.run.facts_stamp();
-        if desk.written == Some(stamp) {
+        let (Some(book), Some(served)) = (&self.book, self.runs.get_mut(run)) else { return true };
+        let stamp = served.run.facts_stamp();
+        if served.written == Some(stamp) {
             return true;
         }
-        match book.write(run, &desk.run.facts()) {
-            Ok(()) => desk.written = Some(stamp),
+        match book.write(run, &served.run.facts()) {
+            Ok(()) => served.written = Some(stamp),
             Err(error) => {
                 if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
                     tracing::error!(%run, %error, "the run stands still: what it decides cannot be written down");
@@ -581,23 +582,23 @@ impl Clerk {
         if !self.write_down(run) {
             return;
         }
-        let Some(desk) = self.desks.get_mut(run) else { return };
+        let Some(served) = self.runs.get_mut(run) else { return };
         let mut told_to_go = Vec::new();
-        while let Some(action) = desk.run.poll_action() {
+        while let Some(action) = served.run.poll_action() {
             match action {
                 Action::Send(id, message) => {
                     if let (ToPeer::Kicked { text, .. }, Some(peer)) = (&message, self.guests.get(&id)) {
                         told_to_go.push((*peer, text.clone()));
                     }
-                    desk.send(id, message);
+                    served.send(id, message);
                 }
                 Action::SendAll(ids, message) => {
                     for id in ids {
-                        desk.send(id, message.clone());
+                        served.send(id, message.clone());
                     }
                 }
                 Action::Close(id) => {
-                    desk.lines.remove(&id);
+                    served.lines.remove(&id);
                 }
                 Action::Connect { token, to, timeout } => {
                     let Some(inbox) = self.inbox.upgrade() else { continue };
@@ -608,25 +609,25 @@ impl Clerk {
                     });
                 }
                 Action::Look(peer) => {
-                    if let Some(member) = &desk.membership {
+                    if let Some(member) = &served.membership {
                         member.look(peer);
                     }
                 }
                 Action::Renew(info) => {
-                    if let Some(member) = &desk.membership {
+                    if let Some(member) = &served.membership {
                         member.renew(info);
                     }
                 }
                 Action::Evict(peer) => {
-                    desk.met.remove(&peer);
-                    if let Some(member) = &desk.membership {
+                    served.met.remove(&peer);
+                    if let Some(member) = &served.membership {
                         member.evict(peer);
                     }
                 }
                 Action::Solve { token, question } => self.solver.ask(run.clone(), token, question),
                 Action::CallOff(token) => self.solver.call_off(run, token),
                 Action::Note(note) => {
-                    let text = desk.history.note(&note);
+                    let text = served.history.note(&note);
                     let is_loss = matches!(note, Note::Lost(_, reason) if reason != LossReason::Left);
                     match text {
                         Some(text) if is_loss => {

@@ -46,25 +46,25 @@ pub(super) async fn serve(
         return;
     }
     let (version, share) = (greeted.version, Arc::new(Semaphore::new(LETTERS_MAX)));
-    let desk = Desk { run, id, peer, version, inbox, share };
-    hold(&mut greeted.frames, desk, &mut outbound).await;
+    let mailbox = Mailbox { run, id, peer, version, inbox, share };
+    hold(&mut greeted.frames, mailbox, &mut outbound).await;
 }
 
 /// Carries messages, and says when that is over. However it ends, the peer must not stay a member for want of anybody
 /// who says so (rule 40).
 async fn hold<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     frames: &mut port::Frames<S>,
-    desk: Desk,
+    mailbox: Mailbox,
     outbound: &mut mpsc::Receiver<ToPeer>,
 ) {
-    let carrying = Box::pin(carry(frames, &desk, outbound));
+    let carrying = Box::pin(carry(frames, &mailbox, outbound));
     runtime::to_its_end("a control connection", carrying).await;
-    let _ = desk.inbox.send(Inbox::Closed { run: desk.run, id: desk.id }).await;
+    let _ = mailbox.inbox.send(Inbox::Closed { run: mailbox.run, id: mailbox.id }).await;
 }
 
 async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     frames: &mut port::Frames<S>,
-    desk: &Desk,
+    mailbox: &Mailbox,
     outbound: &mut mpsc::Receiver<ToPeer>,
 ) {
     let silence = tokio::time::sleep(FIRST_WORDS);
@@ -76,19 +76,19 @@ async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
             () = &mut silence, if !spoke => break,
             message = outbound.recv() => {
                 let Some(first) = message else { break };
-                if desk.write(frames, first, outbound).await {
+                if mailbox.write(frames, first, outbound).await {
                     continue;
                 }
                 // A peer that left has closed its end, and its goodbye may lie unread before that.
                 let _ = tokio::time::timeout(LAST_WORDS, async {
-                    while desk.pass_on(frames.next().await).await {}
+                    while mailbox.pass_on(frames.next().await).await {}
                 })
                 .await;
                 break;
             }
             frame = frames.next() => {
                 spoke = true;
-                if !desk.pass_on(frame).await {
+                if !mailbox.pass_on(frame).await {
                     break;
                 }
             }
@@ -96,7 +96,7 @@ async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
     }
     // What was said before is still worth saying.
     while let Ok(message) = outbound.try_recv() {
-        if !desk.write(frames, message, outbound).await {
+        if !mailbox.write(frames, message, outbound).await {
             break;
         }
     }
@@ -104,7 +104,7 @@ async fn carry<S: tokio::io::AsyncRead + tokio::io::AsyncWrite + Unpin>(
 }
 
 /// Where the letters of one connection go.
-struct Desk {
+struct Mailbox {
     run: RunId,
     id: ConnectionId,
     peer: PeerId,
@@ -114,7 +114,7 @@ struct Desk {
     share: Arc<Semaphore>,
 }
 
-impl Desk {
+impl Mailbox {
     /// Hands what the peer sent to the clerk. False if nothing more is to be expected.
     async fn pass_on<E>(&self, frame: Result<Option<Vec<u8>>, E>) -> bool {
         let Ok(Some(bytes)) = frame else { return false };
@@ -187,8 +187,8 @@ mod tests {
         let mut frames = port::Frames::new(Panics, 1_024);
         let share = Arc::new(Semaphore::new(LETTERS_MAX));
         let (peer, version) = (PeerId::from_bytes([7; 16]), Version::CURRENT);
-        let desk = Desk { run, id, peer, version, inbox, share };
-        let holding = hold(&mut frames, desk, &mut outbound);
+        let mailbox = Mailbox { run, id, peer, version, inbox, share };
+        let holding = hold(&mut frames, mailbox, &mut outbound);
         runtime::of(runtime::Plane::Clerk).unwrap().block_on(holding);
         assert!(matches!(letters.try_recv(), Ok(Inbox::Closed { id: ConnectionId(7), .. })));
     }

@@ -80,7 +80,7 @@ enum Sending {
         length: usize,
         sent: usize,
     },
-    Word {
+    Signal {
         header: [u8; HEADER_BYTES],
         sent: usize,
     },
@@ -174,7 +174,7 @@ impl Conn {
 
     /// Whether a frame without payload waits to be sent.
     pub(super) fn owes_words(&self) -> bool {
-        !self.words.is_empty() || matches!(self.sending, Some(Sending::Word { .. }))
+        !self.words.is_empty() || matches!(self.sending, Some(Sending::Signal { .. }))
     }
 
     /// Whether a frame of this operation is being sent. None of it may be on the wire yet, but it is no longer
@@ -392,7 +392,7 @@ impl Conn {
 
     fn begin_sending(&mut self, desk: &mut Desk) -> bool {
         if let Some(header) = self.words.pop_front() {
-            self.sending = Some(Sending::Word { header, sent: 0 });
+            self.sending = Some(Sending::Signal { header, sent: 0 });
             return true;
         }
         let Some(op) = self.next_sender(desk) else { return false };
@@ -413,7 +413,7 @@ impl Conn {
     fn send_some(&mut self, desk: &mut Desk) -> io::Result<()> {
         let Some(sending) = &mut self.sending else { return Ok(()) };
         let complete = match sending {
-            Sending::Word { header, sent } => {
+            Sending::Signal { header, sent } => {
                 *sent += self.wire.send(&[IoSlice::new(&header[*sent..])])?;
                 *sent == HEADER_BYTES
             }

@@ -24,7 +24,7 @@ pub(super) enum Source {
 #[derive(Debug)]
 pub(super) struct Message {
     pub(super) lane: usize,
-    pub(super) round: u32,
+    pub(super) lap: u32,
     pub(super) step: u32,
     pub(super) source: Source,
 }

@@ -3,7 +3,7 @@
 //! An operation does no I/O. Connections ask it where an arriving block should land, tell it when the block is
 //! there, and ask it what to send.
 //!
-//! How much may be under way is settled by credit: see `credit`, and `rounds` for rings.
+//! How much may be under way is settled by credit: see `credit`, and `laps` for rings.
 //!
 //! The invariant: nothing is written to an output before its old bytes are saved, and nothing is written at
 //! all before the sender's fingerprint was compared.
@@ -13,7 +13,7 @@ mod credit;
 use super::abort::Abort;
 use super::arithmetic::Arithmetic;
 use super::lanes::{InLane, Landing, Message, OutLane, Source};
-use super::rounds::Rounds;
+use super::laps::Laps;
 use super::slots::{Slot, Slots};
 use super::ticket::Ticket;
 use super::undo::UndoLog;
@@ -60,7 +60,7 @@ pub(super) struct Operation {
     pub(super) bytes_sent: u64,
     pub(super) bytes_received: u64,
     /// Of a ring.
-    rounds: Option<Rounds>,
+    laps: Option<Laps>,
     /// Blocks that may be under way on a lane.
     window: u32,
     /// The receiver of a transfer has said that all of it is there.
@@ -88,8 +88,8 @@ impl Operation {
             ending: None,
             bytes_sent: 0,
             bytes_received: 0,
-            rounds: match plan.flow() {
-                Flow::Ring(ring) => Some(Rounds::new(ring, window)),
+            laps: match plan.flow() {
+                Flow::Ring(ring) => Some(Laps::new(ring, window)),
                 Flow::Streams(_) | Flow::Still => None,
             },
             window,
@@ -132,7 +132,7 @@ impl Operation {
         let Flow::Streams(streams) = self.parts.plan.flow() else { return };
         let out = &mut self.outgoing[lane];
         if streams.begins_here() && out.next < streams.blocks() {
-            out.ready.push_back(Message { lane, round: out.next, step: 0, source: Source::Input });
+            out.ready.push_back(Message { lane, lap: out.next, step: 0, source: Source::Input });
             out.next += 1;
         }
     }
@@ -142,22 +142,22 @@ impl Operation {
     }
 
     fn sends(&self, message: &Message) -> Block {
-        self.parts.plan.sends(message.lane, message.round, message.step)
+        self.parts.plan.sends(message.lane, message.lap, message.step)
     }
 
-    /// Whether more streams than one may carry it: rounds do not depend on each other, and a small call gains
+    /// Whether more streams than one may carry it: laps do not depend on each other, and a small call gains
     /// nothing.
     pub(super) fn is_worth_stripes(&self) -> bool {
-        self.rounds.is_some() && self.parts.plan.link_bytes_bound() >= CALL_BYTES_MIN
+        self.laps.is_some() && self.parts.plan.link_bytes_bound() >= CALL_BYTES_MIN
     }
 
     /// The place in the lane's queue of what this stream sends next.
     fn next_for(&self, lane: usize, conn: ConnId) -> Option<usize> {
         let out = &self.outgoing[lane];
-        match &self.rounds {
-            Some(rounds) if !out.stripes.is_empty() => {
+        match &self.laps {
+            Some(laps) if !out.stripes.is_empty() => {
                 let stream = out.stream(conn)?;
-                out.ready.iter().position(|message| rounds.fits(message, stream))
+                out.ready.iter().position(|message| laps.fits(message, stream))
             }
             _ => (!out.ready.is_empty()).then_some(0),
         }
@@ -174,8 +174,8 @@ impl Operation {
             // Who has not made its call knows the link, not its streams.
             None if out.conn != Some(conn) => false,
             None => self.wire_bytes(&self.sends(message)) <= eager_left,
-            Some(_) if self.rounds.is_some() => true,
-            Some(limit) => message.round < limit,
+            Some(_) if self.laps.is_some() => true,
+            Some(limit) => message.lap < limit,
         }
     }
 
@@ -193,8 +193,8 @@ impl Operation {
     ) -> Option<(Message, Header)> {
         let place = self.next_for(lane, conn)?;
         let mut message = self.outgoing[lane].ready.remove(place)?;
-        if let (Some(rounds), Some(stream)) = (&mut self.rounds, self.outgoing[lane].stream(conn)) {
-            rounds.taken(&message, stream);
+        if let (Some(laps), Some(stream)) = (&mut self.laps, self.outgoing[lane].stream(conn)) {
+            laps.taken(&message, stream);
         }
         self.refill(lane);
         let block = self.sends(&message);
@@ -218,7 +218,7 @@ impl Operation {
             }
             Source::Input | Source::Output | Source::Slot(_) => {}
         }
-        let header = self.header(FrameKind::Block, length as u32, message.round, message.step as u16);
+        let header = self.header(FrameKind::Block, length as u32, message.lap, message.step as u16);
         Some((message, header))
     }
 
@@ -241,8 +241,8 @@ impl Operation {
         if let Source::Slot(slot) = message.source {
             slots.give(slot);
         }
-        if let Some(rounds) = &mut self.rounds {
-            rounds.sent(message.round);
+        if let Some(laps) = &mut self.laps {
+            laps.sent(message.lap);
         } else {
             let allowable = self.allowable();
             self.incoming.iter_mut().for_each(|lane| lane.allowable = allowable);
@@ -253,17 +253,17 @@ impl Operation {
     // ---- receiving ----
 
     fn receives(&self, lane: usize, header: &Header) -> Block {
-        self.parts.plan.receives(lane, header.round, u32::from(header.step))
+        self.parts.plan.receives(lane, header.lap, u32::from(header.step))
     }
 
     /// Whether the plan has a place for this block now.
     pub(super) fn expects(&self, lane: usize, header: &Header) -> bool {
-        let (round, step) = (header.round, u32::from(header.step));
-        let in_order = if let Some(rounds) = &self.rounds {
-            rounds.expects(round, step)
+        let (lap, step) = (header.lap, u32::from(header.step));
+        let in_order = if let Some(laps) = &self.laps {
+            laps.expects(lap, step)
         } else {
             let lane = &self.incoming[lane];
-            step == 0 && lane.outstanding > 0 && round == lane.next
+            step == 0 && lane.outstanding > 0 && lap == lane.next
         };
         in_order && header.length as usize == self.wire_bytes(&self.receives(lane, header))
     }
@@ -271,8 +271,8 @@ impl Operation {
     /// Where the block of an expected header lands. Saves what it will overwrite.
     pub(super) fn landing(&mut self, lane: usize, header: &Header, slots: &mut Slots) -> Landing {
         self.incoming[lane].frames_begun += 1;
-        if let Some(rounds) = &mut self.rounds {
-            rounds.begun(header.round);
+        if let Some(laps) = &mut self.laps {
+            laps.begun(header.lap);
         }
         let duty = self.parts.plan.duty(u32::from(header.step));
         if duty.combines() || self.parts.arithmetic.packs() {
@@ -295,7 +295,7 @@ impl Operation {
 
     /// An expected block has landed: do what the plan says.
     pub(super) fn landed(&mut self, header: &Header, landing: Landing, slots: &mut Slots) {
-        let (round, step) = (header.round, u32::from(header.step));
+        let (lap, step) = (header.lap, u32::from(header.step));
         let block = self.receives(landing.lane, header);
         let duty = self.parts.plan.duty(step);
         let source = match landing.slot {
@@ -304,11 +304,11 @@ impl Operation {
         };
         if duty.passes_on() {
             let out = &mut self.outgoing[0].ready;
-            match &mut self.rounds {
-                Some(rounds) => {
-                    rounds.pass_on(Message { lane: 0, round, step: step + 1, source }, out);
+            match &mut self.laps {
+                Some(laps) => {
+                    laps.pass_on(Message { lane: 0, lap, step: step + 1, source }, out);
                 }
-                None => out.push_back(Message { lane: 0, round, step: 0, source }),
+                None => out.push_back(Message { lane: 0, lap, step: 0, source }),
             }
         } else if let Source::Slot(slot) = source {
             slots.give(slot);
@@ -317,8 +317,8 @@ impl Operation {
         let lane = &mut self.incoming[landing.lane];
         lane.outstanding -= 1;
         lane.next += 1;
-        if let Some(rounds) = &mut self.rounds {
-            rounds.received(round);
+        if let Some(laps) = &mut self.laps {
+            laps.received(lap);
         }
         self.advance();
     }
@@ -354,8 +354,8 @@ impl Operation {
 
     /// Opens what may be opened, and notices the end.
     fn advance(&mut self) {
-        if let (Some(rounds), Some(lane)) = (&mut self.rounds, self.outgoing.first_mut()) {
-            rounds.advance(lane.granted, &mut lane.ready);
+        if let (Some(laps), Some(lane)) = (&mut self.laps, self.outgoing.first_mut()) {
+            laps.advance(lane.granted, &mut lane.ready);
         }
         let done = (0..self.outgoing.len()).all(|lane| self.is_done_sending(lane))
             && self.incoming.iter().all(|lane| lane.outstanding == 0);
@@ -387,15 +387,15 @@ impl Operation {
     /// Gives all scratch back; the operation is over.
     pub(super) fn clear(&mut self, slots: &mut Slots) {
         let ready = self.outgoing.iter_mut().flat_map(|lane| lane.ready.drain(..));
-        for message in ready.chain(self.rounds.iter_mut().flat_map(Rounds::drain)) {
+        for message in ready.chain(self.laps.iter_mut().flat_map(Laps::drain)) {
             if let Source::Slot(slot) = message.source {
                 slots.give(slot);
             }
         }
     }
 
-    fn header(&self, kind: FrameKind, length: u32, round: u32, step: u16) -> Header {
+    fn header(&self, kind: FrameKind, length: u32, lap: u32, step: u16) -> Header {
         let Parts { name, fingerprint, .. } = self.parts;
-        Header { kind, length, op: name, fingerprint, round, step, checksum: None }
+        Header { kind, length, op: name, fingerprint, lap, step, checksum: None }
     }
 }

@@ -6,7 +6,7 @@
 //! call, and the question waits here: it costs a header, so calls that nobody answers are never in the way of one
 //! that everybody made, however many they are.
 
-use outlast_proto::collective::frame::{Header, OpName, Word};
+use outlast_proto::collective::frame::{Header, OpName, Signal};
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::limits::{
     EAGER_BYTES_MAX, EAGER_LINK_BYTES_MAX, EAGER_LINK_FRAMES_MAX, EARLY_CREDITS_MAX,
@@ -57,10 +57,10 @@ impl Parking {
 
     /// Remembers a credit, until its receiver withdraws it. `false` if there are too many.
     pub(super) fn park_credit(&mut self, header: Header) -> bool {
-        match Word::of(&header) {
-            Word::Ready => self.credits.push(header),
-            Word::Withdrawn => self.credits.retain(|credit| credit.op != header.op),
-            Word::Received => {}
+        match Signal::of(&header) {
+            Signal::Ready => self.credits.push(header),
+            Signal::Withdrawn => self.credits.retain(|credit| credit.op != header.op),
+            Signal::Received => {}
         }
         self.credits.len() <= EARLY_CREDITS_MAX
     }

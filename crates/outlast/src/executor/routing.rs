@@ -79,8 +79,8 @@ fn accept_block(
         return Ok(Route::Drain);
     }
     if operation.incoming[lane].conn.is_some_and(|bound| bound != conn) || !operation.expects(lane, header) {
-        let Header { round, step, length, .. } = header;
-        let what = format!("{length} bytes for step {step} of round {round}, which the plan does not expect");
+        let Header { lap, step, length, .. } = header;
+        let what = format!("{length} bytes for step {step} of lap {lap}, which the plan does not expect");
         return Err(Broken::Misbehaved(what));
     }
     Ok(Route::Into(op, operation.landing(lane, header, slots)))

@@ -51,7 +51,7 @@ pub trait Wire: Send {
         None
     }
 
-    /// Lets at most about this many bytes wait in the kernel for their turn on the line, so that a sender with
+    /// Lets at most about this many bytes wait in the kernel for their turn on the way, so that a sender with
     /// several streams sees which of them has room. Without a number, as many as the kernel likes.
     fn limit_queue(&self, _bytes: Option<u32>) -> io::Result<()> {
         Ok(())

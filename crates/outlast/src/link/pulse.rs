@@ -31,13 +31,13 @@ const LOOKS_PER_LIMIT: u32 = 4;
 
 /// A socket that can be found silent.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct Monitored {
     socket: Guarded<TcpStream>,
     silent: AtomicBool,
     leaves_host: bool,
 }
 
-impl Line {
+impl Monitored {
     pub(super) fn new(socket: Guarded<TcpStream>) -> io::Result<Self> {
         // Both ends have the same address: the bytes never leave this machine's memory.
         let leaves_host = socket.peer_addr()?.ip() != socket.local_addr()?.ip();
@@ -67,7 +67,7 @@ impl Line {
         self.socket.as_fd()
     }
 
-    /// A line that was shut down for its silence ends with an error that says so, not with a goodbye.
+    /// A socket that was shut down for its silence ends with an error that says so, not with a goodbye.
     pub(super) fn explain(&self, result: io::Result<usize>) -> io::Result<usize> {
         let over = match &result {
             Ok(count) => *count == 0,
@@ -81,29 +81,29 @@ impl Line {
     }
 }
 
-impl AsFd for Line {
+impl AsFd for Monitored {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.socket.as_fd()
     }
 }
 
-/// Looks at a line until it is closed, and shuts it down once nothing was acknowledged for `limit`. Then it tells:
-/// perhaps nobody is looking at the line, because all that was to be sent is in the kernel.
+/// Looks at a socket until it is closed, and shuts it down once nothing was acknowledged for `limit`. Then it tells:
+/// perhaps nobody is looking at the socket, because all that was to be sent is in the kernel.
 pub(super) fn watch(
-    line: &Arc<Line>,
+    monitored: &Arc<Monitored>,
     runtime: &Handle,
     limit: Duration,
     tell: impl FnOnce() + Send + 'static,
 ) {
-    let line = Arc::downgrade(line);
+    let monitored = Arc::downgrade(monitored);
     runtime.spawn(async move {
         loop {
             tokio::time::sleep(limit / LOOKS_PER_LIMIT).await;
-            let Some(line) = line.upgrade() else { return };
-            if silence(&line.socket).is_some_and(|silence| silence >= limit) {
-                line.silent.store(true, Ordering::Relaxed);
-                // It fails only on a line that is closed already.
-                let _ = line.socket.shutdown(Shutdown::Both);
+            let Some(monitored) = monitored.upgrade() else { return };
+            if silence(&monitored.socket).is_some_and(|silence| silence >= limit) {
+                monitored.silent.store(true, Ordering::Relaxed);
+                // It fails only on a socket that is closed already.
+                let _ = monitored.socket.shutdown(Shutdown::Both);
                 return tell();
             }
         }

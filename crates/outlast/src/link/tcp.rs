@@ -1,6 +1,6 @@
 //! Plaintext streams: TCP, and Unix sockets.
 
-use super::pulse::{self, Line};
+use super::pulse::{self, Monitored};
 use super::{Gauge, Wire};
 use crate::fork::Guarded;
 use socket2::{SockRef, TcpKeepalive};
@@ -48,7 +48,7 @@ impl TcpSettings {
 /// Plaintext TCP (only when asked for: rule 34).
 #[derive(Debug)]
 pub struct TcpWire {
-    line: Arc<Line>,
+    monitored: Arc<Monitored>,
 }
 
 impl TcpWire {
@@ -56,22 +56,23 @@ impl TcpWire {
     pub fn new(stream: Guarded<TcpStream>, settings: &TcpSettings) -> io::Result<Self> {
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
-        Ok(Self { line: Arc::new(Line::new(stream)?) })
+        Ok(Self { monitored: Arc::new(Monitored::new(stream)?) })
     }
 
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
     pub fn break_when_silent(&self, runtime: &Handle, limit: Duration, tell: impl FnOnce() + Send + 'static) {
-        pulse::watch(&self.line, runtime, limit, tell);
+        pulse::watch(&self.monitored, runtime, limit, tell);
     }
 }
 
 impl Wire for TcpWire {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.line.explain(SockRef::from(self.line.socket()).send_vectored_with_flags(pieces, NO_SIGNAL))
+        self.monitored
+            .explain(SockRef::from(self.monitored.socket()).send_vectored_with_flags(pieces, NO_SIGNAL))
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.line.explain(self.line.socket().read_vectored(pieces))
+        self.monitored.explain(self.monitored.socket().read_vectored(pieces))
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -79,21 +80,21 @@ impl Wire for TcpWire {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.line.descriptor()
+        self.monitored.descriptor()
     }
 
     /// TCP's own checksum is 16 bits and is made and checked by the network card, before and after the places
     /// where bits flip. Within one host there is no such place.
     fn wants_checksums(&self) -> bool {
-        self.line.leaves_host()
+        self.monitored.leaves_host()
     }
 
     fn gauge(&self) -> Option<Gauge> {
-        self.line.gauge()
+        self.monitored.gauge()
     }
 
     fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
-        self.line.limit_queue(bytes)
+        self.monitored.limit_queue(bytes)
     }
 }
 

@@ -4,7 +4,7 @@
 //! way in. Both are bounded: a send takes more only when the last bytes are gone, and a receive decrypts more
 //! only when the last bytes were fetched.
 
-use super::pulse::{self, Line};
+use super::pulse::{self, Monitored};
 use super::{Gauge, TcpSettings, Wire};
 use crate::fork::Guarded;
 use rustls::Connection;
@@ -18,7 +18,7 @@ use tokio::runtime::Handle;
 /// TLS over TCP: what a data link is unless plaintext was asked for (rule 34).
 #[derive(Debug)]
 pub struct TlsWire {
-    line: Arc<Line>,
+    monitored: Arc<Monitored>,
     session: Connection,
 }
 
@@ -35,17 +35,17 @@ impl TlsWire {
         }
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
-        Ok(Self { line: Arc::new(Line::new(stream)?), session })
+        Ok(Self { monitored: Arc::new(Monitored::new(stream)?), session })
     }
 
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
     pub fn break_when_silent(&self, runtime: &Handle, limit: Duration, tell: impl FnOnce() + Send + 'static) {
-        pulse::watch(&self.line, runtime, limit, tell);
+        pulse::watch(&self.monitored, runtime, limit, tell);
     }
 
     /// The socket, to be polled while somebody else sends or receives.
     pub(crate) fn socket(&self) -> Arc<dyn AsFd + Send + Sync> {
-        Arc::clone(&self.line) as _
+        Arc::clone(&self.monitored) as _
     }
 }
 
@@ -79,8 +79,8 @@ impl Wire for TlsWire {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 done => return done,
             }
-            let read = self.session.read_tls(&mut self.line.socket());
-            if self.line.explain(read)? == 0 {
+            let read = self.session.read_tls(&mut self.monitored.socket());
+            if self.monitored.explain(read)? == 0 {
                 return Ok(0);
             }
             let session = &mut self.session;
@@ -92,8 +92,8 @@ impl Wire for TlsWire {
 
     fn flush(&mut self) -> io::Result<()> {
         while self.session.wants_write() {
-            let written = self.session.write_tls(&mut self.line.socket());
-            if self.line.explain(written)? == 0 {
+            let written = self.session.write_tls(&mut self.monitored.socket());
+            if self.monitored.explain(written)? == 0 {
                 return Err(io::ErrorKind::WriteZero.into());
             }
         }
@@ -101,7 +101,7 @@ impl Wire for TlsWire {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.line.descriptor()
+        self.monitored.descriptor()
     }
 
     /// Each record is authenticated.
@@ -110,10 +110,10 @@ impl Wire for TlsWire {
     }
 
     fn gauge(&self) -> Option<Gauge> {
-        self.line.gauge()
+        self.monitored.gauge()
     }
 
     fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
-        self.line.limit_queue(bytes)
+        self.monitored.limit_queue(bytes)
     }
 }

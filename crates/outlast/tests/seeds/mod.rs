@@ -157,7 +157,7 @@ fn streams() -> Vec<(&'static str, Vec<u8>)> {
 fn data_frames() -> Vec<(&'static str, Vec<u8>)> {
     let op = OpName { group: 1, epoch: 2, scope: 3, tag: 4, seq: 5 };
     let header = |kind, length, checksum| {
-        Header { kind, length, op, fingerprint: 6, round: 7, step: 8, checksum }.to_bytes().to_vec()
+        Header { kind, length, op, fingerprint: 6, lap: 7, step: 8, checksum }.to_bytes().to_vec()
     };
     let block = header(FrameKind::Block, BLOCK_BYTES_MAX as u32, Some(9));
     let (mut foreign, mut too_long) = (block.clone(), block.clone());

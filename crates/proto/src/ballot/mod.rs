@@ -51,8 +51,8 @@
 //! voter is found in it by the voter's id: what only one has heard, nobody could tell again after a restart.
 //!
 //! *Rounds.* A call that needs a second vote, "finished" after "begin", makes another ballot of the same kind; its wish
-//! says which round it is for, and the rules see all wishes side by side. Who was lost in between is not waited for, and
-//! wishes of different rounds side by side show that somebody must begin again.
+//! says which turn it is for, and the rules see all wishes side by side. Who was lost in between is not waited for, and
+//! wishes of different turns side by side show that somebody must begin again.
 //!
 //! *Effects* on the run are steps of `Step`, carried out by the coordinator. Rules decide and change nothing.
 //!

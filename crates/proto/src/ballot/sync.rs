@@ -1,9 +1,9 @@
 //! Making everybody's state the same: what a group votes on before and after the bytes move (rules 25 to 27).
 //!
-//! Two rounds. In the first every member *offers* what it holds, and the outcome is what was elected, or that nobody can
+//! Two turns. In the first every member *offers* what it holds, and the outcome is what was elected, or that nobody can
 //! give ([`crate::state::election`]). Then bytes move between members, which no vote sees. In the second every member says
 //! that it is *done*, healed or not, and the outcome is that the sync is finished, or why it failed. A member that is lost
-//! in between is not waited for. Votes of different rounds side by side mean that somebody gave its call up in between and
+//! in between is not waited for. Votes of different turns side by side mean that somebody gave its call up in between and
 //! calls again: then all begin again.
 //!
 //! The last revision that the group agreed on is in every outcome, and so in every member's memory and in that of a
@@ -34,13 +34,13 @@ const KEY_BYTES_MAX: usize = 32 << 10;
 /// What a voter says.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub enum Wish {
-    /// The first round: what it holds, and the last revision that it knows its group agreed on.
+    /// The first turn: what it holds, and the last revision that it knows its group agreed on.
     #[n(0)]
     Offer(#[n(0)] Offer, #[n(1)] Option<Revision>),
-    /// The second round, after the election of that root: it has all it needs.
+    /// The second turn, after the election of that root: it has all it needs.
     #[n(1)]
     Done(#[n(0)] Digest, #[n(1)] Healed),
-    /// The second round: it could not be healed, and why.
+    /// The second turn: it could not be healed, and why.
     #[n(2)]
     Failed(#[n(0)] Digest, #[n(1)] String),
 }

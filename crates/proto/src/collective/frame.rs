@@ -8,11 +8,11 @@
 //!  0 magic   2 version 3 kind   4 length         8 group          12 checksum
 //! 16 epoch                     24 scope digest
 //! 32 tag                       40 seq
-//! 48 fingerprint digest        56 round         60 step          62 flags
+//! 48 fingerprint digest        56 lap           60 step          62 flags
 //! ```
 //!
 //! The invariant: a [`Header`] that came out of [`Header::parse`] has a known kind, a payload within
-//! [`BLOCK_BYTES_MAX`] and no flag without a meaning. Whether its round and step make sense is for the plan
+//! [`BLOCK_BYTES_MAX`] and no flag without a meaning. Whether its lap and step make sense is for the plan
 //! of its collective to say.
 
 use super::{Group, GroupEpoch, OpKey, Scope, Seq, Tag};
@@ -78,8 +78,8 @@ pub enum BadFrame {
 pub enum FrameKind {
     /// A block, towards the next member of the ring.
     Block,
-    /// Credit, back to the sender: my own call is made, send on (rule 14). `round` holds how many rounds may be
-    /// under way, or up to which number blocks may come. `step` holds a [`Word`], which only transfers use.
+    /// Credit, back to the sender: my own call is made, send on (rule 14). `lap` holds how many laps may be
+    /// under way, or up to which number blocks may come. `step` holds a [`Signal`], which only transfers use.
     Credit,
     /// A question, towards the next member of the ring: nothing more may be sent to you before your call, so say
     /// when it is made. The answer is a credit.
@@ -88,7 +88,7 @@ pub enum FrameKind {
 
 /// What the credit of a transfer between two members says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum Signal {
     /// I wait for it under this number.
     Ready,
     /// I do not wait for it any more.
@@ -97,7 +97,7 @@ pub enum Word {
     Received,
 }
 
-impl Word {
+impl Signal {
     /// The word in the header of a transfer's credit; [`Header::parse`] lets no other pass.
     pub fn of(header: &Header) -> Self {
         match header.step {
@@ -183,9 +183,9 @@ pub struct Header {
     pub op: OpName,
     /// Digest of the sender's fingerprint (rule 7).
     pub fingerprint: u64,
-    /// The round of the plan, or a credit's rounds.
-    pub round: u32,
-    /// The step within the round.
+    /// The lap of the plan, or a credit's laps.
+    pub lap: u32,
+    /// The step within the lap.
     pub step: u16,
     /// CRC-32 over the header with this field empty, then the payload, if the sender made one.
     pub checksum: Option<u32>,
@@ -205,7 +205,7 @@ struct Layout {
     tag: U64,
     seq: U64,
     fingerprint: U64,
-    round: U32,
+    lap: U32,
     step: U16,
     flags: U16,
 }
@@ -229,7 +229,7 @@ impl Header {
             tag: self.op.tag.into(),
             seq: self.op.seq.into(),
             fingerprint: self.fingerprint.into(),
-            round: self.round.into(),
+            lap: self.lap.into(),
             step: self.step.into(),
             flags: self.checksum.map_or(0, |_| CHECKSUMMED).into(),
         };
@@ -256,7 +256,7 @@ impl Header {
             return Err(BadFrame::Length { kind, length, limit });
         }
         let (epoch, step) = (layout.epoch.get(), layout.step.get());
-        if kind == FrameKind::Credit && epoch == TRANSFER_EPOCH && step > Word::Received.step() {
+        if kind == FrameKind::Credit && epoch == TRANSFER_EPOCH && step > Signal::Received.step() {
             return Err(BadFrame::Word(step));
         }
         let flags = layout.flags.get();
@@ -274,7 +274,7 @@ impl Header {
                 seq: layout.seq.get(),
             },
             fingerprint: layout.fingerprint.get(),
-            round: layout.round.get(),
+            lap: layout.lap.get(),
             step,
             checksum: (flags & CHECKSUMMED != 0).then(|| layout.checksum.get()),
         })
@@ -288,7 +288,7 @@ mod tests {
 
     fn header(kind: FrameKind, length: u32, checksum: Option<u32>) -> Header {
         let op = OpName { group: 1, epoch: 2, scope: 3, tag: u64::MAX, seq: 5 };
-        Header { kind, length, op, fingerprint: 6, round: 7, step: 8, checksum }
+        Header { kind, length, op, fingerprint: 6, lap: 7, step: 8, checksum }
     }
 
     #[test]
@@ -320,7 +320,7 @@ mod tests {
             ([1, 2].map(|n| PeerId::from_bytes([n; 16])), header(FrameKind::Ask, 0, None).op);
         let transfer = OpName::transfer(1, (peers[0], peers[1]), 2, 3);
         assert_eq!(Header::parse(&credit(transfer, 3).to_bytes()), Err(BadFrame::Word(3)));
-        for credit in [credit(transfer, Word::Received.step()), credit(collective, 3)] {
+        for credit in [credit(transfer, Signal::Received.step()), credit(collective, 3)] {
             assert_eq!(Header::parse(&credit.to_bytes()), Ok(credit));
         }
         assert!(matches!(with(7, 1), Err(BadFrame::Length { .. })));

@@ -265,26 +265,26 @@ impl Plan {
     pub fn blocks_per_lane(&self) -> u64 {
         match &self.flow {
             Flow::Still => 0,
-            Flow::Ring(ring) => u64::from(ring.rounds()) * u64::from(ring.steps()),
+            Flow::Ring(ring) => u64::from(ring.laps()) * u64::from(ring.steps()),
             Flow::Streams(streams) => u64::from(streams.blocks()),
         }
     }
 
-    /// The block that is sent on `lane` in `step` of `round`.
-    pub fn sends(&self, lane: usize, round: u32, step: u32) -> Block {
+    /// The block that is sent on `lane` in `step` of `lap`.
+    pub fn sends(&self, lane: usize, lap: u32, step: u32) -> Block {
         match &self.flow {
             Flow::Still => unreachable!("nothing is sent"),
-            Flow::Ring(ring) => ring.sends(round, step),
-            Flow::Streams(streams) => streams.sends(lane, round),
+            Flow::Ring(ring) => ring.sends(lap, step),
+            Flow::Streams(streams) => streams.sends(lane, lap),
         }
     }
 
-    /// The block that arrives on `lane` in `step` of `round`.
-    pub fn receives(&self, lane: usize, round: u32, step: u32) -> Block {
+    /// The block that arrives on `lane` in `step` of `lap`.
+    pub fn receives(&self, lane: usize, lap: u32, step: u32) -> Block {
         match &self.flow {
             Flow::Still => unreachable!("nothing arrives"),
-            Flow::Ring(ring) => ring.receives(round, step),
-            Flow::Streams(streams) => streams.receives(lane, round),
+            Flow::Ring(ring) => ring.receives(lap, step),
+            Flow::Streams(streams) => streams.receives(lane, lap),
         }
     }
 
@@ -304,7 +304,7 @@ pub(super) fn operation_bytes(elements: u64, element_bytes: usize) -> Result<u64
     bytes.ok_or(PlanError::TooLarge { elements, element_bytes })
 }
 
-/// How many elements make a block, when so many elements are cut into rounds of so many blocks.
+/// How many elements make a block, when so many elements are cut into laps of so many blocks.
 pub(super) fn block_elements(elements: u64, blocks: u64, element_bytes: usize, unit: u64) -> u64 {
     let size = element_bytes as u64;
     let unit = unit.max(BLOCK_ELEMENTS_UNIT);
@@ -313,11 +313,11 @@ pub(super) fn block_elements(elements: u64, blocks: u64, element_bytes: usize, u
     let (segment, header) = (SEGMENT_BYTES as u64, FRAME_HEADER_BYTES as u64);
     let segments = (wanted + header) / segment;
     if segments > 0 {
-        // Frames of whole segments; the last round takes what is left.
+        // Frames of whole segments; the last lap takes what is left.
         (segments * segment - header) / size / unit * unit
     } else {
-        let rounds = elements.div_ceil(blocks * (wanted / size));
-        elements.div_ceil(blocks * rounds).next_multiple_of(unit)
+        let laps = elements.div_ceil(blocks * (wanted / size));
+        elements.div_ceil(blocks * laps).next_multiple_of(unit)
     }
 }
 

@@ -2,25 +2,25 @@
 //!
 //! The textbook ring cuts a tensor into one segment per member and moves whole segments: each partial sum must
 //! be kept until its segment's turn comes, and by the time the results come round the data has long left every
-//! cache. This plan cuts the tensor into *rounds* of `world` small blocks and runs a complete little ring for
-//! each round, many rounds at once. A block's sum travels on as soon as it is made, scratch is a few blocks
+//! cache. This plan cuts the tensor into *laps* of `world` small blocks and runs a complete little ring for
+//! each lap, many laps at once. A block's sum travels on as soon as it is made, scratch is a few blocks
 //! whatever the tensor's size, and the result overwrites what was read a moment ago.
 //!
 //! ```text
-//! round 0            round 1            ..
+//! lap 0            lap 1            ..
 //! | b0 | b1 | b2 |   | b3 | b4 | b5 |         blocks of a ring of three
 //!
-//! step s of a round, member at position p:  sends block (p - s), receives block (p - s - 1)   (mod world)
+//! step s of a lap, member at position p:  sends block (p - s), receives block (p - s - 1)   (mod world)
 //!   s < world - 1    reduce-scatter: what arrives is a partial sum; add mine, pass it on
 //!   s = world - 2    ..but this one is complete once mine is added: I own it
 //!   s > world - 2    all-gather: what arrives is a result; keep it, pass it on unless everybody has it
 //! ```
 //!
-//! What is sent in step s > 0 is what arrived in step s - 1, so within a round the steps are a chain, and
-//! rounds do not depend on each other at all.
+//! What is sent in step s > 0 is what arrived in step s - 1, so within a lap the steps are a chain, and
+//! laps do not depend on each other at all.
 //!
 //! Reduce-scatter alone is the first `world - 1` steps, all-gather alone the same number of steps of the second
-//! kind. There the blocks of a round are not neighbours: each lies in the part of the tensor that belongs to one
+//! kind. There the blocks of a lap are not neighbours: each lies in the part of the tensor that belongs to one
 //! member's *rank*, which is not its place in the ring (rule 3). In a reduce-scatter block b ends with the member
 //! at position b - 1; in an all-gather it starts with the one at position b.
 //!
@@ -28,7 +28,7 @@
 //! added in ring order starting behind its owner, and every member gets the owner's bytes. So the result does
 //! not depend on timing.
 //!
-//! It does not decide how many rounds run at once: that is credit, and belongs to the executor.
+//! It does not decide how many laps run at once: that is credit, and belongs to the executor.
 
 use super::plan::{Block, Duty, PlanError, block_elements, operation_bytes};
 
@@ -48,11 +48,11 @@ pub struct RingPlan {
     ranks: Vec<u32>,
     world: u32,
     position: u32,
-    /// Elements that the rounds are cut from: of all tensors, or of one member's part.
+    /// Elements that the laps are cut from: of all tensors, or of one member's part.
     elements: u64,
     element_bytes: usize,
     block_elements: u64,
-    rounds: u32,
+    laps: u32,
 }
 
 impl RingPlan {
@@ -76,7 +76,7 @@ impl RingPlan {
             elements,
             element_bytes,
             block_elements: 0,
-            rounds: 0,
+            laps: 0,
         };
         plan.cut(u64::from(world), unit)
     }
@@ -110,12 +110,11 @@ impl RingPlan {
     ) -> Result<Self, PlanError> {
         let world = ranks.len() as u32;
         operation_bytes(elements.saturating_mul(u64::from(world)), element_bytes)?;
-        let plan =
-            Self { task, ranks, world, position, elements, element_bytes, block_elements: 0, rounds: 0 };
+        let plan = Self { task, ranks, world, position, elements, element_bytes, block_elements: 0, laps: 0 };
         plan.cut(1, 1)
     }
 
-    /// Cuts the elements into rounds of so many blocks.
+    /// Cuts the elements into laps of so many blocks.
     fn cut(mut self, blocks: u64, unit: u64) -> Result<Self, PlanError> {
         let Self { world, position, elements, element_bytes, .. } = self;
         assert!(position < world && element_bytes > 0, "position {position} in a ring of {world}");
@@ -124,8 +123,8 @@ impl RingPlan {
             return Ok(self);
         }
         self.block_elements = block_elements(elements, blocks, element_bytes, unit);
-        let rounds = elements.div_ceil(blocks * self.block_elements);
-        self.rounds = u32::try_from(rounds).map_err(|_| PlanError::TooLarge { elements, element_bytes })?;
+        let laps = elements.div_ceil(blocks * self.block_elements);
+        self.laps = u32::try_from(laps).map_err(|_| PlanError::TooLarge { elements, element_bytes })?;
         Ok(self)
     }
 
@@ -135,11 +134,11 @@ impl RingPlan {
     }
 
     /// Little rings to run; none if there is nobody to talk to or nothing to say.
-    pub fn rounds(&self) -> u32 {
-        self.rounds
+    pub fn laps(&self) -> u32 {
+        self.laps
     }
 
-    /// Steps of each round.
+    /// Steps of each lap.
     pub fn steps(&self) -> u32 {
         let half = self.world - 1;
         if self.task == Task::AllReduce { 2 * half } else { half }
@@ -153,20 +152,20 @@ impl RingPlan {
     /// The most that any member sends to the next. The same number on every member, so that all draw the same
     /// conclusion from it.
     pub fn link_bytes_bound(&self) -> u64 {
-        self.block_bytes() as u64 * u64::from(self.rounds) * u64::from(self.steps())
+        self.block_bytes() as u64 * u64::from(self.laps) * u64::from(self.steps())
     }
 
-    /// What is sent in `step` of `round`.
-    pub fn sends(&self, round: u32, step: u32) -> Block {
-        debug_assert!(round < self.rounds && step < self.steps(), "step {step} of round {round}");
+    /// What is sent in `step` of `lap`.
+    pub fn sends(&self, lap: u32, step: u32) -> Block {
+        debug_assert!(lap < self.laps && step < self.steps(), "step {step} of lap {lap}");
         // 2 * world keeps the difference positive: a step is below that.
-        self.block(round, (self.position + 2 * self.world - step) % self.world)
+        self.block(lap, (self.position + 2 * self.world - step) % self.world)
     }
 
-    /// What arrives in `step` of `round`.
-    pub fn receives(&self, round: u32, step: u32) -> Block {
-        debug_assert!(round < self.rounds && step < self.steps(), "step {step} of round {round}");
-        self.block(round, (self.position + 2 * self.world - step - 1) % self.world)
+    /// What arrives in `step` of `lap`.
+    pub fn receives(&self, lap: u32, step: u32) -> Block {
+        debug_assert!(lap < self.laps && step < self.steps(), "step {step} of lap {lap}");
+        self.block(lap, (self.position + 2 * self.world - step - 1) % self.world)
     }
 
     /// What to do with what arrives in `step`.
@@ -182,11 +181,11 @@ impl RingPlan {
         }
     }
 
-    fn block(&self, round: u32, segment: u32) -> Block {
-        let (round, size) = (u64::from(round), self.element_bytes);
+    fn block(&self, lap: u32, segment: u32) -> Block {
+        let (lap, size) = (u64::from(lap), self.element_bytes);
         let index = match self.task {
-            Task::AllReduce => round * u64::from(self.world) + u64::from(segment),
-            Task::ReduceScatter | Task::AllGather => round,
+            Task::AllReduce => lap * u64::from(self.world) + u64::from(segment),
+            Task::ReduceScatter | Task::AllGather => lap,
         };
         let start = (index * self.block_elements).min(self.elements);
         let end = (start + self.block_elements).min(self.elements);
@@ -217,9 +216,9 @@ mod tests {
         ) {
             let plan = RingPlan::all_reduce(world, 0, elements, size, unit).unwrap();
             let mut next = 0;
-            for round in 0..plan.rounds() {
+            for lap in 0..plan.laps() {
                 for segment in 0..world {
-                    let block = plan.block(round, segment);
+                    let block = plan.block(lap, segment);
                     prop_assert!(block.bytes <= BLOCK_BYTES_MAX && block.bytes <= plan.block_bytes());
                     prop_assert_eq!(block.input, next);
                     prop_assert!(block.bytes == 0 || ((block.input / size) as u64).is_multiple_of(unit));
@@ -231,10 +230,10 @@ mod tests {
     }
 
     #[test]
-    fn nothing_to_say_or_nobody_to_talk_to_is_no_round() {
-        assert_eq!(RingPlan::all_reduce(1, 0, 1_000, 4, 1).unwrap().rounds(), 0);
-        assert_eq!(RingPlan::all_reduce(4, 3, 0, 4, 1).unwrap().rounds(), 0);
-        assert_eq!(RingPlan::all_gather(vec![1, 0], 0, 0, 4).unwrap().rounds(), 0);
+    fn nothing_to_say_or_nobody_to_talk_to_is_no_lap() {
+        assert_eq!(RingPlan::all_reduce(1, 0, 1_000, 4, 1).unwrap().laps(), 0);
+        assert_eq!(RingPlan::all_reduce(4, 3, 0, 4, 1).unwrap().laps(), 0);
+        assert_eq!(RingPlan::all_gather(vec![1, 0], 0, 0, 4).unwrap().laps(), 0);
     }
 
     #[test]

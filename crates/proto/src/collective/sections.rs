@@ -116,8 +116,8 @@ mod tests {
             let plan = Plan::new(&call, &members, &members, members[0], unit).unwrap();
             let Some(sections) = call.sections() else { return Ok(()) };
             let Flow::Ring(ring) = plan.flow() else { return Ok(()) };
-            for (round, step) in (0..ring.rounds()).flat_map(|round| (0..ring.steps()).map(move |step| (round, step))) {
-                let block = plan.sends(0, round, step);
+            for (lap, step) in (0..ring.laps()).flat_map(|lap| (0..ring.steps()).map(move |step| (lap, step))) {
+                let block = plan.sends(0, lap, step);
                 let section = sections.partition_point(|section| section.end <= block.input);
                 let Some(Section { data_type, .. }) = sections.get(section).copied() else { continue };
                 let begin = if section == 0 { 0 } else { sections[section - 1].end };

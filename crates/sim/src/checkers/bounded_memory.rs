@@ -35,8 +35,8 @@ impl<N: HealthNode> Checker<N> for BoundedMemory {
         self.looked = world.now();
         for observer in self.turn.hosts(world.hosts().len()) {
             let Some(node) = world.host(observer).node() else { continue };
-            let view = node.view();
-            let bound = BASE + PER_MEMBER * (view.active.len() + view.failed.len());
+            let lists = node.lists();
+            let bound = BASE + PER_MEMBER * (lists.active.len() + lists.failed.len());
             let holds = node.footprint();
             if holds > bound {
                 return Err(format!("{observer} holds {holds}, the bound for its group is {bound}"));

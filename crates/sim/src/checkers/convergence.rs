@@ -18,15 +18,15 @@ impl Convergence {
     }
 
     fn stands_out<N: HealthNode>(host: HostId, node: &N, living: &BTreeSet<Identity>) -> Option<String> {
-        let view = node.view();
-        let active: BTreeSet<Identity> = view.active.iter().map(|row| row.member).collect();
+        let lists = node.lists();
+        let active: BTreeSet<Identity> = lists.active.iter().map(|row| row.member).collect();
         if let Some(missing) = living.difference(&active).next() {
             return Some(format!("{host} does not list {missing}, who lives"));
         }
         if let Some(extra) = active.difference(living).next() {
             return Some(format!("{host} lists {extra}, who is gone"));
         }
-        let doubted = view.active.iter().find(|row| !row.alive)?;
+        let doubted = lists.active.iter().find(|row| !row.alive)?;
         Some(format!("{host} still doubts {}", doubted.member))
     }
 }

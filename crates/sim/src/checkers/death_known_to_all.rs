@@ -39,7 +39,7 @@ impl<N: HealthNode> Checker<N> for DeathKnownToAll {
         if !std::mem::replace(&mut self.looked, true) {
             for (_, host) in world.hosts() {
                 let Some(node) = host.node() else { continue };
-                let active = node.view().active;
+                let active = node.lists().active;
                 self.met.extend(active.iter().map(|row| ((host.identity(), row.member), world.now())));
             }
         }
@@ -68,8 +68,8 @@ impl DeathKnownToAll {
         node: &N,
         dead: &BTreeMap<Identity, Instant>,
     ) -> Result<(), String> {
-        let view = node.view();
-        if let Some(row) = view.active.iter().find(|row| dead.contains_key(&row.member)) {
+        let lists = node.lists();
+        if let Some(row) = lists.active.iter().find(|row| dead.contains_key(&row.member)) {
             return Err(format!(
                 "{host} lists {} as active, who ended at {:?}",
                 row.member, dead[&row.member]
@@ -79,7 +79,7 @@ impl DeathKnownToAll {
         let started = world.chronicle().started(me).unwrap_or_default();
         let missing = dead.iter().find(|(who, at)| {
             let met = self.met.get(&(me, **who)).is_some_and(|met| started <= *met && *met < **at);
-            met && !view.failed.iter().any(|row| row.member == **who)
+            met && !lists.failed.iter().any(|row| row.member == **who)
         });
         match missing {
             Some((who, at)) => Err(format!("{host} never learned that {who} ended at {at:?}")),

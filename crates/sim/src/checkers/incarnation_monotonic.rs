@@ -31,8 +31,8 @@ impl<N: HealthNode> Checker<N> for IncarnationMonotonic {
         for observer in self.turn.hosts(world.hosts().len()) {
             let host = world.host(observer);
             let Some(node) = host.node() else { continue };
-            let view = node.view();
-            for row in view.active.iter().chain(&view.failed) {
+            let lists = node.lists();
+            for row in lists.active.iter().chain(&lists.failed) {
                 let known = self.known.entry((observer, host.boot(), row.member)).or_default();
                 if row.incarnation < *known {
                     let (member, incarnation) = (row.member, row.incarnation);

@@ -28,12 +28,12 @@ impl<N: HealthNode> Checker<N> for SelfConsistency {
 fn inspect<N: HealthNode>(world: &World<N>, observer: HostId) -> Result<(), String> {
     let host = world.host(observer);
     let Some(node) = host.node() else { return Ok(()) };
-    let view = node.view();
-    if !view.active.iter().any(|row| row.member == host.identity()) {
+    let lists = node.lists();
+    if !lists.active.iter().any(|row| row.member == host.identity()) {
         return Err(format!("{observer} does not list itself as active"));
     }
     let mut seen = BTreeSet::new();
-    for row in view.active.iter().chain(&view.failed) {
+    for row in lists.active.iter().chain(&lists.failed) {
         if !seen.insert(row.member) {
             return Err(format!("{observer} lists {} twice", row.member));
         }
@@ -41,7 +41,7 @@ fn inspect<N: HealthNode>(world: &World<N>, observer: HostId) -> Result<(), Stri
             return Err(format!("{observer} lists {}, who never existed", row.member));
         }
     }
-    if view.failed.iter().any(|row| row.alive) {
+    if lists.failed.iter().any(|row| row.alive) {
         return Err(format!("{observer} lists somebody as failed and alive"));
     }
     Ok(())

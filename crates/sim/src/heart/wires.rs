@@ -25,7 +25,7 @@ const SLOW_DIAL: Duration = Duration::from_secs(1);
 
 /// One stream between a process and a coordinator.
 #[derive(Clone, Debug)]
-pub(super) struct Wire {
+pub(super) struct Channel {
     pub(super) process: usize,
     pub(super) coordinator: usize,
     up: Stream,
@@ -69,7 +69,7 @@ impl World {
         match reached {
             Some(coordinator) => {
                 self.next_wire += 1;
-                let wire = Wire {
+                let wire = Channel {
                     process,
                     coordinator,
                     up: Stream::new(now),

@@ -6,7 +6,7 @@ use super::fault::{Fault, Sabotage};
 use super::health::{Member, Node, SOCKET_BUFFER_PACKETS};
 use super::process::{Phase, Process};
 use super::program::Habits;
-use super::wires::Wire;
+use super::wires::Channel;
 use crate::world::queue::Queue;
 use crate::world::trace::Trace;
 use outlast_proto::coordinator::{self, Action, ConnectionId, Note, Run, Sign, SolveToken};
@@ -138,7 +138,7 @@ pub(super) enum Event {
 
 impl Event {
     /// Whose process must run for this to happen.
-    fn process(&self, wires: &BTreeMap<u64, Wire>) -> Option<usize> {
+    fn process(&self, wires: &BTreeMap<u64, Channel>) -> Option<usize> {
         match self {
             Self::ToPeer(wire, ..) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
             Self::Dialled(process, ..)
@@ -171,7 +171,7 @@ pub struct World {
     /// All processes that ever were.
     pub processes: Vec<Process>,
     pub(super) by_id: BTreeMap<PeerId, usize>,
-    pub(super) wires: BTreeMap<u64, Wire>,
+    pub(super) wires: BTreeMap<u64, Channel>,
     pub(super) next_wire: u64,
     /// As whom the process at the other end of a stream speaks.
     pub(super) names: BTreeMap<u64, PeerId>,

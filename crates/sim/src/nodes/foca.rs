@@ -6,7 +6,7 @@
 
 use super::{Candidate, Founding};
 use crate::world::{
-    Birth, HealthNode, HealthNotice, HostId, Identity, Node, Output, Row, Sender, View, What,
+    Birth, HealthNode, HealthNotice, HostId, Identity, Lists, Node, Output, Row, Sender, What,
 };
 use ::foca::{
     AccumulatingRuntime, Codec, Foca, Header, Member, Message, NoCustomBroadcast, OwnedNotification, State,
@@ -309,22 +309,22 @@ impl Node for FocaNode {
 }
 
 impl HealthNode for FocaNode {
-    fn view(&self) -> View {
+    fn lists(&self) -> Lists {
         let row = |member: &Member<Name>| Row {
             member: member.id().identity(),
             incarnation: u32::from(member.incarnation()),
             alive: member.state() == State::Alive,
         };
-        let mut view = View::default();
-        view.active.push(Row { member: self.foca.identity().identity(), incarnation: 0, alive: true });
+        let mut lists = Lists::default();
+        lists.active.push(Row { member: self.foca.identity().identity(), incarnation: 0, alive: true });
         for member in self.foca.iter_membership_state() {
             if member.state() == State::Down {
-                view.failed.push(row(member));
+                lists.failed.push(row(member));
             } else {
-                view.active.push(row(member));
+                lists.active.push(row(member));
             }
         }
-        view
+        lists
     }
 
     fn footprint(&self) -> usize {

@@ -2,7 +2,7 @@
 
 use super::{Candidate, Founding};
 use crate::world::{
-    Birth, HealthNode, HealthNotice, HostId, Identity, Node, Output, Row, Sender, View, What,
+    Birth, HealthNode, HealthNotice, HostId, Identity, Lists, Node, Output, Row, Sender, What,
 };
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{
@@ -139,13 +139,13 @@ impl Node for MembershipNode {
 }
 
 impl HealthNode for MembershipNode {
-    fn view(&self) -> View {
+    fn lists(&self) -> Lists {
         let row = |member: Member| Row {
             member: Identity::of(member.info.id),
             incarnation: member.incarnation,
             alive: matches!(member.health, Health::Alive),
         };
-        View {
+        Lists {
             // The moment only dates the last ack, which no checker reads.
             active: self.machine.active(Instant::ORIGIN).into_iter().map(row).collect(),
             failed: self.machine.failed().into_iter().map(row).collect(),

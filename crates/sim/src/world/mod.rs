@@ -17,7 +17,7 @@ pub use engine::{Birth, World};
 pub use fault::{Direction, Fault, Firewall};
 pub use host::{Host, HostId, Identity, ProcessState, Traffic};
 pub use network::{Conditions, Network};
-pub use node::{HealthNode, HealthNotice, Node, Output, Row, Sender, View, What};
+pub use node::{HealthNode, HealthNotice, Lists, Node, Output, Row, Sender, What};
 pub use tally::{Effect, Tally};
 pub use trace::Trace;
 

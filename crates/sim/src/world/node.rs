@@ -111,14 +111,14 @@ pub struct Row {
 
 /// A node's two lists.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct View {
+pub struct Lists {
     /// Who is in the group, the node itself included.
     pub active: Vec<Row>,
     /// Who died or left.
     pub failed: Vec<Row>,
 }
 
-impl View {
+impl Lists {
     /// Whether `host` is in the active list under any identity.
     pub fn lists_active(&self, host: HostId) -> bool {
         self.active.iter().any(|row| row.member.host == host)
@@ -128,7 +128,7 @@ impl View {
 /// A node of a health plane: what the membership checkers need to see.
 pub trait HealthNode: Node<Notice = HealthNotice> {
     /// Its lists.
-    fn view(&self) -> View;
+    fn lists(&self) -> Lists;
     /// A measure of how much state it holds; its unit is the node's own, growth is what matters.
     fn footprint(&self) -> usize;
 }

@@ -2,7 +2,7 @@
 
 use super::super::stop::StopSignal;
 use super::options::Args;
-use super::table::{View, draw};
+use super::table::{Screen, draw};
 use outlast::Membership;
 use ratatui::DefaultTerminal;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyEventKind, KeyModifiers};
@@ -26,12 +26,12 @@ fn frames(
     join: &str,
     stop: StopSignal,
 ) -> anyhow::Result<()> {
-    let mut view = View {
+    let mut view = Screen {
         own_id: membership.id().to_string(),
         run: args.run_id.to_string(),
         preset: args.preset.word().to_owned(),
         join: join.to_owned(),
-        ..View::default()
+        ..Screen::default()
     };
     loop {
         membership.events(Duration::ZERO)?.into_iter().for_each(|event| view.remember(event));

@@ -1,6 +1,6 @@
 //! The live table: what a person sees who runs `outlast members` in a terminal.
 //!
-//! [`View`] is everything that is on the screen, gathered once per frame; [`draw`] turns it into cells and
+//! [`Screen`] is everything that is on the screen, gathered once per frame; [`draw`] turns it into cells and
 //! touches nothing else, so that a test can draw it into memory and read it.
 
 use super::report::{event_text, path_word};
@@ -22,7 +22,7 @@ const FAILED_ROWS_MAX: u16 = 6;
 
 /// Everything on the screen.
 #[derive(Debug, Default)]
-pub(super) struct View {
+pub(super) struct Screen {
     pub(super) own_id: String,
     pub(super) run: String,
     pub(super) preset: String,
@@ -63,7 +63,7 @@ impl Rates {
     }
 }
 
-impl View {
+impl Screen {
     pub(super) fn remember(&mut self, event: TimedEvent) {
         if self.log.len() == LOG_MAX {
             self.log.pop_front();
@@ -74,7 +74,7 @@ impl View {
 }
 
 /// Draws the whole screen.
-pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
+pub(super) fn draw(frame: &mut Frame<'_>, view: &Screen) {
     let failed_rows = u16::try_from(view.failed.len()).unwrap_or(u16::MAX).min(FAILED_ROWS_MAX);
     let failed_height = if failed_rows == 0 { 0 } else { failed_rows + 3 };
     let members_height = u16::try_from(view.active.len()).unwrap_or(u16::MAX).saturating_add(3);
@@ -97,12 +97,12 @@ pub(super) fn draw(frame: &mut Frame<'_>, view: &View) {
 }
 
 /// Rows that the command to join needs: it is there to be copied, so it is never cut off.
-fn join_rows(view: &View, width: u16) -> u16 {
+fn join_rows(view: &Screen, width: u16) -> u16 {
     let room = usize::from(width.saturating_sub(2)).max(1);
     u16::try_from((JOIN_LABEL.len() + view.join.chars().count()).div_ceil(room)).unwrap_or(1).clamp(1, 6)
 }
 
-fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &View) {
+fn draw_header(frame: &mut Frame<'_>, area: Rect, view: &Screen) {
     let count = |word: &str| view.active.iter().filter(|member| member.health.word() == word).count();
     let (stalled, suspect) = (count("stalled"), count("suspect"));
     let mut group = vec![
@@ -156,7 +156,7 @@ fn cut(line: Line<'_>, room: usize) -> Vec<Line<'_>> {
     pieces
 }
 
-fn draw_active(frame: &mut Frame<'_>, area: Rect, view: &View) {
+fn draw_active(frame: &mut Frame<'_>, area: Rect, view: &Screen) {
     let header = Row::new(["name", "id", "address", "health", "rtt", "path", "inc"])
         .style(Style::new().fg(Color::DarkGray).add_modifier(Modifier::BOLD));
     // If not everybody fits, those who are not well come first.
@@ -193,7 +193,7 @@ fn draw_active(frame: &mut Frame<'_>, area: Rect, view: &View) {
     frame.render_widget(table, area);
 }
 
-fn draw_failed(frame: &mut Frame<'_>, area: Rect, view: &View) {
+fn draw_failed(frame: &mut Frame<'_>, area: Rect, view: &Screen) {
     let mut members: Vec<&Member> = view.failed.iter().collect();
     members.sort_by_key(|member| std::cmp::Reverse(since(&member.health)));
     let rows = members.iter().map(|member| {
@@ -212,7 +212,7 @@ fn draw_failed(frame: &mut Frame<'_>, area: Rect, view: &View) {
     frame.render_widget(table, area);
 }
 
-fn draw_log(frame: &mut Frame<'_>, area: Rect, view: &View) {
+fn draw_log(frame: &mut Frame<'_>, area: Rect, view: &Screen) {
     let room = usize::from(area.height.saturating_sub(2));
     let lines: Vec<Line<'_>> = view
         .log
@@ -302,17 +302,17 @@ mod tests {
         }
     }
 
-    fn screen(view: &View, width: u16, height: u16) -> String {
+    fn screen(view: &Screen, width: u16, height: u16) -> String {
         let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
         terminal.draw(|frame| draw(frame, view)).unwrap();
         terminal.backend().to_string()
     }
 
-    fn example() -> View {
+    fn example() -> Screen {
         let now = Instant::from_nanos(10_000_000_000);
         let since = Instant::from_nanos(7_000_000_000);
         let dead = Health::Dead { since, reason: DeathReason::Refused };
-        let mut view = View {
+        let mut view = Screen {
             own_id: PeerId::from_bytes([1; 16]).to_string(),
             run: "default".into(),
             preset: "lan".into(),
@@ -325,7 +325,7 @@ mod tests {
                 member(4, Health::Suspect { since, accusers: 2 }),
             ],
             failed: vec![member(5, dead), member(6, Health::Left { since })],
-            ..View::default()
+            ..Screen::default()
         };
         view.remember(TimedEvent {
             time: UNIX_EPOCH,

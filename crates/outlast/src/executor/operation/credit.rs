@@ -1,13 +1,13 @@
 //! What the ends of a lane say to each other: how much may come, and how a transfer ends (rule 14).
 //!
-//! A ring grants a number of rounds, once (see `rounds`). A lane of its own grants block numbers: all of them
+//! A ring grants a number of laps, once (see `laps`). A lane of its own grants block numbers: all of them
 //! where they land in the output, a window that moves on where they wait in scratch to be passed on. The two ends
 //! of a transfer say more, because nobody votes on it (see `transfer`).
 
 use super::super::lanes::{InLane, OutLane};
 use super::super::{ConnId, Stopped};
 use super::{End, Operation};
-use outlast_proto::collective::frame::{FrameKind, Header, OpName, Word};
+use outlast_proto::collective::frame::{FrameKind, Header, OpName, Signal};
 use outlast_proto::collective::plan::{Duty, Flow};
 use outlast_proto::limits::EAGER_BYTES_MAX;
 
@@ -24,13 +24,13 @@ impl Operation {
 
     /// Whether who completes it knows that every other member has made its call.
     pub(in crate::executor) fn proves_calls(&self) -> bool {
-        self.rounds.is_some()
+        self.laps.is_some()
     }
 
     /// Whether any of the lanes to `conn` waits for the other end's word.
     pub(in crate::executor) fn awaits_credit(&self, conn: ConnId) -> bool {
         let more_to_come =
-            |limit: u32| self.rounds.is_none() && u64::from(limit) < self.parts.plan.blocks_per_lane();
+            |limit: u32| self.laps.is_none() && u64::from(limit) < self.parts.plan.blocks_per_lane();
         let waits = |lane: &OutLane| lane.unsent > 0 && lane.granted.is_none_or(more_to_come);
         let waits = |lane: usize| match self.parts.end {
             None => waits(&self.outgoing[lane]),
@@ -64,8 +64,8 @@ impl Operation {
 
     /// What this member could allow the other end of an incoming lane now.
     pub(super) fn allowable(&self) -> u32 {
-        match (&self.rounds, self.parts.plan.flow()) {
-            (Some(rounds), _) => rounds.window(),
+        match (&self.laps, self.parts.plan.flow()) {
+            (Some(laps), _) => laps.window(),
             (None, Flow::Streams(streams)) if streams.duty() == Duty::CombineAndPassOn => {
                 let unsent = self.outgoing.first().map_or(0, |lane| lane.unsent);
                 let sent = u64::from(streams.blocks()) - unsent;
@@ -80,7 +80,7 @@ impl Operation {
         let lane = &mut self.incoming[lane];
         lane.allowed = lane.allowable;
         let allowed = lane.allowed;
-        self.header(FrameKind::Credit, 0, allowed, Word::Ready.step())
+        self.header(FrameKind::Credit, 0, allowed, Signal::Ready.step())
     }
 
     /// What this end of a transfer has to say to the other when it ends, and on which connection. Once.
@@ -92,7 +92,7 @@ impl Operation {
         match self.parts.end? {
             End::Receives => {
                 self.confirmed = true;
-                let word = if done { Word::Received } else { Word::Withdrawn };
+                let word = if done { Signal::Received } else { Signal::Withdrawn };
                 let conn = self.incoming[0].conn?;
                 Some((conn, self.header(FrameKind::Credit, 0, 0, word.step())))
             }
@@ -111,28 +111,28 @@ impl Operation {
     }
 
     /// The receiver of a transfer said something about the number in `name`.
-    fn hear(&mut self, lane: usize, word: Word, name: &OpName) {
+    fn hear(&mut self, lane: usize, word: Signal, name: &OpName) {
         let begun = self.outgoing[lane].frames_sent > 0 || self.outgoing[lane].granted.is_some();
         match word {
-            Word::Ready if !begun || self.parts.name == *name => {
+            Signal::Ready if !begun || self.parts.name == *name => {
                 self.parts.name = *name;
                 self.grant(lane, u32::MAX);
             }
             // Another number while we send under this one: the receiver has given this one up.
-            Word::Ready => self.give_up("the receiver waits for another one by now"),
-            Word::Withdrawn if self.parts.name == *name => {
-                let untouched = self.outgoing[lane].ready.front().is_some_and(|next| next.round == 0);
+            Signal::Ready => self.give_up("the receiver waits for another one by now"),
+            Signal::Withdrawn if self.parts.name == *name => {
+                let untouched = self.outgoing[lane].ready.front().is_some_and(|next| next.lap == 0);
                 if untouched {
                     self.outgoing[lane].granted = None;
                 } else {
                     self.give_up("the receiver gave up while it was on its way");
                 }
             }
-            Word::Received if self.parts.name == *name => {
+            Signal::Received if self.parts.name == *name => {
                 self.confirmed = true;
                 self.advance();
             }
-            Word::Withdrawn | Word::Received => {}
+            Signal::Withdrawn | Signal::Received => {}
         }
     }
 
@@ -159,13 +159,13 @@ impl Operation {
     /// A credit came.
     pub(in crate::executor) fn credited(&mut self, lane: usize, header: &Header) {
         if self.parts.end.is_some() {
-            self.hear(lane, Word::of(header), &header.op);
+            self.hear(lane, Signal::of(header), &header.op);
         } else {
-            self.grant(lane, header.round);
+            self.grant(lane, header.lap);
         }
     }
 
-    /// The other end's call is made, and takes so many rounds at a time, or blocks up to that number.
+    /// The other end's call is made, and takes so many laps at a time, or blocks up to that number.
     fn grant(&mut self, lane: usize, allowed: u32) {
         let granted = &mut self.outgoing[lane].granted;
         *granted = Some(granted.unwrap_or(1).max(allowed));

@@ -8,7 +8,7 @@ use crate::collective::{DataType, OpKind};
 use proptest::prelude::*;
 use std::collections::{BTreeMap, VecDeque};
 
-/// A block on its way: round, step and contents.
+/// A block on its way: lap, step and contents.
 type Parcel = (u32, u32, Vec<u64>);
 
 struct World {
@@ -65,22 +65,22 @@ impl World {
             if let Some(own) = plan.own() {
                 self.outputs[me][own.outputs()].copy_from_slice(&self.inputs[me][own.inputs()]);
             }
-            let (lanes, rounds) = match plan.flow() {
+            let (lanes, laps) = match plan.flow() {
                 Flow::Still => (0, 0),
-                Flow::Ring(ring) => (1, ring.rounds()),
+                Flow::Ring(ring) => (1, ring.laps()),
                 Flow::Streams(streams) if streams.begins_here() => (plan.outgoing().len(), streams.blocks()),
                 Flow::Streams(_) => (0, 0),
             };
-            for (lane, round) in (0..lanes).flat_map(|lane| (0..rounds).map(move |round| (lane, round))) {
-                let block = self.inputs[me][plan.sends(lane, round, 0).inputs()].to_vec();
-                self.send(me, lane, (round, 0, block));
+            for (lane, lap) in (0..lanes).flat_map(|lane| (0..laps).map(move |lap| (lane, lap))) {
+                let block = self.inputs[me][plan.sends(lane, lap, 0).inputs()].to_vec();
+                self.send(me, lane, (lap, 0, block));
             }
         }
     }
 
-    fn receive(&mut self, me: usize, lane: usize, (round, step, mut parcel): Parcel) {
+    fn receive(&mut self, me: usize, lane: usize, (lap, step, mut parcel): Parcel) {
         let plan = self.plans[me].clone();
-        let (block, duty) = (plan.receives(lane, round, step), plan.duty(step));
+        let (block, duty) = (plan.receives(lane, lap, step), plan.duty(step));
         assert_eq!(block.bytes, parcel.len(), "both ends agree about every length");
         if duty.combines() {
             let own = &self.inputs[me][block.inputs()];
@@ -93,7 +93,7 @@ impl World {
         }
         if duty.passes_on() {
             let next = if matches!(plan.flow(), Flow::Ring(_)) { step + 1 } else { 0 };
-            self.send(me, 0, (round, next, parcel));
+            self.send(me, 0, (lap, next, parcel));
         }
     }
 
@@ -184,7 +184,7 @@ fn several_blocks_on_each_lane_work_too() {
             check(kind, world, 150_001, turn, turn);
             let plan = &World::new(kind, world, 150_001, turn, 0).plans[0];
             let blocks = match plan.flow() {
-                Flow::Ring(ring) => ring.rounds(),
+                Flow::Ring(ring) => ring.laps(),
                 Flow::Streams(streams) => streams.blocks(),
                 Flow::Still => 0,
             };

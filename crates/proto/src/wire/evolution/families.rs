@@ -387,7 +387,7 @@ fn data_frames() -> Family {
         length,
         op,
         fingerprint: call().digest(),
-        round: 7,
+        lap: 7,
         step: 2,
         checksum,
     };

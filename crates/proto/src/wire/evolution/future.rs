@@ -240,8 +240,10 @@ fn health() -> Vec<Carrier> {
 
 #[test]
 fn variants_of_the_future_are_met_as_their_policies_say() {
-    let mut carriers: Vec<_> =
-        [calls(), control(), losses(), health(), registers(), rings(), syncs()].into_iter().flatten().collect();
+    let mut carriers: Vec<_> = [calls(), control(), losses(), health(), registers(), rings(), syncs()]
+        .into_iter()
+        .flatten()
+        .collect();
     carriers.push(decider());
     let wrong: Vec<_> = carriers.iter().flat_map(|carrier| &carrier.wrong).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");

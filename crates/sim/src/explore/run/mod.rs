@@ -121,7 +121,7 @@ impl RunModel {
     fn faults(&self, state: &State, events: &mut Vec<Event>) {
         let left = &state.left;
         for (number, process) in state.present() {
-            let whole = |wire: &state::Wire| wire.peer_holds && wire.coordinator_holds;
+            let whole = |wire: &state::Channel| wire.peer_holds && wire.coordinator_holds;
             if left.breaks > 0 && state.held_wire(number).is_some_and(|wire| whole(wire)) {
                 events.push(Event::BreakAtPeer(number));
                 events.push(Event::BreakAtCoordinator(number));

@@ -2,7 +2,7 @@
 
 use super::checkers;
 use super::setup::{Sabotage, TIMEOUT, id_of, process_of};
-use super::state::{Attempt, Data, Ending, Process, State, Wire, Work};
+use super::state::{Attempt, Channel, Data, Ending, Process, State, Work};
 use super::{Event, ProcessNumber, RunModel, Step};
 use crate::explore::held::Held;
 use crate::explore::search::{Model, Violation};
@@ -80,7 +80,7 @@ impl RunModel {
                 // A dial takes no time: a slow one is a slow timer before it, or a slow greeting after it.
                 process.wires += 1;
                 process.wire = Some(process.wires);
-                let wire = Wire::new(number, process.wires);
+                let wire = Channel::new(number, process.wires);
                 process.session.change(|session| session.handle_connected(now));
                 let at = state.wires.partition_point(|other| other.id() < wire.id());
                 state.wires.insert(at, Held::new(wire));
@@ -117,7 +117,7 @@ impl RunModel {
         Ok(())
     }
 
-    fn send_up(&self, wire: &mut Wire, mut message: ToCoordinator) {
+    fn send_up(&self, wire: &mut Channel, mut message: ToCoordinator) {
         let forged = match (self.setup.sabotage, &mut message) {
             (Some(Sabotage::ForgeComplete), ToCoordinator::Initiate { key, .. }) if wire.process == 1 => {
                 Some(ToCoordinator::Complete { key: key.clone() })

@@ -29,7 +29,7 @@ pub struct Budget {
 
 /// One connection between a process and the coordinator.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Wire {
+pub(super) struct Channel {
     pub(super) process: ProcessNumber,
     /// Counts the connections of its process.
     pub(super) number: u8,
@@ -41,7 +41,7 @@ pub(super) struct Wire {
     pub(super) broken: bool,
 }
 
-impl Wire {
+impl Channel {
     pub(super) fn new(process: ProcessNumber, number: u8) -> Self {
         Self {
             process,
@@ -131,7 +131,7 @@ pub struct State {
     pub(super) run: Held<Run>,
     /// None for those that were killed.
     pub(super) processes: Vec<Option<Process>>,
-    pub(super) wires: Vec<Held<Wire>>,
+    pub(super) wires: Vec<Held<Channel>>,
     /// Of whose death the health plane knows.
     pub(super) known_dead: Vec<bool>,
     /// Who completed what, and as which of its program's steps: also those who were killed since.
@@ -158,7 +158,7 @@ impl State {
     }
 
     /// The connection that a process holds, if any.
-    pub(super) fn held_wire(&self, process: ProcessNumber) -> Option<&Held<Wire>> {
+    pub(super) fn held_wire(&self, process: ProcessNumber) -> Option<&Held<Channel>> {
         let number = self.processes[usize::from(process)].as_ref()?.wire?;
         self.wire(process, number).map(|at| &self.wires[at])
     }
