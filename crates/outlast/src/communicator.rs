@@ -228,6 +228,12 @@ impl Communicator {
         self.control.me()
     }
 
+    /// Whether this peer is in: admitted, and neither gone nor put out since. It is so at this moment, also if the program
+    /// has not been told yet.
+    pub fn is_connected(&self) -> bool {
+        self.control.is_member()
+    }
+
     /// The group as the program last saw it. Calls on other threads replace it as they end; whoever must not
     /// see that keeps what it was given.
     pub fn view(&self) -> Arc<GroupView> {

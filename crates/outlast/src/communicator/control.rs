@@ -197,6 +197,10 @@ impl Control {
         self.me
     }
 
+    pub(super) fn is_member(&self) -> bool {
+        lock(&self.state).session.is_member()
+    }
+
     pub(super) fn verdict_grace(&self) -> Duration {
         self.grace
     }

@@ -499,6 +499,11 @@ impl Session {
         &self.config
     }
 
+    /// Whether this peer is in: admitted, and the session is not over. It may be without a coordinator for a moment.
+    pub fn is_member(&self) -> bool {
+        self.out.is_none() && self.record.is_some()
+    }
+
     /// Why the session is over, if it is.
     pub fn out(&self) -> Option<&OutReason> {
         self.out.as_ref()

@@ -67,3 +67,20 @@ fn one_name_has_one_transfer_at_a_time_and_receives_are_numbered() {
     bench.session.end_transfer(from(2));
     assert_eq!(bench.session.begin_transfer(from(2)), Ok(3));
 }
+
+#[test]
+fn a_peer_is_in_from_its_admission_to_the_end_of_its_session() {
+    let (mut bench, _) = Bench::connecting();
+    assert!(!bench.session.is_member());
+    bench.session.handle_connected(bench.now);
+    bench.hear(ToPeer::Registered { term: 1 });
+    assert!(!bench.session.is_member(), "registered is not admitted");
+    bench.hear(ToPeer::Epoch(record(1, &[1, 2])));
+    assert!(bench.session.is_member());
+    bench.drain();
+    bench.reconnect();
+    assert!(bench.session.is_member(), "a moment without a coordinator costs nobody its place");
+    let (reason, text, term) = (KickReason::Evicted, "evicted".to_owned(), 1);
+    bench.hear(ToPeer::Kicked { reason, text, term });
+    assert!(!bench.session.is_member());
+}
