@@ -220,6 +220,21 @@ mod tests {
     }
 
     #[test]
+    fn work_that_panics_is_not_watched_any_more_and_whoever_watched_before_does_again() {
+        watched(
+            Duration::from_mins(2),
+            || false,
+            || {
+                let work = || panic!("the work itself");
+                let unwound = catch_unwind(|| watched(Duration::from_mins(1), || true, work));
+                assert!(unwound.is_err());
+                assert!(patience(Duration::MAX) > Duration::from_mins(1), "the outer one's");
+            },
+        );
+        assert_eq!(patience(Duration::MAX), Duration::MAX, "nobody watches any more");
+    }
+
+    #[test]
     fn the_question_is_not_asked_from_within_itself() {
         let depth = Rc::new(Cell::new(0));
         let counted = Rc::clone(&depth);

@@ -3,8 +3,10 @@
 
 mod peers;
 
-use outlast::communicator::Call;
+use outlast::communicator::{Call, Error};
 use outlast::watch::watched;
+use outlast::{Communicator, Coordinator};
+use outlast_proto::session::CallError;
 use peers::{coordinator, peer};
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
@@ -87,4 +89,54 @@ fn a_handler_that_takes_its_time_on_the_driving_thread_holds_up_no_other_call() 
         b.all_reduce(&mut vec![1.0_f32; COUNT], &call(0)).unwrap();
         slow.join().unwrap().unwrap();
     });
+}
+
+/// Two members of a run.
+fn pair() -> (Coordinator, Arc<Communicator>, Arc<Communicator>) {
+    let coordinator = coordinator();
+    let (a, b) = (peer(&coordinator, "a"), peer(&coordinator, "b"));
+    let other = Arc::clone(&b);
+    let joining = thread::spawn(move || other.connect(2).expect("admitted"));
+    a.connect(2).expect("admitted");
+    joining.join().unwrap();
+    (coordinator, a, b)
+}
+
+#[test]
+fn a_closure_in_the_background_that_panics_gives_its_data_back_and_costs_no_other_call() {
+    let (_coordinator, a, b) = pair();
+    let call = |tag: u64| Call::sum().tag(tag).timeout(Duration::from_secs(30));
+    let closing = a.in_background(vec![1.0_f32; COUNT], move |comm, data| {
+        comm.all_reduce(data, &call(0))?;
+        panic!("a closure that panics")
+    });
+    let (there, receipt) =
+        b.in_background(vec![2.0_f32; COUNT], move |comm, data| comm.all_reduce(data, &call(0))).wait();
+    assert!(receipt.is_ok() && there == [3.0; COUNT], "{receipt:?}");
+    let (data, outcome) = closing.wait();
+    assert_eq!(data, [3.0; COUNT], "what it had done is done");
+    assert!(matches!(&outcome, Err(Error::Panicked(text)) if text == "a closure that panics"), "{outcome:?}");
+    let handles = [&a, &b].map(|comm| comm.in_background((), move |comm, ()| comm.barrier(&call(0))));
+    for (_, receipt) in handles.map(outlast::communicator::Handle::wait) {
+        receipt.expect("the tag is free, and both are members like any others");
+    }
+}
+
+/// The second call took the first one's place, whose caller then waited until long after its deadline.
+#[test]
+fn of_two_votes_at_once_the_second_is_refused_and_the_first_ends() {
+    let (coordinator, a, b) = pair();
+    let voter = Arc::clone(&a);
+    let first = thread::spawn(move || voter.update_topology_within(2, Duration::from_secs(30)));
+    let deadline = Instant::now() + Duration::from_secs(20);
+    let run = "default".parse().expect("a run id");
+    while !coordinator.status(&run).unwrap().is_some_and(|status| status.contains("VoteAcceptNewPeers")) {
+        assert!(Instant::now() < deadline && !first.is_finished(), "the first votes, and waits for b");
+        thread::sleep(Duration::from_millis(5));
+    }
+    let second = a.update_topology_within(2, Duration::from_secs(20));
+    let refused = second.as_ref().err().and_then(Error::cause);
+    assert_eq!(refused, Some(&CallError::VoteInFlight { name: "update_topology" }), "{second:?}");
+    b.update_topology_within(2, Duration::from_secs(20)).expect("a's first vote stands");
+    first.join().unwrap().expect("it ends with b's");
 }

@@ -12,6 +12,7 @@
 use super::{Call, Communicator, Element, Error, Receipt};
 use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::id::PeerId;
+use std::any::Any;
 use std::sync::PoisonError;
 use std::thread::JoinHandle;
 
@@ -118,9 +119,16 @@ impl<D> Handle<D> {
     /// Never: the thread, which alone shares the data, has ended.
     pub fn wait(self) -> (D, Result<Receipt, Error>) {
         let receipt = self.thread.and_then(|thread| {
-            thread.join().unwrap_or(Err(Error::Bug("the thread of a collective panicked")))
+            thread.join().unwrap_or_else(|panic| Err(Error::Panicked(words_of(panic.as_ref()))))
         });
         let data = Arc::into_inner(self.data).expect("the thread has ended and dropped its share");
         (data.into_inner().unwrap_or_else(PoisonError::into_inner), receipt)
     }
+}
+
+/// What a panic said.
+fn words_of(panic: &(dyn Any + Send)) -> String {
+    let text = panic.downcast_ref::<&str>().copied();
+    let text = text.or_else(|| panic.downcast_ref::<String>().map(String::as_str));
+    text.unwrap_or("it said nothing that can be shown").to_owned()
 }

@@ -103,6 +103,9 @@ pub enum Error {
     /// What the group agreed on is of a later version than this one. Nothing was changed.
     #[error("this peer cannot read what its group agreed on: {0}")]
     Unreadable(#[from] InvalidMessage),
+    /// The closure that was given to a call in the background panicked. What calls in it had begun has ended with them.
+    #[error("the closure of a call in the background panicked: {0}")]
+    Panicked(String),
     /// An invariant of ours is broken.
     #[error("a bug in Outlast: {0}")]
     Bug(&'static str),

@@ -3,14 +3,15 @@
 //!
 //! A few peers, each with two calls at a time. A call moves its bytes, votes over its line and waits for the verdict; a
 //! decider at the other ends of the lines counts votes. Links break; then the decider aborts and everybody tries again.
+//! Lines break too, in the middle of a frame or between a vote and its verdict; then a new one is laid, on which the peer
+//! votes again and the decider says again what it has decided.
 //! Threads are shuttle's, so one seed settles everything: whose turn it is, how many bytes a wire takes, when the user's
 //! question is due.
 //!
 //! What must hold: every attempt that was aborted leaves its memory as it was, every one that was committed has the
 //! right sum, and all come to an end. No wait of a call times out here, so a wake-up that is lost is found at once.
 //!
-//! What is not here: the control line stalls and takes bytes one by one, but it does not break; what a session does
-//! then is played in `crates/sim`.
+//! What is not here: whether a session says the right things on its next line, which is played in `crates/sim`.
 
 mod wire;
 
@@ -100,22 +101,47 @@ impl Caller for Place {
 /// The attempt that a call waits for, how to end it, and where the call waits.
 type Waiting = (u8, Abort, Arc<Place>);
 
-/// What a peer's control side knows: the line, the verdicts that came, and who waits for them.
+/// What a peer's control side knows: the line, what it said and got no verdict on, the verdicts that came, and who waits
+/// for them.
 struct Control {
-    line: Arc<Line>,
+    line: Mutex<Arc<Line>>,
+    said: Mutex<BTreeMap<Name, bool>>,
     verdicts: Mutex<BTreeMap<Name, bool>>,
     waiting: Mutex<BTreeMap<u8, Waiting>>,
 }
 
+impl Control {
+    fn line(&self) -> Arc<Line> {
+        Arc::clone(&lock(&self.line))
+    }
+
+    fn vote(&self, name: Name, done: bool) {
+        // Known before it is said: if the line is another one by then, it is said there.
+        lock(&self.said).insert(name, done);
+        let line = self.line();
+        line.put_frame(&[name.0, name.1, u8::from(done)]);
+        line.flush();
+    }
+
+    /// The line broke, and this is the next one.
+    fn go_on_over(&self, line: Line) {
+        *lock(&self.line) = Arc::new(line);
+        let said = lock(&self.said).clone();
+        said.into_iter().for_each(|(name, done)| self.vote(name, done));
+    }
+}
+
 impl Companion for Control {
     fn beside(&self) -> Option<Arc<dyn Beside>> {
-        Some(Arc::clone(&self.line) as _)
+        Some(self.line() as _)
     }
 
     fn turn(&self) {
-        self.line.flush_if_due();
-        self.line.receive(|frame| {
+        let line = self.line();
+        line.flush_if_due();
+        line.receive(|frame| {
             let [tag, number, commit] = frame[..] else { return false };
+            lock(&self.said).remove(&(tag, number));
             lock(&self.verdicts).insert((tag, number), commit == 1);
             let waiting = lock(&self.waiting).get(&tag).cloned();
             if let Some((waited_for, abort, seat)) = waiting {
@@ -193,8 +219,7 @@ impl Peer {
                 abort.trigger();
             }
             let performed = self.perform(name, tensor, &abort, &seat, members);
-            self.control.line.put_frame(&[tag, number, u8::from(performed.is_ok())]);
-            self.control.line.flush();
+            self.control.vote(name, performed.is_ok());
             let verdict = || lock(&self.control.verdicts).remove(&name);
             let commit = seat.wait(Instant::now() + FAR, verdict).expect("there is a verdict");
             number += 1;
@@ -240,10 +265,15 @@ impl Network {
 }
 
 /// The other ends of the lines.
+#[derive(Default)]
 struct Decider {
     lines: Vec<(MemoryWire, FrameBuffer, Vec<u8>)>,
     votes: BTreeMap<Name, BTreeSet<usize>>,
-    decided: BTreeSet<Name>,
+    decided: BTreeMap<Name, bool>,
+}
+
+fn tell(name: Name, commit: bool, outgoing: &mut Vec<u8>) {
+    frame::append(&[name.0, name.1, u8::from(commit)], outgoing);
 }
 
 impl Decider {
@@ -272,11 +302,17 @@ impl Decider {
     fn vote(&mut self, peer: usize, name: Name, done: bool) {
         let votes = self.votes.entry(name).or_default();
         votes.insert(peer);
-        if (!done || votes.len() == self.lines.len()) && self.decided.insert(name) {
-            for (_, _, outgoing) in &mut self.lines {
-                frame::append(&[name.0, name.1, u8::from(done)], outgoing);
-            }
+        if (!done || votes.len() == self.lines.len()) && !self.decided.contains_key(&name) {
+            self.decided.insert(name, done);
+            self.lines.iter_mut().for_each(|(_, _, outgoing)| tell(name, done, outgoing));
         }
+    }
+
+    /// A peer comes back on that line: what it missed is not known, so it hears everything again.
+    fn hear_again(&mut self, peer: usize, wire: MemoryWire) {
+        let mut outgoing = Vec::new();
+        self.decided.iter().for_each(|(name, commit)| tell(*name, *commit, &mut outgoing));
+        self.lines[peer] = (wire, FrameBuffer::new(FRAME_BYTES_MAX), outgoing);
     }
 }
 
@@ -284,17 +320,20 @@ fn peer_id(number: usize) -> PeerId {
     PeerId::from_bytes([number as u8 + 1; 16])
 }
 
-fn peer(network: &Arc<Network>, index: usize, line: MemoryWire) -> Arc<Peer> {
+fn line(network: &Network, wire: MemoryWire) -> Line {
+    let frames = FrameBuffer::new(FRAME_BYTES_MAX);
+    Line::over(Arc::clone(&network.ready) as _, Box::new(wire), frames, Version::CURRENT)
+}
+
+fn peer(network: &Arc<Network>, index: usize, wire: MemoryWire) -> Arc<Peer> {
     let settings = DataSettings { link_grace: LINK_GRACE, ..DataSettings::default() };
     let engine = Engine::new(peer_id(index), &settings, Arc::new(AtomicUsize::new(settings.window_bytes)));
-    let line = Line::over(
-        Arc::clone(&network.ready) as _,
-        Box::new(line),
-        FrameBuffer::new(FRAME_BYTES_MAX),
-        Version::CURRENT,
-    );
-    let control = Control { line: Arc::new(line), verdicts: Mutex::default(), waiting: Mutex::default() };
-    let control = Arc::new(control);
+    let control = Arc::new(Control {
+        line: Mutex::new(Arc::new(line(network, wire))),
+        said: Mutex::default(),
+        verdicts: Mutex::default(),
+        waiting: Mutex::default(),
+    });
     let place = super::companion::Place::default();
     let companion: Weak<Control> = Arc::downgrade(&control);
     assert!(place.set(companion).is_ok());
@@ -315,10 +354,21 @@ fn peer(network: &Arc<Network>, index: usize, line: MemoryWire) -> Arc<Peer> {
     })
 }
 
-/// One small life of a group.
-fn play(seed: u64) {
+/// How many lines may still break, and where the next one does, if it does.
+struct Breaks(usize);
+
+impl Breaks {
+    fn next(&mut self, rng: &mut Rng) -> Option<usize> {
+        let breaks = self.0 > 0 && rng.chance(0.5);
+        self.0 -= usize::from(breaks);
+        breaks.then(|| rng.below(60))
+    }
+}
+
+/// One small life of a group; how many lines broke in it.
+fn play(seed: u64) -> usize {
     let mut rng = Rng::from_seed(seed);
-    let (world, rounds) = (2 + rng.below(3), 1 + rng.below(2));
+    let (world, calls) = (2 + rng.below(3), 1 + rng.below(2));
     let bytes = 1 + rng.below(2_000);
     let ready = wire::always_ready();
     let network = Arc::new(Network {
@@ -327,10 +377,11 @@ fn play(seed: u64) {
         ready: Arc::clone(&ready),
         breaks_left: AtomicUsize::new(rng.below(4)),
     });
-    let mut decider = Decider { lines: Vec::new(), votes: BTreeMap::new(), decided: BTreeSet::new() };
+    let (mut decider, mut breaks, mut broken) = (Decider::default(), Breaks(rng.below(4)), 0);
     let peers: Vec<_> = (0..world)
         .map(|index| {
-            let [ours, theirs] = wire::pair(&mut rng, &ready, None);
+            let breaks_after = breaks.next(&mut rng);
+            let [ours, theirs] = wire::pair(&mut rng, &ready, breaks_after);
             decider.lines.push((theirs, FrameBuffer::new(FRAME_BYTES_MAX), Vec::new()));
             peer(&network, index, ours)
         })
@@ -353,7 +404,7 @@ fn play(seed: u64) {
                     watch::begin();
                 }
                 let mut number = 0;
-                for _ in 0..rounds {
+                for _ in 0..calls {
                     let mut tensor: Vec<_> =
                         (0..bytes).map(|at| (at as u8 ^ tag).wrapping_add(index as u8)).collect();
                     number = peer.all_reduce(tag, number, &mut tensor, &members);
@@ -371,13 +422,26 @@ fn play(seed: u64) {
     // The decider, and what stands in for the calls where a line takes no more.
     while left.load(Ordering::SeqCst) > 0 {
         decider.turn();
-        peers.iter().filter(|peer| peer.control.line.is_blocked()).for_each(|peer| peer.control.line.flush());
+        for (index, peer) in peers.iter().enumerate() {
+            let now = peer.control.line();
+            if now.is_over() {
+                broken += 1;
+                let breaks_after = breaks.next(&mut rng);
+                let [ours, theirs] = wire::pair(&mut rng, &ready, breaks_after);
+                decider.hear_again(index, theirs);
+                peer.control.go_on_over(line(&network, ours));
+                peer.baton.nudge();
+            } else if now.is_blocked() {
+                now.flush();
+            }
+        }
         thread::yield_now();
     }
     threads.into_iter().for_each(|thread| thread.join().unwrap());
     for peer in &peers {
         assert!(!peer.baton.is_driven(Duration::ZERO), "somebody kept the baton");
     }
+    broken
 }
 
 /// Says how to play a failure again.
@@ -397,11 +461,17 @@ impl Drop for Replay {
 #[test]
 fn every_call_ends_well_whatever_the_wires_do_and_whoever_drives() {
     let only = std::env::var("OUTLAST_STRESS_SEED").ok().map(|seed| seed.parse().expect("a number"));
+    let broken = Arc::<AtomicUsize>::default();
     for seed in only.map_or(0..SEEDS, |seed: u64| seed..seed + 1) {
         let _replay = Replay(seed);
         let mut config = shuttle::Config::new();
         config.stack_size = 1 << 20;
         let scheduler = RandomScheduler::new_from_seed(seed, 1);
-        shuttle::Runner::new(scheduler, config).run(move || play(seed));
+        let count = Arc::clone(&broken);
+        shuttle::Runner::new(scheduler, config).run(move || {
+            count.fetch_add(play(seed), Ordering::Relaxed);
+        });
     }
+    let broken = broken.load(Ordering::Relaxed);
+    assert!(only.is_some() || broken > 20, "only {broken} lines broke");
 }
