@@ -217,8 +217,8 @@ impl Net {
         }
     }
 
-    /// The peer's end of the connection is gone.
-    fn hang_up(&mut self, number: u8) -> Option<ConnectionId> {
+    /// The peer's end of the connection is gone, and the coordinator has not noticed.
+    pub(crate) fn hang_up(&mut self, number: u8) -> Option<ConnectionId> {
         let now = self.now;
         let peer = self.peer(number);
         peer.up.clear();

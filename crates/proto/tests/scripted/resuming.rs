@@ -208,3 +208,20 @@ fn who_was_lost_in_a_rebuild_is_not_expected_again_and_is_told() {
         assert!(committed(net.outcome(number, call)), "{}", net.story(number));
     }
 }
+
+/// Nobody answered on the new connection, so the peer waited for its coordinator until it gave the session up.
+#[test]
+fn who_is_put_out_in_the_moment_in_which_it_resumes_is_told_on_the_connection_that_it_came_on() {
+    let mut net = Net::of(&[1, 2, 3]);
+    // Its port refuses. As long as its connection is open, for all that we know, that is not enough (rule 20b).
+    net.health(3, Sign::Dead(DeathReason::Refused));
+    net.settle();
+    net.assert_all_in(&[1, 2, 3]);
+    // It comes back before we have noticed that it was gone: what its resume ends is what kept it in.
+    net.hang_up(3);
+    net.redial(3);
+    net.settle();
+    let out = net.out(3);
+    assert!(matches!(out, Some(OutReason::Kicked(KickReason::Evicted, _))), "{out:?} {}", net.story(3));
+    assert_eq!(net.members(1), [id(1), id(2)]);
+}
