@@ -30,7 +30,7 @@ use std::time::Instant;
 
 /// Slots follow each other as they end; a partner that is late is waited for until this much times the slot's number has
 /// passed. A healthy group is far ahead of it.
-const SLOT_PATIENCE: Duration = Duration::from_secs(3);
+const SLOT_PATIENCE: Duration = Duration::from_secs(5);
 /// A member whose time is up has this long to say so to the others.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// The bytes for which a report says how long an all-reduce takes.

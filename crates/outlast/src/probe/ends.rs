@@ -16,7 +16,7 @@ const LONG: Duration = Duration::from_millis(2);
 /// Streams that share a long pipe.
 const STREAMS_LONG: u8 = 4;
 /// How long a word may take, besides the way.
-const WORD: Duration = Duration::from_secs(3);
+const WORD: Duration = Duration::from_secs(5);
 
 /// Opens a stream to a member by that moment.
 pub(crate) type Open<'a> = &'a dyn Fn(PeerId, Instant) -> io::Result<Stream>;
