@@ -14,11 +14,13 @@ use outlast_proto::ballot::sync::{Outcome, Wish};
 use outlast_proto::collective::frame::{HEADER_BYTES, Header};
 use outlast_proto::id::{BootId, PeerId, RunId};
 use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, PACKET_BYTES_MAX};
+use outlast_proto::rendezvous::State;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::frame::{self, FrameBuffer};
 use outlast_proto::wire::hello::{Hello, Versions, negotiate};
 use outlast_proto::wire::membership::Packet;
+use outlast_proto::wire::register::{FromRegister, ToRegister};
 use outlast_proto::wire::{Message, decode, encode};
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -37,6 +39,9 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("to_peer", to_peer),
     ("sync_wish", sync_wish),
     ("sync_outcome", sync_outcome),
+    ("to_register", to_register),
+    ("from_register", from_register),
+    ("rendezvous_state", rendezvous_state),
     ("datagram", datagram),
     ("secret_text", secret_text),
     ("run_id", run_id),
@@ -118,6 +123,25 @@ pub(crate) fn to_coordinator(bytes: &[u8]) -> bool {
 /// A message on a control connection, from the coordinator.
 pub(crate) fn to_peer(bytes: &[u8]) -> bool {
     accepted_and_stable::<ToPeer>(bytes)
+}
+
+/// What a node says to a register of the coordinator.
+pub(crate) fn to_register(bytes: &[u8]) -> bool {
+    accepted_and_stable::<ToRegister>(bytes)
+}
+
+/// What a register answers.
+pub(crate) fn from_register(bytes: &[u8]) -> bool {
+    accepted_and_stable::<FromRegister>(bytes)
+}
+
+/// The value of a register that a rendezvous is agreed in, whoever wrote it.
+pub(crate) fn rendezvous_state(bytes: &[u8]) -> bool {
+    if let Err(error) = State::from_bytes(bytes) {
+        assert!(!error.to_string().is_empty());
+        return false;
+    }
+    accepted_and_stable::<State>(bytes)
 }
 
 /// A datagram that comes to a member which believes nobody yet. Accepted means: it opened.

@@ -6,7 +6,10 @@ use outlast_proto::ballot::sync::{Outcome, Wish};
 use outlast_proto::collective::frame::{FrameKind, Header, OpName};
 use outlast_proto::collective::{OpKey, Scope};
 use outlast_proto::id::PeerId;
-use outlast_proto::limits::{BLOCK_BYTES_MAX, FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX};
+use outlast_proto::limits::{
+    BLOCK_BYTES_MAX, FRAME_BYTES_MAX, META_BYTES_MAX, NAME_BYTES_MAX, REGISTER_NAME_BYTES_MAX, TEXT_BYTES_MAX,
+};
+use outlast_proto::rendezvous::{Node, Seat, State};
 use outlast_proto::state::Digest;
 use outlast_proto::state::election::{Elected, Healed, NoDonor, Offer, Strategy};
 use outlast_proto::wire::control::{
@@ -17,6 +20,7 @@ use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
 use outlast_proto::wire::hello::{Hello, Version, Versions};
 use outlast_proto::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
+use outlast_proto::wire::register::{Fate, FromRegister, Snapshot, ToRegister, Token};
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -30,6 +34,9 @@ pub(super) fn write() {
         ("to_peer", to_peer()),
         ("sync_wish", sync_wishes()),
         ("sync_outcome", sync_outcomes()),
+        ("to_register", to_register()),
+        ("from_register", from_register()),
+        ("rendezvous_state", rendezvous_states()),
         ("datagram", datagrams()),
     ] {
         for (name, bytes) in &seeds {
@@ -241,6 +248,62 @@ fn sync_outcomes() -> Vec<(&'static str, Vec<u8>)> {
 
 fn admission_ballot() -> BallotId {
     BallotId { kind: admission::KIND, number: 9 }
+}
+
+fn snapshot() -> Snapshot {
+    let alive = ["host-1_7_0", "host-2_9_1"].map(str::to_owned).into();
+    Snapshot { value: Some(b"value".to_vec()), token: Token { era: 1, revision: 5 }, alive }
+}
+
+fn to_register() -> Vec<(&'static str, Vec<u8>)> {
+    let open = |register: &str| ToRegister::Open {
+        register: register.to_owned(),
+        holder: "host-1_7_0".to_owned(),
+        lease_ms: 15_000,
+        brought: Some(snapshot()),
+    };
+    let write = ToRegister::Write { expected: snapshot().token, value: b"next".to_vec() };
+    vec![
+        ("valid-open", encode(&open("rendezvous"))),
+        ("valid-write", encode(&write)),
+        ("valid-read", encode(&ToRegister::Read)),
+        ("valid-beat", encode(&ToRegister::Beat { lease_ms: 15_000 })),
+        ("valid-release", encode(&ToRegister::Release)),
+        ("invalid-name", encode(&open(&"r".repeat(REGISTER_NAME_BYTES_MAX + 1)))),
+        ("invalid-lease", encode(&ToRegister::Beat { lease_ms: u32::MAX })),
+    ]
+}
+
+fn from_register() -> Vec<(&'static str, Vec<u8>)> {
+    vec![
+        ("valid-told", encode(&FromRegister::Told(snapshot()))),
+        ("valid-empty", encode(&FromRegister::Told(Snapshot::default()))),
+        ("valid-written", encode(&FromRegister::Written(Fate::Lost, snapshot()))),
+        ("valid-beaten", encode(&FromRegister::Beaten)),
+        ("valid-refused", encode(&FromRegister::Refused("too many".to_owned()))),
+        ("invalid-refused", encode(&FromRegister::Refused("r".repeat(TEXT_BYTES_MAX + 1)))),
+    ]
+}
+
+fn rendezvous_states() -> Vec<(&'static str, Vec<u8>)> {
+    let node = |host: &str| Node { host: host.to_owned(), pid: 7, local_id: 1 };
+    let mut full = State::default();
+    (full.round, full.complete, full.calls) = (3, true, 1);
+    for (rank, host) in ["a", "b"].into_iter().enumerate() {
+        full.participants.insert(node(host), Seat { rank: rank as u32, address: format!("{host}:1") });
+        full.roster.push(node(host));
+    }
+    full.wait_list.insert(node("c"));
+    full.redundancy_list.insert(node("d"));
+    let mut twice = full.clone();
+    twice.participants.values_mut().for_each(|seat| seat.rank = 0);
+    vec![
+        ("valid-empty", State::default().to_bytes()),
+        ("valid-full", full.to_bytes()),
+        ("invalid-ranks", twice.to_bytes()),
+        // A version of the future, in a shape of its own.
+        ("invalid-newer", vec![0x82, 0x18, 0x63, 0xf6]),
+    ]
 }
 
 fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
