@@ -117,7 +117,7 @@ fn a_closure_in_the_background_that_panics_gives_its_data_back_and_costs_no_othe
     assert_eq!(data, [3.0; COUNT], "what it had done is done");
     assert!(matches!(&outcome, Err(Error::Panicked(text)) if text == "a closure that panics"), "{outcome:?}");
     let handles = [&a, &b].map(|comm| comm.in_background((), move |comm, ()| comm.barrier(&call(0))));
-    for (_, receipt) in handles.map(outlast::communicator::Handle::wait) {
+    for ((), receipt) in handles.map(outlast::communicator::Handle::wait) {
         receipt.expect("the tag is free, and both are members like any others");
     }
 }
