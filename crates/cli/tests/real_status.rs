@@ -80,7 +80,10 @@ fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
 
     let empty = service.status(folder.path(), &[]);
     let text = String::from_utf8(empty.stdout).unwrap();
-    assert!(empty.status.success() && text.contains("nobody is in this run"), "{text}");
+    assert!(
+        empty.status.success() && text.contains("there is no run default here: nobody has joined it"),
+        "{text}"
+    );
 
     let comm = Communicator::builder()
         .coordinator(&*service.address)
@@ -92,7 +95,7 @@ fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
         .unwrap();
     comm.connect(1).unwrap();
     let text = String::from_utf8(service.status(folder.path(), &[]).stdout).unwrap();
-    assert!(text.contains("ada") && text.contains("accepted") && text.contains("alive"), "{text}");
+    assert!(text.contains("ada") && text.contains("Idle") && text.contains("alive"), "{text}");
     let json = service.status(folder.path(), &["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(
