@@ -24,6 +24,7 @@ from outlast.arrays import ErrorFeedback, empty
 from outlast.background import Handle
 from outlast.communicator import Communicator
 from outlast.coordinator import Coordinator
+from outlast.elastic import Elastic, Step
 from outlast.errors import (
     Cancelled,
     CoordinatorLost,
@@ -67,6 +68,7 @@ __all__ = [
     "CoordinatorBack",
     "CoordinatorLost",
     "Died",
+    "Elastic",
     "EpochChanged",
     "ErrorFeedback",
     "Event",
@@ -99,6 +101,7 @@ __all__ = [
     "RetryError",
     "SharedState",
     "Stalled",
+    "Step",
     "Suspected",
     "SyncReport",
     "TooFewPeers",

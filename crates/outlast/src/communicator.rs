@@ -59,6 +59,7 @@ use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
 use crate::probe::Desk;
+use crate::state::Revision;
 use crate::state::exchange::donor::Stall;
 use crate::watch;
 use control::Control;
@@ -221,6 +222,21 @@ impl Communicator {
                 }
             }
         }
+    }
+
+    /// Whether this peer is in a run, for all that it knows.
+    pub(crate) fn is_in(&self) -> bool {
+        self.control.present().is_ok()
+    }
+
+    /// The time limit of calls that have none of their own.
+    pub(crate) fn default_timeout(&self) -> Duration {
+        self.timeout
+    }
+
+    /// The group agreed on that revision of its state by committing a step.
+    pub(crate) fn note_revision(&self, revision: Revision) {
+        self.agreed.note(Some(revision));
     }
 
     /// Our id.

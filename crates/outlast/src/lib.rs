@@ -18,6 +18,7 @@ mod bell;
 pub mod clock;
 pub mod communicator;
 pub mod coordinator;
+pub mod elastic;
 #[cfg(feature = "etcd")]
 pub mod etcd;
 #[doc(hidden)]
@@ -42,6 +43,7 @@ pub mod workers;
 
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;
+pub use elastic::Elastic;
 pub use membership::Membership;
 pub use outlast_proto::text;
 pub use outlast_proto::topology;

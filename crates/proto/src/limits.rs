@@ -118,6 +118,8 @@ pub const SITE_BYTES_MAX: usize = 64;
 pub const BROKEN_LINKS_MAX: usize = 4_096;
 /// Histories of before that an epoch's record tells. A member that has missed more of them joins anew.
 pub const ANCESTORS_MAX: usize = 8;
+/// Groups whose last revision a coordinator remembers, those without members among them. A run has a few.
+pub const REVISIONS_MAX: usize = 4_096;
 /// Different calls that are told apart in one attempt before it is judged who deviates.
 pub const CALLS_MAX: usize = 16;
 /// Messages of one peer that are held back while the coordinator is being rebuilt: each call may vote, refuse

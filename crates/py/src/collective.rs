@@ -133,6 +133,18 @@ impl Job {
         self
     }
 
+    /// Tensors that a step of a training loop averages in place. It is run by the loop.
+    pub(crate) fn in_place(tensors: &[Bound<'_, PyAny>]) -> PyResult<Self> {
+        let kind = OpKind::AllReduceMany;
+        let borrowed = Borrowed::new(kind, tensors, None)?;
+        borrowed.check(kind, &|whole| whole)?;
+        let layouts = borrowed.inputs.iter().enumerate();
+        let layouts =
+            layouts.map(|(at, tensor)| tensor.layout(&kind.tensor_name("x", at))).collect::<PyResult<_>>()?;
+        let (inputs, outputs, tensors) = borrowed.into_parts();
+        Ok(Self { kind, root: None, layouts, inputs, outputs, tensors, place: (None, 0), call: Call::avg() })
+    }
+
     /// What tells it apart from others in flight.
     pub(crate) fn place(&self) -> &Place {
         &self.place
@@ -150,12 +162,16 @@ impl Job {
 
     /// Runs it on this thread.
     pub(crate) fn perform(&self, comm: &outlast::Communicator) -> Result<Receipt, Error> {
+        comm.collective(self.kind, self.root, self.buffers(), &self.call)
+    }
+
+    /// Its memory. One run at a time has it.
+    pub(crate) fn buffers(&self) -> CallBuffers<'_> {
         let (inputs, outputs) = (self.inputs.iter().map(Span::source), self.outputs.iter().map(Span::target));
         // SAFETY: the loans last until the job is over; overlaps were refused in `Borrowed::check`, and memory of
         // other operations in flight by the communicator.
         let buffers = unsafe { CallBuffers::from_raw(inputs, outputs) };
-        let buffers = buffers.laid_out(self.layouts.iter().cloned());
-        comm.collective(self.kind, self.root, buffers, &self.call)
+        buffers.laid_out(self.layouts.iter().cloned())
     }
 }
 

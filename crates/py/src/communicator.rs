@@ -66,7 +66,7 @@ pub(crate) struct Shared {
 }
 
 impl Shared {
-    fn open(&self) -> PyResult<Arc<outlast::Communicator>> {
+    pub(crate) fn open(&self) -> PyResult<Arc<outlast::Communicator>> {
         check_process(self.creator)?;
         let comm = lock(&self.comm).clone();
         comm.ok_or_else(|| invalid("this communicator is closed; make a new one".to_owned()))
@@ -127,7 +127,7 @@ impl Shared {
     }
 
     /// A blocking call of the program.
-    fn call<R: Send>(
+    pub(crate) fn call<R: Send>(
         self: &Arc<Self>,
         py: Python<'_>,
         visit: &Visit,
@@ -178,7 +178,7 @@ impl Shared {
         *lock(&self.seen) = comm.view();
     }
 
-    fn give(&self, py: Python<'_>, ending: &Ending) -> PyResult<Py<PyAny>> {
+    pub(crate) fn give(&self, py: Python<'_>, ending: &Ending) -> PyResult<Py<PyAny>> {
         match ending {
             Ok(None) => Ok(py.None()),
             Ok(Some(receipt)) => {
@@ -189,12 +189,33 @@ impl Shared {
                 drop(replaced);
                 made
             }
-            Err(error) => {
-                let raised = errors::of_call(py, error, Purpose::Collective);
-                self.note(error);
-                Err(raised)
-            }
+            Err(error) => Err(self.raised(py, error, Purpose::Collective)),
         }
+    }
+
+    /// The exception for an error of a call on this communicator. It says whose it is, for a training loop that does a step
+    /// again after its own errors and no others.
+    pub(crate) fn raised(
+        &self,
+        py: Python<'_>,
+        error: &outlast::communicator::Error,
+        purpose: Purpose,
+    ) -> PyErr {
+        let raised = errors::of_call(py, error, purpose);
+        self.note(error);
+        let me = lock(&self.comm).as_ref().map(|comm| comm.peer_id().to_string());
+        let _ = raised.value(py).setattr("_peer", me);
+        raised
+    }
+
+    /// It is in a run.
+    pub(crate) fn set_connected(&self) {
+        self.connected.store(true, Ordering::SeqCst);
+    }
+
+    /// Refuses memory and tags that are in flight.
+    pub(crate) fn check_flight(&self, job: &Job) -> PyResult<()> {
+        self.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.busy(&busy))
     }
 
     /// Remembers whether an error means that this peer is out.
@@ -284,6 +305,12 @@ impl Drop for Shared {
 /// A peer's place in a run.
 #[pyclass(frozen, module = "outlast._outlast")]
 pub(crate) struct Communicator(Arc<Shared>);
+
+impl Communicator {
+    pub(crate) fn shared(&self) -> &Arc<Shared> {
+        &self.0
+    }
+}
 
 #[pymethods]
 impl Communicator {
@@ -380,8 +407,8 @@ impl Communicator {
             Some(timeout) => comm.connect_within(min_world, timeout),
             None => comm.connect(min_world),
         })?;
-        let change = joined.map_err(|error| errors::of_call(py, &error, Purpose::Topology))?;
-        self.0.connected.store(true, Ordering::SeqCst);
+        let change = joined.map_err(|error| self.0.raised(py, &error, Purpose::Topology))?;
+        self.0.set_connected();
         outcome::topology_change(py, &change)
     }
 
@@ -401,10 +428,7 @@ impl Communicator {
             Some(timeout) => comm.update_topology_within(min_world, timeout),
             None => comm.update_topology(min_world),
         })?;
-        let change = changed.map_err(|error| {
-            self.0.note(&error);
-            errors::of_call(py, &error, Purpose::Topology)
-        })?;
+        let change = changed.map_err(|error| self.0.raised(py, &error, Purpose::Topology))?;
         outcome::topology_change(py, &change)
     }
 
@@ -433,7 +457,7 @@ impl Communicator {
         let visit = Visit::begin(py);
         let comm = self.0.open()?;
         let job = Job::new(kind, &inputs, outputs.as_deref(), Options::new(options)?, &self.0.seen())?;
-        self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        self.0.check_flight(&job)?;
         let ending =
             self.0.call_open(py, &visit, None, &comm, || job.perform(&comm).map(Some).map_err(Arc::new))?;
         drop(job);
@@ -478,10 +502,7 @@ impl Communicator {
         let transfer = Transfer::new(x, other, receives, tag, timeout, &self.0.seen())?;
         self.0.in_flight.check(None, transfer.tensors()).map_err(|busy| self.0.busy(&busy))?;
         let outcome = self.0.call(py, &visit, |comm| transfer.perform(comm))?;
-        outcome.map_err(|error| {
-            self.0.note(&error);
-            errors::of_call(py, &error, Purpose::Collective)
-        })
+        outcome.map_err(|error| self.0.raised(py, &error, Purpose::Collective))
     }
 
     /// The same as `collective` in the background.
@@ -500,7 +521,7 @@ impl Communicator {
         let options = Options::new(options)?;
         let job = Job::new(kind, &inputs, outputs.as_deref(), options, &self.0.seen())?;
         let mut job = job.interrupted_by(&interrupt);
-        self.0.in_flight.check(Some(job.place()), job.tensors()).map_err(|busy| self.0.busy(&busy))?;
+        self.0.check_flight(&job)?;
         let (place, tensors) = (Some(job.place().clone()), job.take_tensors());
         // When it is over, in whatever way, the runtime has let go and the loans may be given back.
         let work = move || job.perform(&comm).map(Some).map_err(Arc::new);
@@ -548,10 +569,7 @@ impl Communicator {
         self.0.no_flights()?;
         let synced =
             state.with(|state| self.0.call(py, &visit, |comm| comm.sync_state(state, &options)))??;
-        let report = synced.map_err(|error| {
-            self.0.note(&error);
-            errors::of_call(py, &error, Purpose::Topology)
-        })?;
+        let report = synced.map_err(|error| self.0.raised(py, &error, Purpose::Topology))?;
         outcome::sync_report(py, &report)
     }
 

@@ -27,6 +27,7 @@ mod buffer;
 mod collective;
 mod communicator;
 mod coordinator;
+mod elastic;
 mod errors;
 mod feedback;
 mod in_flight;
@@ -50,6 +51,8 @@ mod _outlast {
     use super::communicator::{Communicator, Handle};
     #[pymodule_export]
     use super::coordinator::{Coordinator, new_secret};
+    #[pymodule_export]
+    use super::elastic::Elastic;
     #[pymodule_export]
     use super::feedback::ErrorFeedback;
     #[pymodule_export]

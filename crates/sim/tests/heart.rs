@@ -93,6 +93,13 @@ fn programs_that_move_on_after_an_error() {
     play("heart-programs", 0..40);
 }
 
+/// Elections, torn states and revision numbers, through every kind of fault and a coordinator that dies at any message.
+#[test]
+fn training_loops() {
+    play("heart-training", 0..20);
+    play("heart-training-crash-points", 0..200);
+}
+
 /// A kind of ballot that says nothing about lost voters, resumes and restarts survives them all.
 #[test]
 fn ballots_about_nothing() {

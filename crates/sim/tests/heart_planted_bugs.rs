@@ -139,3 +139,27 @@ fn group_isolation_finds_an_epoch_that_names_others_and_one_without_a_reason() {
         }
     });
 }
+
+#[test]
+fn one_state_finds_replicas_that_differ_a_torn_donor_and_a_model_that_lost() {
+    assert_noticed("heart-training", "one_state", |_, fact| {
+        if let Fact::Trained { contents, peer, .. } = fact {
+            *contents ^= u64::from(peer.as_bytes()[0]);
+        }
+    });
+    assert_noticed("heart-training", "one_state", |_, fact| {
+        if let Fact::Elected { torn, peer, .. } = fact {
+            torn.push(*peer);
+        }
+    });
+    assert_noticed("heart-training", "one_state", |_, fact| {
+        if let Fact::Synced { held, revision, .. } = fact {
+            *held = Some(*revision + 1);
+        }
+    });
+    assert_noticed("heart-training", "one_state", |_, fact| {
+        if let Fact::Trained { revision, .. } = fact {
+            *revision *= 2;
+        }
+    });
+}

@@ -309,7 +309,6 @@ impl Crew {
                 (worker.condition, worker.ended) = (Condition::Done, Some(micros()));
                 (worker.accuracy, worker.finish) = (Some(accuracy), Some(Finish { step, digest, accuracy }));
             }
-            Said::Out { why } => bail!("{} was thrown out, and lives: {why}", worker.name),
             Said::Failed { why } => bail!("{} could not go on: {why}", worker.name),
             Said::Listening { .. } => bail!("{} is no coordinator and speaks like one", worker.name),
         }

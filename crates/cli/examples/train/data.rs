@@ -1,9 +1,8 @@
 //! The data set: 1,797 handwritten digits, compiled into the program.
 //!
-//! Data-parallel training needs every member to agree which images a step uses, although members come and go.
-//! Nothing is sent for that: the batch follows from the number of the step alone, and a member's part of it from
-//! its rank and the world size. So a newcomer that knows the step knows the batch, and a member that was lost
-//! leaves no hole beyond the step in which it went.
+//! The training loop hands out sample numbers, each of them to one member and one committed step. Here a number becomes an
+//! image: all images in a shuffled order, then all of them again in another, and so on. Whoever takes a number gets the
+//! same image.
 //!
 //! Every fifth image is kept for the test and never trained on. The writers of both parts are the same people,
 //! which makes the test easier than it would be among strangers; `digits.md` says where the images come from.
@@ -58,13 +57,20 @@ impl Digits {
         Self { train, test }
     }
 
-    /// What the member of this rank trains on in this step: every `world`-th image of the step's batch.
-    pub(crate) fn shard(&self, step: u64, rank: usize, world: usize) -> Vec<&Image> {
-        let per_pass = (self.train.len() / BATCH) as u64;
-        let order = shuffled(self.train.len(), step / per_pass);
-        let begin = (step % per_pass) as usize * BATCH;
-        let batch = &order[begin..begin + BATCH];
-        batch.iter().skip(rank).step_by(world.max(1)).map(|at| &self.train[*at]).collect()
+    /// The images of these sample numbers.
+    pub(crate) fn images(&self, numbers: &[u64]) -> Vec<&Image> {
+        let length = self.train.len() as u64;
+        let mut order = (u64::MAX, Vec::new());
+        numbers
+            .iter()
+            .map(|number| {
+                let pass = number / length;
+                if order.0 != pass {
+                    order = (pass, shuffled(self.train.len(), pass));
+                }
+                &self.train[order.1[(number % length) as usize]]
+            })
+            .collect()
     }
 }
 

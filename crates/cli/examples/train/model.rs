@@ -1,12 +1,14 @@
 //! The model: a small network of fully connected layers, trained by stochastic gradient descent with momentum.
 //!
 //! Written by hand so that everything that must be equal on all replicas can be seen on one page. A replica is
-//! two lists of numbers, parameters and velocities. Both change only in [`Model::step`], which takes the averaged
-//! gradient; the gradient is bit-identical on every member because the all-reduce says so, and the arithmetic
-//! here has one fixed order. So replicas that were equal once stay equal to the bit, and a newcomer that copies
+//! two lists of numbers, parameters and velocities: the tensors of a shared state. Both change only in [`descend`], which
+//! takes the averaged gradient; the gradient is bit-identical on every member because the average is, and the arithmetic
+//! here has one fixed order. So replicas that were equal once stay equal to the bit, and a newcomer that gets
 //! both lists is one of them.
 
 use crate::data::{CLASSES, Dice, Image, PIXELS};
+use outlast::SharedState;
+use outlast::state::StateError;
 
 /// The width of each layer, from pixels to classes.
 const WIDTHS: [usize; 4] = [PIXELS, 64, 32, CLASSES];
@@ -15,13 +17,14 @@ const SEED: u64 = 4;
 const LEARNING_RATE: f32 = 0.02;
 const MOMENTUM: f32 = 0.9;
 
-/// One replica.
-#[derive(Clone, Debug)]
-pub(crate) struct Model {
-    /// Weights and biases of one layer after the other.
-    parameters: Vec<f32>,
-    /// The optimiser's memory, one number for each parameter.
-    velocities: Vec<f32>,
+/// The keys of a replica.
+const PARAMETERS: &str = "parameters";
+const VELOCITIES: &str = "velocities";
+
+/// The network as far as it is read: weights and biases of one layer after the other.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Model<'a> {
+    parameters: &'a [f32],
 }
 
 /// A gradient and the loss that it lowers, both as means over a member's images.
@@ -32,6 +35,14 @@ pub(crate) struct Gradient {
     pub(crate) loss: f32,
 }
 
+impl Gradient {
+    /// XXH3-128 of all layers.
+    pub(crate) fn digest(&self) -> String {
+        let bytes: Vec<u8> = self.layers.iter().flatten().flat_map(|number| number.to_le_bytes()).collect();
+        format!("{:032x}", twox_hash::XxHash3_128::oneshot(&bytes))
+    }
+}
+
 /// How many numbers a layer has: a row of weights for each output, then a bias for each.
 fn size(layer: usize) -> usize {
     WIDTHS[layer + 1] * (WIDTHS[layer] + 1)
@@ -39,42 +50,47 @@ fn size(layer: usize) -> usize {
 
 const LAYERS: usize = WIDTHS.len() - 1;
 
-impl Model {
-    pub(crate) fn new() -> Self {
-        let mut dice = Dice::new(SEED);
-        let mut parameters = Vec::new();
-        for layer in 0..LAYERS {
-            let inputs = WIDTHS[layer];
-            // Spread so that signals neither fade nor grow from layer to layer.
-            let spread = (6.0 / inputs as f32).sqrt();
-            parameters.extend((0..inputs * WIDTHS[layer + 1]).map(|_| dice.signed() * spread));
-            parameters.extend((0..WIDTHS[layer + 1]).map(|_| 0.0));
-        }
-        let velocities = vec![0.0; parameters.len()];
-        Self { parameters, velocities }
+/// A replica that has learned nothing: parameters, and the optimiser's memory, one number for each.
+pub(crate) fn fresh() -> Result<SharedState, StateError> {
+    let mut dice = Dice::new(SEED);
+    let mut parameters = Vec::new();
+    for layer in 0..LAYERS {
+        let inputs = WIDTHS[layer];
+        // Spread so that signals neither fade nor grow from layer to layer.
+        let spread = (6.0 / inputs as f32).sqrt();
+        parameters.extend((0..inputs * WIDTHS[layer + 1]).map(|_| dice.signed() * spread));
+        parameters.extend((0..WIDTHS[layer + 1]).map(|_| 0.0));
     }
+    let count = parameters.len();
+    let mut state = SharedState::new();
+    state.insert(PARAMETERS, parameters, &[count as u64])?;
+    state.insert(VELOCITIES, vec![0.0_f32; count], &[count as u64])?;
+    state.set_revision(Some(0));
+    Ok(state)
+}
 
-    /// Everything that makes a replica, in one list.
-    pub(crate) fn state(&self) -> Vec<f32> {
-        [&*self.parameters, &*self.velocities].concat()
+/// One step of the optimiser. The gradient must be the same on all replicas.
+pub(crate) fn descend(state: &mut SharedState, gradient: &Gradient) {
+    let velocities = state.get_mut::<f32>(VELOCITIES).unwrap_or_default();
+    for (velocity, slope) in velocities.iter_mut().zip(gradient.layers.iter().flatten()) {
+        *velocity = MOMENTUM * *velocity + slope;
     }
-
-    /// Becomes the replica whose [`Self::state`] this is.
-    pub(crate) fn adopt(&mut self, state: &[f32]) {
-        let (parameters, velocities) = state.split_at(self.parameters.len());
-        self.parameters.copy_from_slice(parameters);
-        self.velocities.copy_from_slice(velocities);
+    let velocities = velocities.to_vec();
+    let parameters = state.get_mut::<f32>(PARAMETERS).unwrap_or_default();
+    for (parameter, velocity) in parameters.iter_mut().zip(velocities) {
+        *parameter -= LEARNING_RATE * velocity;
     }
+}
 
-    /// XXH3-128 of the whole replica.
-    pub(crate) fn digest(&self) -> String {
-        let bytes: Vec<u8> = self.state().iter().flat_map(|number| number.to_le_bytes()).collect();
-        format!("{:032x}", twox_hash::XxHash3_128::oneshot(&bytes))
+impl<'a> Model<'a> {
+    /// The network that a replica holds.
+    pub(crate) fn of(state: &'a SharedState) -> Self {
+        Self { parameters: state.get(PARAMETERS).unwrap_or_default() }
     }
 
     /// The parameters of each layer.
     fn layers(&self) -> [&[f32]; LAYERS] {
-        let mut rest = &*self.parameters;
+        let mut rest = self.parameters;
         std::array::from_fn(|layer| {
             let (this, others) = rest.split_at(size(layer));
             rest = others;
@@ -133,16 +149,6 @@ impl Model {
             }
         }
         below
-    }
-
-    /// One step of the optimiser. The gradient must be the same on all replicas.
-    pub(crate) fn step(&mut self, gradient: &Gradient) {
-        let slopes = gradient.layers.iter().flatten();
-        for ((parameter, velocity), slope) in self.parameters.iter_mut().zip(&mut self.velocities).zip(slopes)
-        {
-            *velocity = MOMENTUM * *velocity + slope;
-            *parameter -= LEARNING_RATE * *velocity;
-        }
     }
 
     /// The part of these images that it reads right.

@@ -18,8 +18,6 @@ pub(crate) enum Said {
     CaughtUp { at: u64, step: u64, from: String, bytes: usize, micros: u64 },
     /// A worker has committed a step.
     Committed(Commit),
-    /// A worker was thrown out, and comes back.
-    Out { why: String },
     /// A worker cannot go on.
     Failed { why: String },
     /// A worker has finished, with everybody else.

@@ -15,6 +15,7 @@ mod member;
 mod place;
 mod rendezvous;
 mod report;
+mod state;
 mod stream;
 mod topology;
 
@@ -52,6 +53,7 @@ pub(crate) struct Args {
 enum What {
     AllReduce(AllReduce),
     Hash(hash::Hash),
+    State(state::State),
     Topology(topology::Topology),
     Rendezvous(rendezvous::Meet),
     /// One of the nodes of a rendezvous that is measured; started by the others.
@@ -60,6 +62,9 @@ enum What {
     /// One of the processes of a measurement; started by the others.
     #[command(hide = true)]
     Member(member::Member),
+    /// The same for the state.
+    #[command(hide = true)]
+    StateMember(state::StateMember),
 }
 
 /// Time all-reduce between processes over loopback, with votes and without; or over the links of a lab.
@@ -120,6 +125,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     match &args.what {
         What::AllReduce(args) => all_reduce(args),
         What::Hash(args) => hash::run(args),
+        What::State(args) => state::run(args),
+        What::StateMember(args) => state::member(args),
         What::Topology(args) => topology::run(args),
         What::Rendezvous(args) => rendezvous::run(args),
         What::RendezvousNode(args) => rendezvous::node(args),

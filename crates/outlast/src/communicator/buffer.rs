@@ -167,6 +167,42 @@ impl<'a> CallBuffers<'a> {
         self
     }
 
+    /// One more tensor that is reduced in place, behind the others. It is flat.
+    pub(crate) fn push_in_place(&mut self, tensor: TensorMut<'a>) {
+        let Span { data_type, start, elements } = tensor.span;
+        if !self.layouts.is_empty() {
+            self.layouts.push(Layout::default());
+        }
+        self.inputs.push(Span { data_type, start: start.cast_const(), elements });
+        self.outputs.push(tensor.span);
+    }
+
+    /// What each input holds.
+    pub(crate) fn input_bytes(&self) -> impl Iterator<Item = (DataType, &[u8])> {
+        self.inputs.iter().map(|span| {
+            let bytes = match span.bytes() {
+                0 => &[][..],
+                // SAFETY: readable for as long as `self` is borrowed; no attempt is under way.
+                bytes => unsafe { std::slice::from_raw_parts(span.start, bytes) },
+            };
+            (span.data_type, bytes)
+        })
+    }
+
+    /// The inputs are read from there instead; as many tensors of the same lengths.
+    pub(crate) fn read_from(&mut self, copies: &'a [Vec<u8>]) {
+        for (span, copy) in self.inputs.iter_mut().zip(copies) {
+            assert_eq!(span.bytes(), copy.len(), "a copy is as long as what it is a copy of");
+            span.start = copy.as_ptr();
+        }
+    }
+
+    /// Type and bytes of each output, to be changed once the call is over.
+    pub(crate) fn output_bytes(&mut self) -> impl Iterator<Item = (DataType, &mut [u8])> {
+        let types: Vec<_> = self.outputs.iter().map(|span| span.data_type).collect();
+        types.into_iter().zip(self.results())
+    }
+
     /// How the tensors lie in memory; empty if all are flat.
     pub(super) fn layouts(&self) -> Vec<Layout> {
         self.layouts.clone()
@@ -233,8 +269,11 @@ impl<'a> CallBuffers<'a> {
     /// The bytes of each output. Nobody else holds the memory between attempts.
     pub(super) fn results(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.outputs.iter().map(|span| {
-            // SAFETY: writable for as long as `self` is borrowed, and no attempt is under way: the call is over.
-            unsafe { std::slice::from_raw_parts_mut(span.start, span.bytes()) }
+            match span.bytes() {
+                0 => &mut [][..],
+                // SAFETY: writable for as long as `self` is borrowed, and no attempt is under way: the call is over.
+                bytes => unsafe { std::slice::from_raw_parts_mut(span.start, bytes) },
+            }
         })
     }
 }

@@ -42,12 +42,23 @@ impl Communicator {
         mut buffers: CallBuffers<'_>,
         call: &Call,
     ) -> Result<Receipt, Error> {
+        self.collective_on(kind, root, &mut buffers, call)
+    }
+
+    /// The same, for whoever looks at the memory afterwards.
+    pub(crate) fn collective_on(
+        &self,
+        kind: OpKind,
+        root: Option<PeerId>,
+        buffers: &mut CallBuffers<'_>,
+        call: &Call,
+    ) -> Result<Receipt, Error> {
         self.creator.check()?;
         let started = std::time::Instant::now();
         let timeout = call.timeout.unwrap_or(self.timeout);
         let scope = call.members();
         let members = if kind.may_retry() { None } else { Some(self.known_members(&scope)) };
-        let fingerprint = self.describe(kind, root, &mut buffers, call, members.as_deref())?;
+        let fingerprint = self.describe(kind, root, buffers, call, members.as_deref())?;
         let deadline = clock::now() + timeout;
         let op = Op { scope, tag: call.tag, fingerprint: fingerprint.clone(), deadline, members };
         let mark = self.control.news().mark();
@@ -76,7 +87,7 @@ impl Communicator {
             // lives longer than its attempt.
             let memory = unsafe {
                 match detour {
-                    Some(detour) => detour.attempt(&buffers),
+                    Some(detour) => detour.attempt(buffers),
                     None => buffers.attempt(),
                 }
             };
@@ -94,7 +105,7 @@ impl Communicator {
         lost.retain(|lost| !contributors.contains(&lost.peer) && call.members().involves(lost.peer));
         let detour = detour.flatten();
         if let Some(detour) = &detour {
-            detour.deliver(&mut buffers);
+            detour.deliver(buffers);
         }
         buffers.make_truth_values_plain();
         Ok(Receipt {
@@ -114,7 +125,7 @@ impl Communicator {
             predicted_seconds: (detour.is_none() && key.scope == Scope::Whole)
                 .then(|| self.predict(kind, key.epoch, last_sent))
                 .flatten(),
-            hash: call.hash.then(|| hash(&mut buffers)),
+            hash: call.hash.then(|| hash(buffers)),
         })
     }
 
@@ -182,6 +193,7 @@ impl Communicator {
             min_world: call.min_world,
             quantisation: call.quantisation,
             root,
+            step: call.step,
             ..Fingerprint::new(kind, data_type(buffers), counts)
         }
         .typed(types)

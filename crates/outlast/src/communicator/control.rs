@@ -409,6 +409,11 @@ impl Control {
         self.tell(|session, now| session.handle_cancel(now, id));
     }
 
+    /// Says something else in the ballot that a call waits in.
+    pub(super) fn change_vote(&self, id: CallId, wish: Vec<u8>) {
+        self.tell(|session, _| session.handle_ballot_change(id, wish));
+    }
+
     /// Lets the session look at the clock now.
     pub(super) fn nudge(&self) {
         self.tell(Session::handle_timeout);

@@ -7,7 +7,7 @@ use crate::fork::UsedAfterFork;
 use crate::membership::MembershipError;
 use crate::security::SecretError;
 use crate::settings::SettingError;
-use crate::state::NoDonor;
+use crate::state::{CheckpointError, NoDonor};
 use outlast_proto::blame::Diagnosis;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::InvalidMessage;
@@ -106,6 +106,9 @@ pub enum Error {
     /// The closure that was given to a call in the background panicked. What calls in it had begun has ended with them.
     #[error("the closure of a call in the background panicked: {0}")]
     Panicked(String),
+    /// A checkpoint was not loaded. Nothing was begun.
+    #[error(transparent)]
+    Checkpoint(#[from] CheckpointError),
     /// An invariant of ours is broken.
     #[error("a bug in Outlast: {0}")]
     Bug(&'static str),

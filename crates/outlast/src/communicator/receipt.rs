@@ -20,6 +20,7 @@ pub struct Call {
     pub(super) quantisation: Option<Quantisation>,
     pub(super) hash: bool,
     pub(super) interrupt: Option<Interrupt>,
+    pub(super) step: Option<u64>,
 }
 
 impl Call {
@@ -35,6 +36,7 @@ impl Call {
             quantisation: None,
             hash: false,
             interrupt: None,
+            step: None,
         }
     }
 
@@ -83,6 +85,12 @@ impl Call {
     /// What gives the call up from another thread.
     pub fn interrupt(mut self, interrupt: &Interrupt) -> Self {
         self.interrupt = Some(interrupt.clone());
+        self
+    }
+
+    /// It is that step of a training loop: steps never mix.
+    pub(crate) fn step(mut self, number: u64) -> Self {
+        self.step = Some(number);
         self
     }
 

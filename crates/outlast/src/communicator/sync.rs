@@ -11,7 +11,10 @@
 //! The invariant: whatever ends a sync early, the state is as it was, or whole and what was elected, or *torn* and known to
 //! be so (rule 26). With `staged` it is never torn.
 
+use super::interrupt::Attached;
+use super::orders::Orders;
 use super::{Communicator, Error, Interrupt};
+use crate::clock;
 use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Serving;
 use crate::state::exchange::receiver::{self, Errand, Found, Open, Staged, Unhealed};
@@ -20,7 +23,7 @@ use crate::watch;
 use outlast_proto::ballot::sync::{KIND, Outcome, Wish};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::COUNT_MAX;
-use outlast_proto::session::CallError;
+use outlast_proto::session::{CallError, CallId, Done};
 use outlast_proto::state::Digest;
 use outlast_proto::state::election::{Deviation, Elected, Healed, Offer, Role};
 use outlast_proto::state::tree;
@@ -73,7 +76,7 @@ impl SyncOptions {
 
 /// What a sync found and did.
 ///
-/// Agreed, the same on every member: `revision`, `extra`, `healed`, `diverged`. The others are this member's own.
+/// Agreed, the same on every member: `revision`, `extra`, `healed`, `diverged`, `members`. The others are this member's own.
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
 pub struct SyncReport {
@@ -97,6 +100,8 @@ pub struct SyncReport {
     pub healed: Vec<(PeerId, Vec<String>)>,
     /// Who held the elected revision with other contents, without knowing it; the first few. Agreed.
     pub diverged: Vec<PeerId>,
+    /// Everybody who holds it, in the order of ranks; none if there are more than 4,096. Agreed.
+    pub members: Vec<PeerId>,
     /// From our call to its return.
     pub seconds: f64,
 }
@@ -189,14 +194,15 @@ enum Part {
     Without(Error),
 }
 
-impl Call<'_> {
+impl<'a> Call<'a> {
     fn run(mut self, state: &mut SharedState) -> Result<SyncReport, Error> {
         let stopped = Arc::clone(&self.stopped);
         let hashes = state.hashes(&move || stopped.load(Ordering::Relaxed)).ok_or(CallError::Cancelled)?;
         let hashes = Arc::new(hashes);
         let outline = state.outline().digest();
         let root = tree::root(outline, state.extra(), &hashes);
-        let offer = Offer { revision: state.revision(), strategy: self.options.strategy, outline, root };
+        let (strategy, was_agreed) = (self.options.strategy, state.was_agreed());
+        let offer = Offer { revision: state.revision(), strategy, outline, root, was_agreed };
         let known = *self.comm.agreed.slot();
         let (elected, diverged) = match self.vote(&Wish::Offer(offer, known))? {
             Outcome::Elected { elected, donors, diverged } => {
@@ -206,7 +212,11 @@ impl Call<'_> {
             Outcome::NoDonor { why, .. } => return Err(Error::NoDonor(why)),
             outcome => return Err(failed(&outcome, state)),
         };
-        let part = self.take_part(state, &offer, &elected, &hashes);
+        let role = elected.role(&offer);
+        // Whoever is to be healed says so at once, and how far it has come.
+        let heals = role == Role::Receiver && offer.root != elected.root;
+        let healing = heals.then(|| self.cast(&Wish::Healing(elected.root, 0, 0), LAST_WORD));
+        let part = self.take_part(state, role, &elected, &hashes, healing.as_ref());
         let wish = match &part {
             Part::Whole | Part::Staged(_) => {
                 let keys = self.found.differed.iter().map(String::as_str);
@@ -218,7 +228,13 @@ impl Call<'_> {
         };
         let (outcome, sent) = {
             let serving = self.serve(state, &part, &elected, &hashes)?;
-            let outcome = self.vote(&wish);
+            let outcome = match healing {
+                Some(vote) => {
+                    vote.change(&wish);
+                    vote.wait()
+                }
+                None => self.vote(&wish),
+            };
             (outcome, serving.as_ref().map_or(0, Serving::sent))
         };
         self.sent = sent;
@@ -226,36 +242,39 @@ impl Call<'_> {
             // It was verified against what was elected, whatever the others came to.
             state.set_revision(Some(elected.revision));
         }
-        let healed = match (outcome, part) {
+        let (healed, members) = match (outcome, part) {
             (_, Part::Without(error)) => return Err(error),
-            (Ok(Outcome::Finished { healed, .. }), part) => {
+            (Ok(Outcome::Finished { healed, members, .. }), part) => {
                 if let Part::Staged(staged) = part {
                     staged.apply(state);
-                    state.set_revision(Some(elected.revision));
                 }
-                healed
+                state.set_agreed(elected.revision);
+                (healed, members)
             }
             (Ok(outcome), _) => return Err(failed(&outcome, state)),
             (Err(error), _) => return Err(error),
         };
-        Ok(self.report(state, &elected, healed, diverged))
+        Ok(self.report(state, &elected, healed, diverged, members))
     }
 
     /// Makes ours what was elected, if it is not.
     fn take_part(
         &mut self,
         state: &mut SharedState,
-        offer: &Offer,
+        role: Role,
         elected: &Elected,
         hashes: &[Digest],
+        healing: Option<&CastVote<'_>>,
     ) -> Part {
-        match elected.role(offer) {
+        match role {
             Role::Donor => Part::Whole,
-            Role::Receiver if offer.root == elected.root => Part::Whole,
-            Role::Receiver => self.heal(state, elected, hashes),
+            Role::Receiver => match healing {
+                Some(vote) => self.heal(state, elected, hashes, vote),
+                None => Part::Whole,
+            },
             Role::Deviates(deviation) => {
                 let difference = match deviation {
-                    Deviation::Outline => self.errand(elected.root, |errand| {
+                    Deviation::Outline => self.errand(elected.root, &|_, _| {}, |errand| {
                         receiver::difference(errand, state.outline(), elected.outline)
                     }),
                     _ => None,
@@ -267,11 +286,19 @@ impl Call<'_> {
         }
     }
 
-    fn heal(&mut self, state: &mut SharedState, elected: &Elected, hashes: &[Digest]) -> Part {
+    fn heal(
+        &mut self,
+        state: &mut SharedState,
+        elected: &Elected,
+        hashes: &[Digest],
+        vote: &CastVote<'_>,
+    ) -> Part {
         let mut found = std::mem::take(&mut self.found);
         let staged = self.options.staged;
+        let root = elected.root;
+        let progress = |have, of| vote.change(&Wish::Healing(root, have, of));
         let outcome =
-            self.errand(elected.root, |errand| receiver::heal(state, hashes, errand, staged, &mut found));
+            self.errand(root, &progress, |errand| receiver::heal(state, hashes, errand, staged, &mut found));
         self.found = found;
         let unhealed = match outcome {
             Ok(Some(staged)) => return Part::Staged(staged),
@@ -308,7 +335,7 @@ impl Call<'_> {
     }
 
     /// Does `work` with what a receiver needs to know.
-    fn errand<T>(&self, root: Digest, work: impl FnOnce(&Errand<'_>) -> T) -> T {
+    fn errand<T>(&self, root: Digest, progress: &dyn Fn(u64, u64), work: impl FnOnce(&Errand<'_>) -> T) -> T {
         let me = self.comm.control.me();
         let rank = self
             .comm
@@ -323,16 +350,31 @@ impl Call<'_> {
         };
         let donors: Vec<_> = self.donors.iter().copied().filter(|peer| *peer != me).collect();
         let (open, deadline) = (self.comm.open_state(), self.deadline);
-        work(&Errand { root, donors: &donors, rank, open, deadline, given_up: &given_up })
+        work(&Errand { root, donors: &donors, rank, open, deadline, given_up: &given_up, progress })
     }
 
     /// One turn of the vote.
     fn vote(&self, wish: &Wish) -> Result<Outcome, Error> {
-        let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
-        let outcome = self.comm.vote(KIND, wish.encode(), left, self.options.interrupt.as_ref())?;
-        let outcome = Outcome::decode(&outcome)?;
-        self.comm.agreed.note(outcome.last());
-        Ok(outcome)
+        self.cast(wish, Duration::ZERO).wait()
+    }
+
+    /// Casts a vote, which stands until it is waited for. It may be changed until then; `more`: time for a last word
+    /// after the deadline.
+    fn cast(&self, wish: &Wish, more: Duration) -> CastVote<'a> {
+        let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD) + more;
+        let deadline = clock::now() + left;
+        let control = &self.comm.control;
+        let (id, orders) =
+            control.begin(|session, now| session.handle_ballot_call(now, KIND, wish.encode(), deadline));
+        let canceller = Arc::downgrade(control);
+        let attached = self.options.interrupt.as_ref().map(|interrupt| {
+            interrupt.attach(move || {
+                if let Some(control) = canceller.upgrade() {
+                    control.cancel(id);
+                }
+            })
+        });
+        CastVote { comm: self.comm, id, orders: Some(orders), left, _attached: attached }
     }
 
     fn report(
@@ -341,6 +383,7 @@ impl Call<'_> {
         elected: &Elected,
         healed: Vec<(PeerId, Healed)>,
         diverged: Vec<PeerId>,
+        members: Vec<PeerId>,
     ) -> SyncReport {
         let Found { received, leaves, differed, donors, dropped } = self.found;
         SyncReport {
@@ -354,7 +397,49 @@ impl Call<'_> {
             differed,
             healed: healed.into_iter().map(|(peer, found)| (peer, found.keys)).collect(),
             diverged,
+            members,
             seconds: 0.0,
+        }
+    }
+}
+
+/// A vote that stands.
+struct CastVote<'a> {
+    comm: &'a Communicator,
+    id: CallId,
+    /// None once it was waited for.
+    orders: Option<Arc<Orders>>,
+    left: Duration,
+    _attached: Option<Attached<'a>>,
+}
+
+impl CastVote<'_> {
+    /// Says something else.
+    fn change(&self, wish: &Wish) {
+        self.comm.control.change_vote(self.id, wish.encode());
+    }
+
+    /// Waits until everybody has voted.
+    fn wait(mut self) -> Result<Outcome, Error> {
+        let orders = self.orders.take().ok_or(Error::Bug("a vote that is waited for twice"))?;
+        let Done::Ballot { outcome, .. } = self.comm.attend(self.id, &orders, self.left, |_| None)?? else {
+            return Err(Error::Bug("a sync ended as a collective"));
+        };
+        let outcome = Outcome::decode(&outcome).map_err(|_| Error::Bug("an outcome that is none"))?;
+        // Who has only heard of an agreement does not know what the group can have: it holds nothing of it yet.
+        if let Outcome::Finished { revision, .. } = &outcome {
+            self.comm.agreed.note(Some(*revision));
+        }
+        Ok(outcome)
+    }
+}
+
+impl Drop for CastVote<'_> {
+    fn drop(&mut self) {
+        // Nobody will wait for it any more: take it back, and let go of the call.
+        if self.orders.is_some() {
+            self.comm.control.cancel(self.id);
+            self.comm.control.end(self.id);
         }
     }
 }

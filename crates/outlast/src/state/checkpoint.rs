@@ -160,7 +160,8 @@ impl SharedState {
         each_leaf(&file, &places, &leaves, |leaf, bytes| {
             self.memory[leaf.tensor].bytes_mut()[leaf.bytes].copy_from_slice(bytes);
         })?;
-        (self.torn, self.revision, self.extra) = (false, Some(manifest.revision), manifest.extra);
+        self.extra = manifest.extra;
+        self.set_agreed(manifest.revision);
         Ok(Ok(()))
     }
 }

@@ -69,6 +69,8 @@ pub struct SharedState {
     revision: Option<Revision>,
     extra: Vec<u8>,
     torn: bool,
+    /// Whether a group agreed on this revision once.
+    was_agreed: bool,
 }
 
 impl SharedState {
@@ -137,7 +139,30 @@ impl SharedState {
     /// Says which version the contents are. On a torn state it means that the program has made it whole by itself.
     pub fn set_revision(&mut self, revision: Option<Revision>) {
         self.torn &= revision.is_none();
+        self.was_agreed &= revision == self.revision;
         self.revision = revision;
+    }
+
+    /// The group agreed on this revision of it.
+    pub(crate) fn set_agreed(&mut self, revision: Revision) {
+        (self.revision, self.torn, self.was_agreed) = (Some(revision), false, true);
+    }
+
+    /// Whether a group agreed on this revision once: by a sync, a committed step, or before it was saved.
+    pub(crate) fn was_agreed(&self) -> bool {
+        self.was_agreed
+    }
+
+    /// The program changes it from here on: until it is said to be whole again it is torn.
+    pub(crate) fn begin_change(&mut self) {
+        (self.revision, self.torn, self.was_agreed) = (None, true, false);
+    }
+
+    /// A copy with memory of its own.
+    pub(crate) fn copy(&self) -> Self {
+        let memory = self.memory.iter().map(|memory| Memory::own(memory.bytes().to_vec())).collect();
+        let (outline, extra) = (self.outline.clone(), self.extra.clone());
+        Self { outline, memory, revision: self.revision, extra, torn: self.torn, was_agreed: self.was_agreed }
     }
 
     /// Whether a heal was aborted in the middle: some of it is new, some old.

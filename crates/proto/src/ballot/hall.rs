@@ -4,6 +4,7 @@ use super::Lobby;
 use crate::collective::Group;
 use crate::coordinator::survey::Survey;
 use crate::id::PeerId;
+use crate::state::Revision;
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -26,6 +27,8 @@ pub(crate) struct Seats<'a> {
     pub(crate) votes: Option<&'a BTreeMap<PeerId, Vec<u8>>>,
     /// What its last ballot of that kind agreed on, if anybody who is left knows it.
     pub(crate) agreed: Option<&'a [u8]>,
+    /// How far its shared state has come by committed steps, and by what those before it had reached.
+    pub(crate) revision: Option<Revision>,
     /// Whether it is in no collective and not being rebuilt.
     pub(crate) is_quiet: bool,
     /// Whether all members have their links of this epoch.

@@ -82,6 +82,7 @@ pub(crate) use standing::{Ballots, Known, known};
 use crate::collective::Group;
 use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
+use crate::state::Revision;
 use crate::topology::Question;
 use crate::wire::control::BallotKind;
 use std::collections::BTreeMap;
@@ -160,6 +161,11 @@ pub(crate) trait Rules: Sync {
 
     /// Whether that is a wish of this kind at all; if not, why. It comes from outside.
     fn check(&self, wish: &[u8]) -> Result<(), String>;
+
+    /// The revision of its shared state that a group has agreed on with that outcome, if it has.
+    fn revision(&self, _outcome: &[u8]) -> Option<Revision> {
+        None
+    }
 
     /// What a group has agreed on, once everybody within reach has voted.
     fn outcome(&self, hall: &Hall<'_>, seats: &Seats<'_>) -> Vec<u8>;

@@ -8,15 +8,16 @@
 //!
 //! The last revision that the group agreed on is in every outcome, and so in every member's memory and in that of a
 //! coordinator, also of a restarted one. A member may know a later one: a step of a training loop that was committed
-//! agrees on a revision without a sync. So every offer says what its member knows, and the highest counts. An offer can
+//! agrees on a revision without a sync. So every offer says what its member knows, the coordinator notes the steps that it
+//! commits, and the highest counts. An offer can
 //! only claim what a group could have reached, because whoever claims more than that blocks only itself and its group,
 //! which it could do by not calling.
 
-use super::{Hall, Reach, Rules, Seats};
+use super::{Hall, Reach, Rules, Seats, Step};
 use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, NAMED_MAX, OUTCOME_BYTES_MAX, TEXT_BYTES_MAX, WISH_BYTES_MAX};
-use crate::state::election::{Elected, Healed, NoDonor, Offer, Role, elect};
+use crate::state::election::{Count, Elected, Healed, NoDonor, Offer, Role, elect};
 use crate::state::{Digest, Revision};
 use crate::wire::control::BallotKind;
 use crate::wire::unknown::vague;
@@ -28,6 +29,8 @@ pub const KIND: BallotKind = BallotKind(2);
 
 /// Donors that an election names. More would fill no receiver's link.
 pub const DONORS_NAMED_MAX: usize = 64;
+/// Most members that a finished sync lists. All of them with the names of keys fit an outcome.
+pub const CREW_MAX: usize = 4_096;
 /// Bytes of keys that a finished sync names, all members together.
 const KEY_BYTES_MAX: usize = 32 << 10;
 
@@ -43,6 +46,10 @@ pub enum Wish {
     /// The second turn: it could not be healed, and why.
     #[n(2)]
     Failed(#[n(0)] Digest, #[n(1)] String),
+    /// Between the rounds: it is being healed, and has so many of so many leaves. Changed as they come, and in the end
+    /// to one of the two above; nothing is counted before.
+    #[n(3)]
+    Healing(#[n(0)] Digest, #[n(1)] u64, #[n(2)] u64),
 }
 
 /// What a group agreed on.
@@ -81,6 +88,10 @@ pub enum Outcome {
         /// Who was healed, and of what; the first few.
         #[n(1)]
         healed: Vec<(PeerId, Healed)>,
+        /// Everybody who holds it, in the order of ranks: whoever hears of this sync knows the same members, also if
+        /// some are gone by then. None if there are more than [`CREW_MAX`].
+        #[cbor(n(2), default)]
+        members: Vec<PeerId>,
     },
     /// Somebody could not be healed, or began again.
     #[n(3)]
@@ -108,6 +119,10 @@ impl Message for Wish {
             }
             Self::Done(_, healed) => healed.check(),
             Self::Failed(_, why) => within("reason", why.len(), TEXT_BYTES_MAX),
+            Self::Healing(_, have, want) if have <= want => Ok(()),
+            Self::Healing(_, have, want) => {
+                Err(InvalidMessage::Meaningless { field: "leaves", value: format!("{have} of {want}") })
+            }
         }
     }
 }
@@ -174,9 +189,17 @@ impl Rules for Sync {
         "sync_state"
     }
 
+    fn call(&self, wish: &[u8]) -> String {
+        match Wish::decode(wish) {
+            Some(Wish::Healing(_, have, want)) => format!("sync_state ({have} of {want} leaves are here)"),
+            _ => self.name().to_owned(),
+        }
+    }
+
     fn state(&self, wish: &[u8]) -> ConnectionState {
         match Wish::decode(wish) {
             Some(Wish::Offer(..)) | None => ConnectionState::VoteSyncState,
+            Some(Wish::Healing(..)) => ConnectionState::SyncingState,
             Some(Wish::Done(..)) => ConnectionState::VoteSyncComplete,
             Some(Wish::Failed(..)) => ConnectionState::SyncFailed,
         }
@@ -198,16 +221,39 @@ impl Rules for Sync {
         wire::decode::<Wish>(wish).map(drop).map_err(|error| format!("is no vote in a sync: {error}"))
     }
 
+    fn revision(&self, outcome: &[u8]) -> Option<Revision> {
+        match Outcome::decode(outcome) {
+            Ok(Outcome::Finished { revision, .. }) => Some(revision),
+            _ => None,
+        }
+    }
+
+    fn count(&self, hall: &Hall<'_>) -> Step {
+        let heals = |wish: &[u8]| matches!(Wish::decode(wish), Some(Wish::Healing(..)));
+        let ready = |seats: &&Seats<'_>| {
+            seats.is_unanimous() && seats.is_linked && !seats.wishes().any(|(_, wish)| heals(wish))
+        };
+        let agreed: Vec<_> =
+            hall.groups().filter(ready).map(|seats| (seats.group, self.outcome(hall, seats))).collect();
+        if agreed.is_empty() { Step::Wait } else { Step::Agree(agreed) }
+    }
+
     fn outcome(&self, _hall: &Hall<'_>, seats: &Seats<'_>) -> Vec<u8> {
         let before = seats.agreed.and_then(|outcome| Outcome::decode(outcome).ok());
         let wishes: Vec<_> =
             seats.wishes().filter_map(|(peer, wish)| Some((peer, Wish::decode(wish)?))).collect();
-        wire::encode(&outcome(before.as_ref(), &wishes))
+        wire::encode(&outcome(before.as_ref(), seats.revision, &wishes))
     }
 }
 
-fn outcome(before: Option<&Outcome>, wishes: &[(PeerId, Wish)]) -> Outcome {
-    let mut last = before.and_then(Outcome::last);
+/// The last revision that an outcome tells of.
+pub(crate) fn last(outcome: &[u8]) -> Option<Revision> {
+    Outcome::decode(outcome).ok()?.last()
+}
+
+/// `reached`: the revision that the coordinator knows of, by the last sync or the steps that were committed since.
+fn outcome(before: Option<&Outcome>, reached: Option<Revision>, wishes: &[(PeerId, Wish)]) -> Outcome {
+    let mut last = reached.or_else(|| before.and_then(Outcome::last));
     let offers: Vec<_> =
         wishes
             .iter()
@@ -226,7 +272,8 @@ fn outcome(before: Option<&Outcome>, wishes: &[(PeerId, Wish)]) -> Outcome {
 }
 
 fn election(last: Option<Revision>, offers: &[(PeerId, Offer, Option<Revision>)]) -> Outcome {
-    let elected = match elect(last, offers.iter().map(|(_, offer, _)| offer)) {
+    let count = Count { last, witnessed: offers.iter().any(|(_, _, known)| known.is_some()) };
+    let elected = match elect(count, offers.iter().map(|(_, offer, _)| offer)) {
         Ok(elected) => elected,
         Err(why) => return Outcome::NoDonor { last, why },
     };
@@ -247,6 +294,7 @@ fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, W
     let reason = |wish: &Wish| match wish {
         Wish::Failed(_, why) => Some(clip(why, TEXT_BYTES_MAX)),
         Wish::Offer(..) => Some("it began again".to_owned()),
+        Wish::Healing(..) => Some("it is not healed yet".to_owned()),
         Wish::Done(root, _) if elected.is_none_or(|elected| elected.root != *root) => {
             Some("it was in another sync".to_owned())
         }
@@ -271,7 +319,12 @@ fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, W
                 });
                 healed.push((*peer, told));
             }
-            Outcome::Finished { revision: elected.revision, healed }
+            let members = if wishes.len() > CREW_MAX {
+                Vec::new()
+            } else {
+                wishes.iter().map(|(peer, _)| *peer).collect()
+            };
+            Outcome::Finished { revision: elected.revision, healed, members }
         }
         _ => Outcome::Failed { last, reasons },
     }
@@ -280,7 +333,13 @@ fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, W
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::survey::Survey;
+
+    fn outcome(before: Option<&Outcome>, wishes: &[(PeerId, Wish)]) -> Outcome {
+        super::outcome(before, None, wishes)
+    }
     use crate::state::election::Strategy;
+    use std::collections::BTreeSet;
 
     fn peer(number: u8) -> PeerId {
         PeerId::from_bytes([number; 16])
@@ -288,7 +347,7 @@ mod tests {
 
     fn offer(number: u8, revision: Option<Revision>, contents: u8) -> (PeerId, Wish) {
         let (strategy, outline, root) = (Strategy::Popular, Digest::of(b"outline"), Digest::of(&[contents]));
-        (peer(number), Wish::Offer(Offer { revision, strategy, outline, root }, None))
+        (peer(number), Wish::Offer(Offer { revision, strategy, outline, root, was_agreed: false }, None))
     }
 
     fn done(number: u8, contents: u8, keys: &[&str]) -> (PeerId, Wish) {
@@ -296,7 +355,7 @@ mod tests {
     }
 
     fn elected(last: Option<Revision>, revision: Revision) -> Outcome {
-        let before = last.map(|revision| Outcome::Finished { revision, healed: Vec::new() });
+        let before = last.map(|revision| Outcome::Finished { revision, healed: vec![], members: vec![] });
         outcome(
             before.as_ref(),
             &[offer(1, Some(revision), 1), offer(2, None, 2), offer(3, Some(revision), 3)],
@@ -310,7 +369,8 @@ mod tests {
         assert_eq!((elected.last, elected.revision), (Some(5), 5));
         assert_eq!((&donors[..], &diverged[..]), (&[peer(1)][..], &[peer(3)][..]));
         let second = outcome(Some(&first), &[done(1, 1, &[]), done(2, 1, &["a", "b"]), done(3, 1, &["b"])]);
-        let Outcome::Finished { revision: 5, healed } = &second else { panic!("{second:?}") };
+        let Outcome::Finished { revision: 5, healed, members } = &second else { panic!("{second:?}") };
+        assert_eq!(members[..], [peer(1), peer(2), peer(3)]);
         assert_eq!(
             healed.iter().map(|(peer, found)| (*peer, found.count)).collect::<Vec<_>>(),
             [(peer(2), 2), (peer(3), 1)]
@@ -360,6 +420,69 @@ mod tests {
     }
 
     #[test]
+    fn where_nobody_remembers_a_checkpoint_goes_on_and_a_newcomer_does_not() {
+        let before = Outcome::Finished { revision: 700, healed: vec![], members: vec![] };
+        let with = |(peer, wish), agreed, known| {
+            let Wish::Offer(offer, _) = wish else { unreachable!() };
+            (peer, Wish::Offer(Offer { was_agreed: agreed, ..offer }, known))
+        };
+        let revision = |told: Outcome| match told {
+            Outcome::Elected { elected, donors, .. } => Ok((elected.revision, donors)),
+            Outcome::NoDonor { why, .. } => Err(why),
+            other => panic!("{other:?}"),
+        };
+        let [fresh, old, newer] = [offer(1, Some(0), 1), offer(2, Some(600), 2), offer(3, Some(900), 3)];
+        // Everybody who was there is gone: a fresh member does not begin at zero ..
+        let alone = [with(fresh.clone(), false, None)];
+        assert_eq!(revision(outcome(Some(&before), &alone)), Err(NoDonor::Behind { best: 0, last: 700 }));
+        // .. and not below the steps that were committed since the last sync.
+        let told = super::outcome(None, Some(950), &alone);
+        assert_eq!(told, Outcome::NoDonor { last: Some(950), why: NoDonor::Behind { best: 0, last: 950 } });
+        // .. a checkpoint goes on, below or beyond what the coordinator remembers, and the newest of them wins.
+        let resumed = [with(fresh.clone(), false, None), with(old.clone(), true, None)];
+        assert_eq!(revision(outcome(Some(&before), &resumed)), Ok((600, vec![peer(2)])));
+        let both = [resumed[0].clone(), resumed[1].clone(), with(newer.clone(), true, None)];
+        assert_eq!(revision(outcome(Some(&before), &both)), Ok((900, vec![peer(3)])));
+        // Where somebody was there, its word counts: a checkpoint beyond the next is of another training.
+        let beside = [with(offer(1, Some(701), 1), true, Some(701)), with(newer, true, None)];
+        let told = outcome(Some(&before), &beside);
+        let Outcome::Elected { elected, .. } = &told else { panic!("{told:?}") };
+        let Wish::Offer(ahead, _) = &beside[1].1 else { unreachable!() };
+        assert!(matches!(elected.role(ahead), Role::Deviates(_)), "{told:?}");
+        assert_eq!(revision(told), Ok((701, vec![peer(1)])));
+    }
+
+    #[test]
+    fn nothing_is_counted_while_somebody_is_being_healed() {
+        let members = [peer(1), peer(2)];
+        let wish = |have| Wish::Healing(Digest::of(&[1]), have, 10);
+        let counted = |second: &Wish| {
+            let (_, first) = done(1, 1, &[]);
+            let votes = [(peer(1), first.encode()), (peer(2), second.encode())].into();
+            let seats = Seats {
+                group: 0,
+                members: &members,
+                ring: &members,
+                refused_ring: None,
+                broken: &BTreeSet::new(),
+                survey: &Survey::default(),
+                votes: Some(&votes),
+                agreed: None,
+                revision: None,
+                is_quiet: true,
+                is_linked: true,
+            };
+            Sync.count(&Hall::new(vec![seats], None))
+        };
+        assert_eq!(counted(&wish(3)), Step::Wait);
+        assert!(matches!(counted(&done(2, 1, &[]).1), Step::Agree(_)));
+        let told = wish(3).encode();
+        assert_eq!(Sync.state(&told), ConnectionState::SyncingState);
+        assert_eq!(Sync.call(&told), "sync_state (3 of 10 leaves are here)");
+        assert!(Sync.check(&wish(11).encode()).is_err(), "more than all");
+    }
+
+    #[test]
     fn what_is_no_vote_is_refused_and_outcomes_stay_small() {
         let rules = Sync;
         assert!(rules.check(b"").is_err() && rules.check(&[0xff; 40]).is_err());
@@ -373,9 +496,12 @@ mod tests {
         let key = "k".repeat(512);
         let keys = vec![key.as_str(); 32];
         let first = elected(None, 5);
-        let wishes: Vec<_> = (0..=255).map(|number| done(number, 1, &keys)).collect();
-        let bytes = minicbor::to_vec(outcome(Some(&first), &wishes)).unwrap();
-        assert!(bytes.len() < 64 << 10, "{} bytes", bytes.len());
+        let crowd = |count: usize| (0..count).map(|_| done(1, 1, &keys)).collect::<Vec<_>>();
+        let bytes = minicbor::to_vec(outcome(Some(&first), &crowd(CREW_MAX))).unwrap();
+        assert!(bytes.len() < crate::limits::OUTCOME_BYTES_MAX, "{} bytes", bytes.len());
+        let more = outcome(Some(&first), &crowd(CREW_MAX + 1));
+        let Outcome::Finished { members, .. } = more else { panic!("{more:?}") };
+        assert!(members.is_empty(), "who cannot be listed whole is not listed in part");
         let failing = |number| (peer(number), Wish::Failed(Digest::of(&[1]), "w".repeat(TEXT_BYTES_MAX)));
         let wishes: Vec<_> = (0..=255).map(failing).collect();
         assert!(

@@ -21,7 +21,8 @@ fn seats<'a>(group: Group, members: &'a [PeerId], votes: &'a BTreeMap<PeerId, Ve
     let (is_quiet, is_linked, agreed) = (true, true, None);
     let votes = Some(votes);
     let (ring, refused_ring, broken, survey) = (members, None, NO_LINKS, Box::leak(Box::default()));
-    Seats { group, members, ring, refused_ring, broken, survey, votes, agreed, is_quiet, is_linked }
+    let revision = None;
+    Seats { group, members, ring, refused_ring, broken, survey, votes, agreed, revision, is_quiet, is_linked }
 }
 
 fn record(tally: Tally) -> EpochRecord {

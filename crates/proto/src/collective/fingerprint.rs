@@ -7,7 +7,7 @@
 
 use super::{DataType, Quantisation, ReduceOp, types};
 use crate::id::PeerId;
-use crate::limits::{AXES_MAX, TENSORS_MAX};
+use crate::limits::{AXES_MAX, COUNT_MAX, TENSORS_MAX};
 use crate::wire::{InvalidMessage, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
@@ -142,6 +142,10 @@ pub struct Fingerprint {
     /// The type of each tensor, in the order of the list; none if all are of `data_type`.
     #[cbor(n(9), decode_with = "unknown::whole")]
     pub data_types: Option<Vec<DataType>>,
+    /// Which step of a training loop it is, counted from zero: steps never mix, and its commit agrees on the next
+    /// revision of the group's state.
+    #[n(10)]
+    pub step: Option<u64>,
 }
 
 /// Why a call has no meaning, and which of its tensors is to blame. Nothing has happened yet.
@@ -207,6 +211,7 @@ impl Fingerprint {
             root: None,
             layouts: None,
             data_types: None,
+            step: None,
         }
     }
 
@@ -237,6 +242,9 @@ impl Fingerprint {
     /// Holds the number of tensors, of their types and of their axes against their limits.
     pub fn check(&self) -> Result<(), InvalidMessage> {
         within("tensors", self.counts.len(), TENSORS_MAX)?;
+        if let Some(step) = self.step.filter(|step| *step >= COUNT_MAX) {
+            return Err(InvalidMessage::Meaningless { field: "step", value: step.to_string() });
+        }
         within("types", self.data_types.as_ref().map_or(0, Vec::len), self.counts.len())?;
         let layouts = self.layouts.as_deref().unwrap_or_default();
         within("layouts", layouts.len(), self.counts.len())?;
@@ -321,13 +329,12 @@ impl Fingerprint {
 
 impl fmt::Display for Fingerprint {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root, layouts, data_types } =
-            self;
+        let Self { kind, data_type, counts, op, retry, min_world, quantisation, root, layouts, .. } = self;
         // Thousands of tensors are possible; a person needs to see the first ones and how many there are.
         let shown = &counts[..counts.len().min(TENSORS_SHOWN)];
         let more = counts.len() - shown.len();
         write!(f, "{kind}(")?;
-        if data_types.is_some() {
+        if self.data_types.is_some() {
             for (at, (data_type, count)) in self.tensor_types().zip(shown).enumerate() {
                 write!(f, "{}{data_type}[{count}]", if at > 0 { ", " } else { "" })?;
             }
@@ -349,6 +356,9 @@ impl fmt::Display for Fingerprint {
         if let Some((at, layout)) = layouts.iter().flatten().enumerate().find(|(_, layout)| !layout.is_flat())
         {
             write!(f, ", memory of x[{at}] in the order of axes {layout}")?;
+        }
+        if let Some(step) = self.step {
+            write!(f, ", step={step}")?;
         }
         write!(f, ", retry={retry}, min_world={min_world})")
     }
@@ -372,6 +382,8 @@ mod tests {
             Fingerprint { root: Some(PeerId::from_bytes([1; 16])), ..call.clone() },
             call.clone().laid_out(vec![Layout::new(&[1, 0]).unwrap()]),
             Fingerprint { data_types: Some(vec![DataType::F64]), ..call.clone() },
+            Fingerprint { step: Some(0), ..call.clone() },
+            Fingerprint { step: Some(1), ..call.clone() },
         ];
         for other in others {
             assert_ne!(other.digest(), call.digest(), "{other}");

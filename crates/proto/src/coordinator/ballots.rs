@@ -179,6 +179,9 @@ impl Run {
                 }
                 Step::Agree(outcomes) => {
                     for (group, outcome) in outcomes {
+                        if let Some(revision) = rules.revision(&outcome) {
+                            self.groups.set_revision(group, revision);
+                        }
                         let end = BallotEnd::Agreed(outcome.clone());
                         self.calls().end_ballot(group, rules.kind(), Some(outcome), end);
                     }
@@ -199,6 +202,7 @@ pub(super) fn hall<'a>(office: &'a Office, groups: &'a Groups, gate: &Gate, kind
         survey: &state.survey,
         votes: state.ballots.votes(kind),
         agreed: state.ballots.agreed(kind),
+        revision: groups.revision(group),
         is_quiet: state.operations.is_quiet() && state.is_served(),
         is_linked: state.linking.is_done(),
     });

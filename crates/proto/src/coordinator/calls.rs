@@ -240,6 +240,9 @@ impl Calls<'_> {
                 if key.scope == Scope::Whole && closed.used_ring {
                     state.forgive_links();
                 }
+                if let Some(step) = closed.step.filter(|_| key.scope == Scope::Whole) {
+                    self.groups.set_revision(key.group, step + 1);
+                }
             }
             Verdict::Abort(_) => self.office.counters.aborts += 1,
         }

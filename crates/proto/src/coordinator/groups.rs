@@ -13,10 +13,11 @@ use super::rewiring::Rewiring;
 use super::run::{Note, Run};
 use super::states::no_member;
 use super::survey::Survey;
-use crate::ballot::Ballots;
+use crate::ballot::{Ballots, sync};
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
-use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX};
+use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX, REVISIONS_MAX};
+use crate::state::Revision;
 use crate::time::Instant;
 use crate::wire::control::{AbortReason, Ancestor, Decider, EpochRecord, LossReason, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
@@ -194,6 +195,9 @@ pub(super) struct Groups {
     run_epoch: RunEpoch,
     /// A group that is founded begins above the last epoch of any that ended, so that no number comes twice.
     floor: GroupEpoch,
+    /// How far the state of each group had come, by its committed steps and syncs. Kept beyond the deaths of all
+    /// members, so that nobody begins below it.
+    revisions: BTreeMap<Group, Revision>,
 }
 
 impl Groups {
@@ -233,11 +237,31 @@ impl Groups {
         self.states.entry(group).or_insert_with(|| GroupState::new(record.founder, record.epoch))
     }
 
-    /// Nobody is left in a group. Should it be founded again, its numbers go on.
-    fn end(&mut self, group: Group) {
-        if let Some(state) = self.states.remove(&group) {
-            self.floor = self.floor.max(state.epoch);
+    /// Nobody is left in a group. Should it be founded again, its numbers go on; and so does its state, unless the last
+    /// ones said goodbye: then its training has ended, and another may begin.
+    fn end(&mut self, group: Group, with_goodbye: bool) {
+        let Some(state) = self.states.remove(&group) else { return };
+        self.floor = self.floor.max(state.epoch);
+        if with_goodbye {
+            self.revisions.remove(&group);
+        } else if self.revision(group).is_none()
+            && let Some(revision) = state.ballots.agreed(sync::KIND).and_then(sync::last)
+        {
+            self.set_revision(group, revision);
         }
+    }
+
+    /// A group has agreed on that revision of its state. It may be a lower one, where a training goes on from its
+    /// checkpoint because nobody is left who remembers more.
+    pub(super) fn set_revision(&mut self, group: Group, revision: Revision) {
+        if self.revisions.len() < REVISIONS_MAX || self.revisions.contains_key(&group) {
+            self.revisions.insert(group, revision);
+        }
+    }
+
+    /// The last revision that a group is known to have agreed on, sync or no sync.
+    pub(super) fn revision(&self, group: Group) -> Option<Revision> {
+        self.revisions.get(&group).copied()
     }
 
     /// What we hold of a group does not count.
@@ -350,7 +374,8 @@ impl Run {
             if let Some(state) = self.groups.get_mut(group) {
                 state.survey.note_members(&mut self.office.outbox, &BTreeSet::new());
             }
-            self.groups.end(group); // Nobody is left to tell.
+            let with_goodbye = left.iter().all(|(_, reason)| *reason == LossReason::Left);
+            self.groups.end(group, with_goodbye); // Nobody is left to tell.
             self.office.agenda.tell_world();
             return;
         };

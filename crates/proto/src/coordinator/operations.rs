@@ -184,6 +184,8 @@ pub(super) enum Completed {
 /// An attempt that is over.
 #[derive(Debug)]
 pub(super) struct Closed {
+    /// Which step of a training loop it was.
+    pub(super) step: Option<u64>,
     /// Whether some call in it uses all links of the ring.
     pub(super) used_ring: bool,
     /// Who did not know a verdict that was dropped to make room.
@@ -326,6 +328,7 @@ impl Operations {
         let overfull = tag.kept.len() > UNCLAIMED_MAX;
         let dropped = if overfull { tag.kept.pop_front() } else { None };
         Some(Closed {
+            step: op.calls.first().and_then(|call| call.step),
             used_ring: op.calls.iter().any(|call| call.kind.uses_whole_ring()),
             dropped: dropped.map(|kept| kept.unknowing).unwrap_or_default(),
         })

@@ -11,6 +11,7 @@ mod incumbents;
 mod links;
 mod optimise;
 mod rebuilding;
+mod revisions;
 mod sessions;
 mod states;
 mod witnesses;

@@ -149,6 +149,14 @@ impl Session {
         if tags.is_empty() { Ok(()) } else { Err(CallError::CollectivesInFlight { tags }) }
     }
 
+    /// The program has something else to say in the ballot that it waits in. The new wish takes the place of the old one.
+    pub fn handle_ballot_change(&mut self, id: CallId, wish: Vec<u8>) {
+        if let Some(call) = self.ballots.call.as_mut().filter(|call| call.id == id && !call.expired) {
+            call.wish = wish;
+            self.vote();
+        }
+    }
+
     /// The program is ready for newcomers.
     pub fn handle_admission_call(&mut self, now: Instant, min_world: u32, deadline: Instant) -> CallId {
         self.handle_ballot_call(now, admission::KIND, admission::wish(min_world), deadline)

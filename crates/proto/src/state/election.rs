@@ -13,6 +13,12 @@
 //! | another outline than the elected one | an error for it alone, which names the key |
 //! | `send_only`, and not elected | an error for it alone: nobody overwrites it |
 //!
+//! **Where nobody remembers.** What is possible is judged by members who took part in an agreement. If none of those
+//! who vote did (all of them came since, after the others died), the count is only a floor: whoever is at or above it may
+//! be elected. Below it only a state that *was agreed on* once may be, because it comes from a checkpoint or from a member
+//! that lost its session: it is the best that is left of the training. What was never agreed on, as a newcomer's first
+//! numbers, never goes on below what the group had reached.
+//!
 //! **Strategies.** `popular` gives and gets. `receive_only` never gives, and its revision counts for nothing.
 //! `send_only` is never written to: of the holders of the highest revision, those who only send are heard before
 //! the others, and popularity decides among their states. A revision it does not outweigh.
@@ -95,6 +101,31 @@ pub struct Offer {
     /// Its root.
     #[n(3)]
     pub root: Digest,
+    /// Whether a group has agreed on what it holds: by a sync, by a committed step, or before it was saved.
+    #[cbor(n(4), default)]
+    pub was_agreed: bool,
+}
+
+/// What a group knows of its revisions before a sync.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Count {
+    /// The last that was agreed on.
+    pub last: Option<Revision>,
+    /// Whether any of those who vote took part in an agreement, and so knows what is possible.
+    pub witnessed: bool,
+}
+
+impl Count {
+    /// Whether a revision is beyond the next.
+    fn is_ahead(self, revision: Revision) -> bool {
+        self.witnessed && self.last.is_some_and(|last| revision > last.saturating_add(1))
+    }
+
+    /// Whether it may be elected.
+    fn allows(self, offer: &Offer, revision: Revision) -> bool {
+        let reached = self.last.is_none_or(|last| revision >= last);
+        !self.is_ahead(revision) && (reached || !self.witnessed && offer.was_agreed)
+    }
 }
 
 /// A member's part in a sync.
@@ -151,13 +182,16 @@ pub struct Elected {
     /// The elected root.
     #[n(3)]
     pub root: Digest,
+    /// Whether nobody who voted remembered what is possible.
+    #[cbor(n(4), default)]
+    pub unwitnessed: bool,
 }
 
 impl Elected {
     /// The part of the member that made this offer.
     pub fn role(&self, offer: &Offer) -> Role {
         match offer.gives() {
-            Some(offered) if is_ahead(offered, self.last) => {
+            Some(offered) if self.count().is_ahead(offered) => {
                 Role::Deviates(Deviation::Ahead { offered, last: self.last.unwrap_or_default() })
             }
             _ if offer.outline != self.outline => Role::Deviates(Deviation::Outline),
@@ -167,6 +201,10 @@ impl Elected {
             }
             _ => Role::Receiver,
         }
+    }
+
+    fn count(&self) -> Count {
+        Count { last: self.last, witnessed: !self.unwitnessed }
     }
 
     /// Whether that member holds the elected revision with other contents, though nothing told it so.
@@ -181,11 +219,6 @@ impl Offer {
     fn gives(&self) -> Option<Revision> {
         self.revision.filter(|_| self.strategy != Strategy::ReceiveOnly)
     }
-}
-
-/// Whether a revision is beyond the next.
-fn is_ahead(revision: Revision, last: Option<Revision>) -> bool {
-    last.is_some_and(|last| revision > last.saturating_add(1))
 }
 
 /// Why nobody can give. An error for all; nothing was changed.
@@ -231,22 +264,20 @@ impl Vague for NoDonor {
     const UNKNOWN: Self = Self::NotKnown;
 }
 
-/// Elects. `last` is the revision that the group agreed on last; `offers` are in the order of ranks.
-pub fn elect<'a>(
-    last: Option<Revision>,
-    offers: impl Iterator<Item = &'a Offer> + Clone,
-) -> Result<Elected, NoDonor> {
+/// Elects. `count` is what the group knows of its revisions; `offers` are in the order of ranks.
+pub fn elect<'a>(count: Count, offers: impl Iterator<Item = &'a Offer> + Clone) -> Result<Elected, NoDonor> {
+    let last = count.last;
     let offered = || offers.clone().filter_map(Offer::gives);
-    let legal = |revision: &Revision| last.is_none_or(|last| *revision >= last) && !is_ahead(*revision, last);
-    let Some(revision) = offered().filter(legal).max() else {
-        let behind = offered().filter(|revision| !is_ahead(*revision, last)).max();
+    let legal = |offer: &'a Offer| offer.gives().filter(|revision| count.allows(offer, *revision));
+    let Some(revision) = offers.clone().filter_map(legal).max() else {
+        let behind = offered().filter(|revision| !count.is_ahead(*revision)).max();
         return Err(match (behind, last) {
             (Some(best), Some(last)) => NoDonor::Behind { best, last },
             (None, Some(last)) if offered().next().is_some() => NoDonor::AllAhead { last },
             _ => NoDonor::NothingToGive,
         });
     };
-    let holders = || offers.clone().filter(|offer| offer.gives() == Some(revision));
+    let holders = || offers.clone().filter(|offer| legal(offer) == Some(revision));
     let any_sender = holders().any(|offer| offer.strategy == Strategy::SendOnly);
     // Votes for each state, and the place of the first holder who is heard.
     let mut states: BTreeMap<(Digest, Digest), (usize, Option<usize>)> = BTreeMap::new();
@@ -260,7 +291,7 @@ pub fn elect<'a>(
     let heard =
         states.into_iter().filter_map(|(state, (votes, first))| Some((votes, Reverse(first?), state)));
     let (_, _, (outline, root)) = heard.max().ok_or(NoDonor::NothingToGive)?;
-    Ok(Elected { last, revision, outline, root })
+    Ok(Elected { last, revision, outline, root, unwitnessed: !count.witnessed })
 }
 
 /// What a member found when it was healed; told to all.

@@ -11,7 +11,9 @@
 
 use minicbor::{CborLen, Decode, Encode};
 
-/// Runs of holes that a ledger keeps apart. Beyond it the fewest numbers are given up by nobody: the step is refused.
+/// Runs of holes that a ledger keeps apart. Holes are handed out first, so there are never more than one step handed out;
+/// a step that would hand out more numbers is refused
+/// ([`Chronicle::check_samples`](super::chronicle::Chronicle::check_samples)).
 pub const HOLES_MAX: usize = 1 << 16;
 
 /// Consecutive numbers.
@@ -42,16 +44,20 @@ pub struct InvalidLedger;
 impl Ledger {
     /// Reads one that travelled.
     pub fn decode(bytes: &[u8]) -> Result<Self, InvalidLedger> {
-        let ledger: Self = minicbor::decode(bytes).map_err(|_| InvalidLedger)?;
+        minicbor::decode::<Self>(bytes).map_err(|_| InvalidLedger)?.checked()
+    }
+
+    /// The same, if it can be one.
+    pub(super) fn checked(self) -> Result<Self, InvalidLedger> {
         let mut end = 0;
-        for run in &ledger.holes {
+        for run in &self.holes {
             let after = run.first.checked_add(run.count).ok_or(InvalidLedger)?;
-            if run.count == 0 || run.first < end || after > ledger.next || ledger.holes.len() > HOLES_MAX {
+            if run.count == 0 || run.first < end || after > self.next || self.holes.len() > HOLES_MAX {
                 return Err(InvalidLedger);
             }
             end = after;
         }
-        Ok(ledger)
+        Ok(self)
     }
 
     /// As it travels.

@@ -24,6 +24,8 @@
 //! It sees no tensor and hashes no leaf: leaves are hashed where the memory is. The hashes find accidents, not
 //! adversaries: members are trusted with the model as they are with its gradients (rule 39).
 
+pub mod chronicle;
+pub mod course;
 pub mod election;
 pub mod frame;
 pub mod ledger;

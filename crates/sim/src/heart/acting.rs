@@ -5,7 +5,7 @@ use super::facts::{Fact, Place};
 use super::process::{CallState, CastVote, Phase};
 use super::program::{self, Habits, Next, Planned, SYNC_TAG};
 use super::world::{Event, World};
-use outlast_proto::ballot::{dummy, optimise};
+use outlast_proto::ballot::{dummy, optimise, sync};
 use outlast_proto::collective::{OpKind, Scope};
 use outlast_proto::session::{CallError, CallId, Done, Op, OutReason, Outcome};
 use outlast_proto::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use std::collections::VecDeque;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 impl World {
-    fn begin_call(
+    pub(super) fn begin_call(
         &mut self,
         process: usize,
         id: CallId,
@@ -38,7 +38,7 @@ impl World {
         process.calls.insert(id, state);
     }
 
-    fn call(&mut self, process: usize, mut planned: Planned) {
+    pub(super) fn call(&mut self, process: usize, mut planned: Planned) {
         let now = self.now;
         let deadline = now + planned.timeout;
         let Habits { cancels, mismatches, .. } = self.settings.habits;
@@ -83,6 +83,9 @@ impl World {
     pub(super) fn go_on(&mut self, process: usize) {
         let now = self.now;
         let habits = self.settings.habits.clone();
+        if habits.trains && self.processes[process].phase != Phase::Starting {
+            return self.train_on(process);
+        }
         match self.processes[process].phase {
             Phase::Starting => {
                 let first = self.processes[process].obeyed == 0 && (process as u32) < self.settings.peers;
@@ -126,7 +129,7 @@ impl World {
                 (peer.balloted, peer.phase) = (peer.step, Phase::Thinking);
                 self.go_on(process);
             }
-            Phase::Stepping | Phase::Gone => {}
+            Phase::Stepping | Phase::Syncing | Phase::Healing | Phase::Gone => {}
         }
     }
 
@@ -136,7 +139,7 @@ impl World {
         self.call(process, program::sync(&self.settings.habits));
     }
 
-    fn vote(&mut self, process: usize) {
+    pub(super) fn vote(&mut self, process: usize) {
         let (now, deadline) = (self.now, self.now + PATIENCE);
         let id = self.processes[process].session.handle_admission_call(now, 1, deadline);
         self.begin_call(process, id, None, deadline, Buffer::default());
@@ -207,9 +210,13 @@ impl World {
                 let out = self.processes[process].session.out().cloned();
                 match out {
                     Some(reason) => self.out(process, reason),
+                    None if self.settings.habits.trains => self.ballot_failed(process),
                     None if self.processes[process].phase == Phase::Balloting => self.cast_vote(process),
                     None => self.vote(process), // The same again.
                 }
+            }
+            (Ok(Done::Ballot { kind, outcome, .. }), _) if kind == sync::KIND => {
+                self.synced(process, outcome);
             }
             (Ok(Done::Ballot { .. }), _) => {
                 self.processes[process].ballot = None;
@@ -222,6 +229,11 @@ impl World {
                     peer.commits += 1;
                 }
                 let tag = planned.map(|planned| planned.tag);
+                if self.settings.habits.trains {
+                    self.trained(process, key, &contributors, pending);
+                    return self.call_done(process);
+                }
+                let peer = &mut self.processes[process];
                 if tag == Some(SYNC_TAG) {
                     let steps = state.buffer.keys().filter_map(|(_, step)| *step);
                     peer.step = Some(steps.max().unwrap_or(0));
@@ -285,7 +297,7 @@ impl World {
     }
 
     /// The session is over: after a moment the process comes back as a newcomer.
-    fn out(&mut self, process: usize, reason: OutReason) {
+    pub(super) fn out(&mut self, process: usize, reason: OutReason) {
         if self.processes[process].phase == Phase::Starting {
             return;
         }
@@ -296,6 +308,9 @@ impl World {
         state.phase = Phase::Starting;
         (state.step, state.pending, state.open, state.agree_again) = (None, 0, 0, false);
         (state.agreed, state.balloted, state.ballot) = (None, None, None);
+        if let Some(training) = &mut state.training {
+            training.out();
+        }
         state.calls.retain(|_, call| call.executing.is_some());
         self.rename(process);
         let delay = Duration::from_millis(100) + self.some(Duration::from_millis(400));

@@ -5,6 +5,7 @@ use super::process::CastVote;
 use outlast_proto::collective::{OpKey, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{OutReason, Outcome};
+use outlast_proto::state::Revision;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{BallotId, EpochRecord, LossReason, Verdict};
 
@@ -59,6 +60,43 @@ pub enum Fact {
         term: u64,
         /// Whether it has resumed, and hears what it missed.
         resuming: bool,
+    },
+    /// A sync elected a state, as that peer heard it.
+    Elected {
+        /// Who heard it.
+        peer: PeerId,
+        /// The revision.
+        revision: Revision,
+        /// Those of the donors whose state is torn.
+        torn: Vec<PeerId>,
+    },
+    /// A sync was finished, and this peer holds what was elected.
+    Synced {
+        /// Who.
+        peer: PeerId,
+        /// The group's history.
+        founder: PeerId,
+        /// What all have heard.
+        outcome: Vec<u8>,
+        /// The revision.
+        revision: Revision,
+        /// What the state holds.
+        contents: u64,
+        /// The revision that it held before, if it was whole.
+        held: Option<Revision>,
+    },
+    /// A step was committed, and this peer's state changed with it.
+    Trained {
+        /// Who.
+        peer: PeerId,
+        /// The group's history.
+        founder: PeerId,
+        /// The commit.
+        key: OpKey,
+        /// The revision that it is now.
+        revision: Revision,
+        /// What the state holds.
+        contents: u64,
     },
     /// A peer said, or would say if it were connected, that it holds the result.
     Completed {

@@ -39,6 +39,7 @@ mod program;
 pub mod runner;
 pub mod scenarios;
 mod stream;
+mod training;
 mod wires;
 mod world;
 

@@ -3,6 +3,7 @@
 use super::data::{Buffer, Executing};
 use super::health::Member;
 use super::program::Planned;
+use super::training::Training;
 use outlast_proto::collective::OpKey;
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
@@ -40,6 +41,10 @@ pub(super) enum Phase {
     Stepping,
     /// Between two steps.
     Thinking,
+    /// In a round of a sync.
+    Syncing,
+    /// Between two rounds of it.
+    Healing,
     Gone,
 }
 
@@ -85,6 +90,8 @@ pub struct Process {
     pub(super) votes_cast: u32,
     /// What it says in the one that it waits in.
     pub(super) ballot: Option<CastVote>,
+    /// Its training, if this world's programs train.
+    pub(super) training: Option<Training>,
     /// Whether it has resumed and was not told to go on yet.
     pub(super) resuming: bool,
     /// When it last gave a call up.

@@ -34,6 +34,8 @@ pub struct Habits {
     pub moves_on: bool,
     /// Whether it votes in a ballot about nothing before some steps.
     pub ballots: bool,
+    /// Whether it is a training loop: it syncs a state when somebody came, and every commit changes it.
+    pub trains: bool,
     /// How often one peer gives a call up.
     pub cancels: f64,
     /// How often one peer makes another call than the rest, and corrects itself when it is told.
@@ -52,6 +54,7 @@ impl Default for Habits {
             kinds: false,
             moves_on: false,
             ballots: false,
+            trains: false,
             cancels: 0.0,
             mismatches: 0.0,
             timeout,
@@ -74,6 +77,8 @@ pub(super) struct Planned {
     pub(super) deviates: bool,
     /// How often it ended for all in this step.
     pub(super) turn: u32,
+    /// Which step of a training it commits.
+    pub(super) step: Option<u64>,
 }
 
 /// What follows from a call's error.
@@ -94,7 +99,7 @@ impl Planned {
         let count = if self.deviates { 1_000 } else { self.tag + 1 };
         let count = Some(count).filter(|_| self.kind != OpKind::Barrier);
         let call = Fingerprint::new(self.kind, DataType::F32, count);
-        Fingerprint { retry: self.retry, root: self.root, ..call }
+        Fingerprint { retry: self.retry, root: self.root, step: self.step, ..call }
     }
 
     /// What every member's program does after that error. Only what all members hear alike may be taken for the
@@ -130,6 +135,7 @@ pub(super) fn sync(habits: &Habits) -> Planned {
         moves_on: false,
         deviates: false,
         turn: 0,
+        step: None,
     }
 }
 
@@ -190,7 +196,8 @@ pub(super) fn step(habits: &Habits, seed: u64, step: u64, me: PeerId, members: &
         let moves_on = habits.moves_on && (rng.chance(0.5) || kind == OpKind::Broadcast);
         if scope.involves(me) {
             let deviates = false;
-            calls.push(Planned { kind, tag, scope, root, retry, timeout, moves_on, deviates, turn: 0 });
+            let (turn, step) = (0, None);
+            calls.push(Planned { kind, tag, scope, root, retry, timeout, moves_on, deviates, turn, step });
         }
     }
     calls

@@ -290,6 +290,25 @@ pub fn all() -> Vec<Scenario> {
             script: ballots,
         },
         Scenario {
+            name: "heart-training",
+            about: "a storm of everything over training loops: syncs, heals, commits that change the state",
+            script: |seed| {
+                let mut script = mixed(seed);
+                script.settings.habits.trains = true;
+                script
+            },
+        },
+        Scenario {
+            name: "heart-training-crash-points",
+            about: "the crash points, with training loops, which say less: n is the seed modulo 300",
+            script: |seed| {
+                let mut script = crash_points(seed);
+                script.settings.habits.trains = true;
+                script.settings.crash_after_sends = Some(1 + seed % 300);
+                script
+            },
+        },
+        Scenario {
             name: "heart-ballot-crash-points",
             about: "the crash points, with programs that vote in ballots about nothing",
             script: |seed| {

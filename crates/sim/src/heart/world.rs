@@ -6,6 +6,7 @@ use super::fault::{Fault, Sabotage};
 use super::health::{Member, Node, SOCKET_BUFFER_PACKETS};
 use super::process::{Phase, Process};
 use super::program::Habits;
+use super::training::Training;
 use super::wires::Channel;
 use crate::world::queue::Queue;
 use crate::world::trace::Trace;
@@ -14,6 +15,7 @@ use outlast_proto::id::PeerId;
 use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset, Source};
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{self, CallId, PerformResult};
+use outlast_proto::state::Revision;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::topology::Answer;
 use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToPeer};
@@ -171,6 +173,8 @@ pub struct World {
     /// All processes that ever were.
     pub processes: Vec<Process>,
     pub(super) by_id: BTreeMap<PeerId, usize>,
+    /// The newest checkpoint of each group, which outlives everybody: its revision, and what it holds.
+    pub(super) disk: BTreeMap<u32, (Revision, u64)>,
     pub(super) wires: BTreeMap<u64, Channel>,
     pub(super) next_wire: u64,
     /// As whom the process at the other end of a stream speaks.
@@ -203,6 +207,7 @@ impl World {
             at_address: None,
             processes: Vec::new(),
             by_id: BTreeMap::new(),
+            disk: BTreeMap::new(),
             wires: BTreeMap::new(),
             next_wire: 0,
             names: BTreeMap::new(),
@@ -560,6 +565,7 @@ impl World {
             balloted: None,
             votes_cast: 0,
             ballot: None,
+            training: self.settings.habits.trains.then(|| Training::new(self.disk.get(&group).copied())),
             resuming: false,
             agreed: None,
             cancelled: Instant::ORIGIN,

@@ -23,7 +23,7 @@ const STREAMS_PER_DONOR: usize = 2;
 /// How often somebody who waits for others looks up.
 const BEAT: Duration = Duration::from_millis(20);
 /// A heal that takes longer says how far it is, this often.
-const PROGRESS: Duration = Duration::from_secs(10);
+const PROGRESS: Duration = Duration::from_secs(1);
 
 /// Opens a stream to a donor. Called on a thread of its own that nobody waits for longer than it has to.
 pub(crate) type Open = Arc<dyn Fn(PeerId, Instant) -> io::Result<Stream> + Send + Sync>;
@@ -38,6 +38,8 @@ pub(crate) struct Errand<'a> {
     pub(crate) deadline: Instant,
     /// Whether the call was given up; asked on the calling thread only.
     pub(crate) given_up: &'a dyn Fn() -> bool,
+    /// Told how many leaves are here, of how many; on the calling thread, now and then.
+    pub(crate) progress: &'a dyn Fn(u64, u64),
 }
 
 /// Why a heal did not come to its end.
@@ -181,7 +183,9 @@ pub(crate) fn heal(
             written: 0,
         }),
     };
-    let outcome = pulling.run(errand);
+    let all = found.leaves;
+    (errand.progress)(0, all);
+    let outcome = pulling.run(errand, all);
     let Work { plan, staged, received, written, .. } =
         pulling.work.into_inner().unwrap_or_else(PoisonError::into_inner);
     found.received += received;
@@ -240,7 +244,7 @@ impl<'a> Pulling<'a> {
     }
 
     /// Engages donors, replaces those that stand still, and looks up now and then, until it is over.
-    fn run(&self, errand: &Errand<'_>) -> Result<(), Unhealed> {
+    fn run(&self, errand: &Errand<'_>, all: u64) -> Result<(), Unhealed> {
         std::thread::scope(|scope| {
             let mut told = Instant::now();
             let outcome = loop {
@@ -270,15 +274,14 @@ impl<'a> Pulling<'a> {
                 if work.plan.is_hopeless() {
                     break Err(Unhealed::NoDonor);
                 }
+                let missing = work.plan.missing() as u64;
+                let received = work.received;
+                drop(self.changed.wait_timeout(work, BEAT));
                 if told.elapsed() >= PROGRESS {
                     told = Instant::now();
-                    tracing::info!(
-                        missing_mib = work.plan.missing(),
-                        received = work.received,
-                        "healing goes on"
-                    );
+                    tracing::info!(missing, all, received, "healing goes on");
+                    (errand.progress)(all.saturating_sub(missing), all);
                 }
-                drop(self.changed.wait_timeout(work, BEAT));
                 if (errand.given_up)() {
                     break Err(Unhealed::GivenUp);
                 }

@@ -162,7 +162,7 @@ fn stalls(count: usize) -> Vec<Arc<Stall>> {
 impl Donors<'_> {
     fn errand(&self, root: Digest) -> Errand<'_> {
         let (open, deadline) = (Arc::clone(&self.open), Instant::now() + PATIENCE);
-        Errand { root, donors: &self.ids, rank: 0, open, deadline, given_up: &|| false }
+        Errand { root, donors: &self.ids, rank: 0, open, deadline, given_up: &|| false, progress: &|_, _| {} }
     }
 
     fn sent(&self) -> u64 {

@@ -2,7 +2,7 @@
 
 use crate::collective::DataType;
 use crate::id::PeerId;
-use crate::state::election::{Elected, NoDonor, Offer, Role, Strategy, elect};
+use crate::state::election::{Count, Elected, NoDonor, Offer, Role, Strategy, elect};
 use crate::state::transfer::Transfer;
 use crate::state::tree::{Leaves, differing, root};
 use crate::state::{Digest, Outline, Revision, TensorInfo};
@@ -73,7 +73,8 @@ impl Member {
 
     pub(super) fn offer(&self) -> (PeerId, Offer) {
         let (revision, strategy) = (self.revision, self.strategy);
-        (self.id, Offer { revision, strategy, outline: self.outline().digest(), root: self.root() })
+        let (outline, root) = (self.outline().digest(), self.root());
+        (self.id, Offer { revision, strategy, outline, root, was_agreed: false })
     }
 }
 
@@ -87,7 +88,8 @@ pub(super) struct Election {
 
 impl Election {
     pub(super) fn of(last: Option<Revision>, offers: &[(PeerId, Offer)]) -> Result<Self, NoDonor> {
-        let elected = elect(last, offers.iter().map(|(_, offer)| offer))?;
+        let elected =
+            elect(Count { last, witnessed: last.is_some() }, offers.iter().map(|(_, offer)| offer))?;
         let roles = offers.iter().map(|(peer, offer)| (*peer, elected.role(offer))).collect();
         let diverged = offers.iter().filter(|(_, offer)| elected.is_diverged(offer)).map(|(peer, _)| *peer);
         Ok(Self { elected, roles, diverged: diverged.collect() })

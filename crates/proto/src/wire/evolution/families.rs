@@ -122,6 +122,7 @@ pub(super) fn call() -> Fingerprint {
         root: Some(peer(3)),
         layouts: Layout::new(&[1, 0]).map(|layout| vec![layout, Layout::default()]),
         data_types: Some(vec![DataType::BF16, DataType::F32]),
+        step: Some(7),
     }
 }
 

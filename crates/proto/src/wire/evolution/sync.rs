@@ -6,7 +6,8 @@ use crate::state::Digest;
 use crate::state::election::{Elected, Healed, NoDonor, Offer, Strategy};
 
 pub(super) fn offer(strategy: Strategy) -> Offer {
-    Offer { revision: Some(6), strategy, outline: Digest::of(b"outline"), root: Digest::of(b"root") }
+    let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
+    Offer { revision: Some(6), strategy, outline, root, was_agreed: true }
 }
 
 pub(super) fn healed() -> Healed {
@@ -15,7 +16,7 @@ pub(super) fn healed() -> Healed {
 
 pub(super) fn elected() -> Elected {
     let Offer { outline, root, .. } = offer(Strategy::Popular);
-    Elected { last: Some(5), revision: 6, outline, root }
+    Elected { last: Some(5), revision: 6, outline, root, unwitnessed: true }
 }
 
 pub(super) fn wishes() -> Vec<Wish> {
@@ -24,6 +25,7 @@ pub(super) fn wishes() -> Vec<Wish> {
         Wish::Offer(Offer { revision: None, ..offer(Strategy::Popular) }, None),
         Wish::Done(elected().root, healed()),
         Wish::Failed(elected().root, "no donor is left".to_owned()),
+        Wish::Healing(elected().root, 3, 10),
     ]
 }
 
@@ -44,7 +46,7 @@ pub(super) fn outcomes() -> Vec<Outcome> {
     vec![
         Outcome::Elected { elected: elected(), donors: vec![peer(1), peer(2)], diverged: vec![peer(3)] },
         no_donor(NoDonor::NothingToGive),
-        Outcome::Finished { revision: 6, healed: vec![(peer(3), healed())] },
+        Outcome::Finished { revision: 6, healed: vec![(peer(3), healed())], members: vec![peer(1), peer(3)] },
         Outcome::Failed { last: None, reasons: vec![(peer(2), "it began again".to_owned())] },
     ]
 }

@@ -12,6 +12,7 @@ mod group_isolation;
 mod no_false_eviction;
 mod no_two_terms;
 mod one_outcome;
+mod one_state;
 mod one_verdict;
 mod same_outcome;
 mod stale_epochs;
@@ -27,6 +28,7 @@ pub use group_isolation::GroupIsolation;
 pub use no_false_eviction::NoFalseEviction;
 pub use no_two_terms::NoTwoTerms;
 pub use one_outcome::OneOutcome;
+pub use one_state::OneState;
 pub use one_verdict::OneVerdict;
 pub use same_outcome::SameOutcome;
 pub use stale_epochs::StaleEpochs;
@@ -69,6 +71,7 @@ impl Suite {
             checkers: vec![
                 Box::new(OneVerdict::default()),
                 Box::new(OneOutcome::default()),
+                Box::new(OneState::default()),
                 Box::new(CommitNeedsAll::default()),
                 Box::new(ExactValues::default()),
                 Box::new(Deadlines),

@@ -1,0 +1,156 @@
+//! Checkpoints on the way: a copy is taken between two steps and written while the training goes on.
+//!
+//! One member writes, the first of the contributors, so that a shared disk gets each checkpoint once. One is written at a
+//! time, and at most one copy waits: if the disk is slower than the training, the newest state is written next and those
+//! before it are left out, rather than memory filled with copies. A checkpoint that could not be written does not stop a
+//! training; it is told to whoever asks, and in the log.
+
+use crate::state::{Revision, SharedState};
+use crate::sync::{Arc, Mutex, lock};
+use std::num::NonZeroU64;
+use std::path::{Path, PathBuf};
+use std::thread::JoinHandle;
+
+/// Writes checkpoints to one folder.
+#[derive(Debug)]
+pub(super) struct Keeper {
+    folder: PathBuf,
+    every: NonZeroU64,
+    desk: Arc<Mutex<Desk>>,
+    writer: Option<JoinHandle<()>>,
+    failure: Option<String>,
+}
+
+/// What the writer finds and leaves.
+#[derive(Debug, Default)]
+struct Desk {
+    waiting: Option<(Revision, SharedState)>,
+    /// Whether a writer will look at this again.
+    busy: bool,
+    saved: Option<Revision>,
+    failure: Option<String>,
+}
+
+impl Keeper {
+    pub(super) fn new(folder: PathBuf, every: NonZeroU64) -> Self {
+        Self { folder, every, desk: Arc::default(), writer: None, failure: None }
+    }
+
+    /// Whether that revision is to be saved.
+    pub(super) fn is_due(&self, revision: Revision) -> bool {
+        revision.is_multiple_of(self.every.get())
+    }
+
+    /// Copies the state, and has it written.
+    pub(super) fn save(&mut self, revision: Revision, state: &SharedState) {
+        let copy = state.copy();
+        let mut desk = lock(&self.desk);
+        if let Some((before, _)) = desk.waiting.replace((revision, copy)) {
+            tracing::info!(
+                before,
+                revision,
+                "a checkpoint was left out: the disk is slower than the training"
+            );
+        }
+        if std::mem::replace(&mut desk.busy, true) {
+            return;
+        }
+        drop(desk);
+        self.wait();
+        let (desk, folder) = (Arc::clone(&self.desk), self.folder.clone());
+        let write = move || while write_next(&desk, &folder) {};
+        match std::thread::Builder::new().name("outlast-keeper".to_owned()).spawn(write) {
+            Ok(writer) => self.writer = Some(writer),
+            Err(error) => {
+                let mut desk = lock(&self.desk);
+                (desk.busy, desk.waiting) = (false, None);
+                desk.fail(&self.folder, format!("{revision}: no thread to write it: {error}"));
+            }
+        }
+    }
+
+    /// Waits for what is being written, and for what waits.
+    pub(super) fn wait(&mut self) {
+        let Some(writer) = self.writer.take() else { return };
+        if writer.join().is_err() {
+            let mut desk = lock(&self.desk);
+            desk.busy = false;
+            desk.fail(&self.folder, "the thread that wrote it panicked".to_owned());
+        }
+    }
+
+    /// The newest that is on the disk, and why the last one is not.
+    pub(super) fn saved(&mut self) -> (Option<Revision>, Option<&str>) {
+        let desk = lock(&self.desk);
+        self.failure.clone_from(&desk.failure);
+        (desk.saved, self.failure.as_deref())
+    }
+}
+
+impl Desk {
+    fn fail(&mut self, folder: &Path, text: String) {
+        tracing::warn!(checkpoint = %folder.display(), why = text, "a checkpoint was not written");
+        self.failure = Some(text);
+    }
+}
+
+/// Writes what waits. False if there is nothing.
+fn write_next(desk: &Mutex<Desk>, folder: &Path) -> bool {
+    let (revision, state) = {
+        let mut desk = lock(desk);
+        let Some(next) = desk.waiting.take() else {
+            desk.busy = false;
+            return false;
+        };
+        next
+    };
+    let outcome = state.save(&folder.join(revision.to_string()));
+    let mut desk = lock(desk);
+    match outcome {
+        Ok(()) => (desk.saved, desk.failure) = (desk.saved.max(Some(revision)), None),
+        Err(error) => desk.fail(folder, format!("{revision}: {error}")),
+    }
+    true
+}
+
+impl Drop for Keeper {
+    fn drop(&mut self) {
+        self.wait();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn state(revision: Revision) -> SharedState {
+        let mut state = SharedState::new();
+        state.insert("w", vec![revision as f32; 4], &[4]).unwrap();
+        state.set_revision(Some(revision));
+        state
+    }
+
+    #[test]
+    fn what_is_due_is_written_from_a_copy_and_a_failure_is_told() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(folder.path().to_owned(), NonZeroU64::new(10).unwrap());
+        assert_eq!([9, 10, 20].map(|revision| keeper.is_due(revision)), [false, true, true]);
+        let mut first = state(10);
+        keeper.save(10, &first);
+        first.get_mut::<f32>("w").unwrap().fill(99.0);
+        keeper.wait();
+        assert_eq!(keeper.saved(), (Some(10), None));
+        let mut read = state(0);
+        read.load(folder.path()).unwrap();
+        assert_eq!((read.get::<f32>("w"), read.revision()), (Some(&[10.0_f32; 4][..]), Some(10)));
+        keeper.save(10, &state(10));
+        keeper.wait();
+        let (saved, failure) = keeper.saved();
+        assert!(saved == Some(10) && failure.unwrap().contains("is there already"), "{failure:?}");
+        // A slow disk leaves some out, and never the newest.
+        (1..=20).for_each(|tens| keeper.save(100 * tens, &state(100 * tens)));
+        keeper.wait();
+        assert_eq!(keeper.saved(), (Some(2_000), None));
+        assert_eq!(read.load(folder.path()).unwrap(), folder.path().join("2000"));
+    }
+}

@@ -1,0 +1,235 @@
+//! What a training loop keeps beside its tensors: which samples are used, what a usual weight is, and the program's bytes.
+//!
+//! It rides in the `extra` bytes of the state, so it is elected, healed and saved with the tensors, and all members hold
+//! the same one. A commit changes it by numbers that every contributor learned in that very commit; nobody else is asked.
+//!
+//! **The tally.** Beside the gradients each member reduces a short list of numbers: its weight, and how many samples it
+//! took, at its own place among the crew. The mean over the contributors says what all took together. Who was lost
+//! contributes nothing, so its place holds zero, and its samples become holes of the [`Ledger`].
+//!
+//! **Weights.** The mean that a program wants is `sum(weight * gradient) / sum(weight)`. A ring gives plain means, and
+//! multiplying a gradient costs a pass over memory. So weights are taken relative to a *reference* that all agree on: the
+//! mean weight of the last step. As long as every member's weight is what it was, nothing is multiplied at all.
+
+use super::ledger::{HOLES_MAX, InvalidLedger, Ledger};
+use minicbor::{CborLen, Decode, Encode};
+
+/// How bytes begin that are a chronicle. Others are a program's own.
+const MARK: &[u8] = b"outlast-elastic/1\n";
+
+/// Relative weights so close to one are one: a rounding error is not worth a pass over memory.
+const NEGLIGIBLE: f64 = 1e-12;
+
+/// What travels along with the tensors of a training loop.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Chronicle {
+    /// Which samples are used.
+    pub ledger: Ledger,
+    /// The mean weight of the last step.
+    reference: f64,
+    /// The program's own bytes.
+    pub extra: Vec<u8>,
+}
+
+#[derive(Encode, Decode, CborLen)]
+struct Written {
+    #[n(0)]
+    ledger: Ledger,
+    #[n(1)]
+    reference: f64,
+    #[cbor(n(2), with = "minicbor::bytes")]
+    extra: Vec<u8>,
+}
+
+/// Why a step cannot be what a member asks for. Nothing has happened.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum InvalidStep {
+    /// A weight that means nothing.
+    #[error("weight={0}: a weight is a finite number, zero or more")]
+    Weight(f64),
+    /// More numbers than a ledger can keep apart if some are not used.
+    #[error(
+        "{0} samples in one step: with {1} members each may take {max}; let a number stand for several samples",
+        max = HOLES_MAX / .1
+    )]
+    TooManySamples(u64, usize),
+}
+
+/// What the contributors to a commit told of themselves.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Told {
+    /// What the mean that came out must be multiplied by; none if it is what was asked for.
+    pub factor: Option<f64>,
+    /// How many samples the member at each place took; zero for who was lost.
+    pub taken: Vec<u64>,
+    /// Whether all weights together were nothing, so that there is no mean.
+    pub is_void: bool,
+    mean: f64,
+}
+
+impl Chronicle {
+    /// Nothing is used yet.
+    pub fn new(extra: Vec<u8>) -> Self {
+        Self { ledger: Ledger::default(), reference: 1.0, extra }
+    }
+
+    /// Reads the extra bytes of a state: a chronicle, or the program's own bytes at the beginning of one.
+    pub fn of(bytes: &[u8]) -> Result<Self, InvalidLedger> {
+        let Some(rest) = bytes.strip_prefix(MARK) else { return Ok(Self::new(bytes.to_vec())) };
+        let Written { ledger, reference, extra } = minicbor::decode(rest).map_err(|_| InvalidLedger)?;
+        let ledger = ledger.checked()?;
+        let usable = reference.is_finite() && reference > 0.0;
+        usable.then_some(Self { ledger, reference, extra }).ok_or(InvalidLedger)
+    }
+
+    /// As it travels.
+    pub fn encode(&self) -> Vec<u8> {
+        let mut bytes = MARK.to_vec();
+        let (ledger, extra) = (self.ledger.clone(), self.extra.clone());
+        let written = Written { ledger, reference: self.reference, extra };
+        minicbor::encode(written, &mut bytes).expect("a Vec takes every byte");
+        bytes
+    }
+
+    /// How many numbers a member may take in one step: all that a crew of that size takes can be told apart, if none of
+    /// them is used.
+    pub fn check_samples(count: u64, crew: usize) -> Result<(), InvalidStep> {
+        let fits = count <= (HOLES_MAX / crew.max(1)) as u64;
+        if fits { Ok(()) } else { Err(InvalidStep::TooManySamples(count, crew)) }
+    }
+
+    /// What a gradient of that weight is multiplied by before it is added to the others'.
+    pub fn scale(&self, weight: f64) -> Result<f64, InvalidStep> {
+        if !weight.is_finite() || weight < 0.0 {
+            return Err(InvalidStep::Weight(weight));
+        }
+        let scale = weight / self.reference;
+        if !scale.is_finite() {
+            return Err(InvalidStep::Weight(weight));
+        }
+        Ok(if (scale - 1.0).abs() <= NEGLIGIBLE { 1.0 } else { scale })
+    }
+
+    /// What a member at that place of a crew contributes beside its gradients.
+    pub fn tally(scale: f64, taken: u64, place: usize, crew: usize) -> Vec<f64> {
+        let mut tally = vec![0.0; crew + 1];
+        (tally[0], tally[place + 1]) = (scale, taken as f64);
+        tally
+    }
+
+    /// What the mean of the tallies of so many contributors says.
+    pub fn told(mean: &[f64], contributors: usize) -> Told {
+        let scale = mean[0];
+        // A mean of whole numbers below 2^53, times their number, is off by less than a half.
+        let taken = mean[1..].iter().map(|share| (share * contributors as f64).round() as u64).collect();
+        let is_void = !(scale.is_finite() && scale > 0.0);
+        let factor = (!is_void && (scale - 1.0).abs() > NEGLIGIBLE).then(|| 1.0 / scale);
+        Told { factor, taken, is_void, mean: scale }
+    }
+
+    /// The chronicle after that commit.
+    #[must_use]
+    pub fn committed(&self, told: &Told) -> Self {
+        let reference = self.reference * told.mean;
+        let usable = reference.is_normal() && reference > 0.0;
+        Self {
+            ledger: self.ledger.committed(&told.taken),
+            reference: if usable { reference } else { self.reference },
+            extra: self.extra.clone(),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reduces as a ring does: the mean, in `f64`.
+    fn reduced(tallies: &[Vec<f64>]) -> Vec<f64> {
+        let sum = |at: usize| tallies.iter().map(|tally| tally[at]).sum::<f64>();
+        (0..tallies[0].len()).map(|at| sum(at) / tallies.len() as f64).collect()
+    }
+
+    /// One step of members with these weights and gradients; the mean that they get.
+    fn step(chronicle: &mut Chronicle, members: &[(f64, f64, u64)]) -> f64 {
+        let scales: Vec<_> = members.iter().map(|member| chronicle.scale(member.0).unwrap()).collect();
+        let tallies: Vec<_> = members
+            .iter()
+            .enumerate()
+            .map(|(place, member)| Chronicle::tally(scales[place], member.2, place, members.len()))
+            .collect();
+        let told = Chronicle::told(&reduced(&tallies), members.len());
+        assert_eq!(told.taken, members.iter().map(|member| member.2).collect::<Vec<_>>());
+        *chronicle = chronicle.committed(&told);
+        let sum: f64 = scales.iter().zip(members).map(|(scale, member)| scale * member.1).sum();
+        sum / members.len() as f64 * told.factor.unwrap_or(1.0)
+    }
+
+    #[test]
+    fn means_are_weighted_and_equal_weights_cost_nothing() {
+        let mut chronicle = Chronicle::new(Vec::new());
+        assert!(
+            (step(&mut chronicle, &[(64.0, 1.0, 64), (64.0, 3.0, 64), (64.0, 5.0, 64)]) - 3.0).abs() < 1e-12
+        );
+        // From the second step on nothing is multiplied.
+        assert_eq!(chronicle.scale(64.0), Ok(1.0));
+        assert_eq!(Chronicle::told(&[1.0, 0.0], 3).factor, None);
+        assert!((step(&mut chronicle, &[(64.0, 1.0, 3), (16.0, 6.0, 0)]) - 2.0).abs() < 1e-12);
+        assert!((step(&mut chronicle, &[(0.0, 1e300, 3), (16.0, 6.0, 9)]) - 6.0).abs() < 1e-12);
+        for weight in [0.1, 1e-9, 7.3e12] {
+            step(&mut chronicle, &[(weight, 1.0, 1); 3]);
+            assert_eq!(chronicle.scale(weight), Ok(1.0), "{weight}");
+        }
+    }
+
+    #[test]
+    fn weights_that_mean_nothing_are_refused_and_all_zero_is_void() {
+        let chronicle = Chronicle::new(Vec::new());
+        for weight in [f64::NAN, f64::INFINITY, -1.0] {
+            assert!(matches!(chronicle.scale(weight), Err(InvalidStep::Weight(_))));
+        }
+        let told = Chronicle::told(&[0.0, 1.0, 1.0], 2);
+        assert!(told.is_void && told.factor.is_none());
+        let after = chronicle.committed(&told);
+        assert_eq!((after.reference, after.ledger.consumed()), (1.0, 4), "the samples were looked at");
+        assert!(Chronicle::told(&[f64::INFINITY, 0.0], 2).is_void);
+    }
+
+    #[test]
+    fn who_was_lost_leaves_holes() {
+        let mut chronicle = Chronicle::new(Vec::new());
+        // Three took two each; the one in the middle was lost before the commit.
+        let tallies = [Chronicle::tally(1.0, 2, 0, 3), Chronicle::tally(1.0, 2, 2, 3)];
+        let told = Chronicle::told(&reduced(&tallies), 2);
+        assert_eq!(told.taken, [2, 0, 2]);
+        chronicle = chronicle.committed(&told);
+        assert_eq!(chronicle.ledger.samples(0, 1, 0, 3), [1, 4, 6]);
+    }
+
+    #[test]
+    fn it_travels_and_a_programs_bytes_begin_one() {
+        let mut chronicle = Chronicle::of(b"mine").unwrap();
+        assert_eq!(chronicle, Chronicle::new(b"mine".to_vec()));
+        step(&mut chronicle, &[(64.0, 1.0, 5), (32.0, 1.0, 2)]);
+        assert_eq!(Chronicle::of(&chronicle.encode()), Ok(chronicle.clone()));
+        let mut broken = chronicle.encode();
+        broken.truncate(broken.len() - 1);
+        assert_eq!(Chronicle::of(&broken), Err(InvalidLedger));
+        let zero = Chronicle { reference: 0.0, ..chronicle };
+        assert_eq!(Chronicle::of(&zero.encode()), Err(InvalidLedger));
+    }
+
+    #[test]
+    fn a_step_takes_no_more_than_can_be_told_apart() {
+        assert_eq!(Chronicle::check_samples(HOLES_MAX as u64 / 4, 4), Ok(()));
+        let error = Chronicle::check_samples(HOLES_MAX as u64 / 4 + 1, 4).unwrap_err();
+        assert!(error.to_string().contains("each may take 16384"), "{error}");
+        // The worst case: every other member of many is lost.
+        let crew = 64;
+        let taken: Vec<_> =
+            (0..crew).map(|place| if place % 2 == 0 { HOLES_MAX as u64 / 64 } else { 0 }).collect();
+        let ledger = Ledger::default().committed(&taken);
+        assert_eq!(Ledger::decode(&ledger.encode()), Ok(ledger));
+    }
+}
