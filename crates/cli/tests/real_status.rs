@@ -215,7 +215,7 @@ fn watching_in_a_terminal_redraws_and_survives_the_coordinator() {
     let mut watcher = command.stdin(Stdio::null()).stdout(theirs).spawn().unwrap();
     drop(command);
     let mut screen = Screen::of(ours);
-    screen.shows(&[CLEAR, "nobody is in this run"]);
+    screen.shows(&[CLEAR, "there is no run default here"]);
     let comm = Communicator::builder()
         .coordinator(&*service.address)
         .secret(RunSecret::from_file(&service.secret).unwrap())
@@ -225,7 +225,7 @@ fn watching_in_a_terminal_redraws_and_survives_the_coordinator() {
         .start()
         .unwrap();
     comm.connect(1).unwrap();
-    screen.shows(&[CLEAR, "grace", "accepted", "nobody waits for anybody"]);
+    screen.shows(&[CLEAR, "grace", "Idle", "nobody waits for anybody"]);
     assert_eq!(service.stop(), Some(0));
     screen.shows(&[CLEAR, "cannot be reached"]);
     // SAFETY: a signal to a child that we have not waited for.
