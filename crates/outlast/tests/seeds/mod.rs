@@ -216,7 +216,7 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
 
 fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
     let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
-    let offer = |revision, strategy| Offer { revision, strategy, outline, root };
+    let offer = |revision, strategy| Offer { revision, strategy, outline, root, was_agreed: true };
     let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
     let done = encode(&Wish::Done(root, healed));
     vec![
@@ -231,9 +231,10 @@ fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
 
 fn sync_outcomes() -> Vec<(&'static str, Vec<u8>)> {
     let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
-    let elected = Elected { last: Some(5), revision: 6, outline, root };
+    let elected = Elected { last: Some(5), revision: 6, outline, root, unwitnessed: false };
     let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
-    let finished = encode(&Outcome::Finished { revision: 6, healed: vec![(peer(3), healed)] });
+    let members = vec![peer(1), peer(2), peer(3)];
+    let finished = encode(&Outcome::Finished { revision: 6, healed: vec![(peer(3), healed)], members });
     let reasons = vec![(peer(2), "it began again".to_owned())];
     let (donors, diverged) = (vec![peer(1), peer(2)], vec![peer(3)]);
     vec![

@@ -137,7 +137,8 @@ impl Message for Outcome {
                 within("diverged", diverged.len(), NAMED_MAX)
             }
             Self::NoDonor { .. } => Ok(()),
-            Self::Finished { healed, .. } => {
+            Self::Finished { healed, members, .. } => {
+                within("members", members.len(), CREW_MAX)?;
                 within("healed", healed.len(), NAMED_MAX)?;
                 healed.iter().try_for_each(|(_, healed)| healed.check())
             }
