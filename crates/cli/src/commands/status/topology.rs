@@ -335,7 +335,9 @@ mod tests {
     fn the_square_shows_every_link_and_the_ring_its_shares() {
         let text = render(&status());
         assert!(text.contains("group 3, 3 members"), "{text}");
-        let row = text.lines().find(|line| line.trim_start().starts_with("a ")).unwrap();
+        // The first such line names the columns.
+        let mut rows = text.lines().filter(|line| line.trim_start().starts_with("a ") && !line.contains("->"));
+        let row = rows.nth(1).unwrap();
         assert!(row.contains(">100") && row.contains("4.0"), "{row}");
         let slow = text.lines().find(|line| line.contains("c -> b<&")).unwrap();
         assert!(slow.contains("50 Mbit/s") && slow.contains("100 %") && slow.contains("7 s ago"), "{slow}");
