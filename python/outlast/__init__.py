@@ -60,7 +60,6 @@ from outlast.membership import (
 from outlast.records import Lost, Peer, PeerId, Receipt, SyncReport, TopologyChange, TopologyReport
 from outlast.rendezvous import Participant, Rendezvous, RendezvousEvent, RendezvousInfo
 from outlast.state import SharedState
-from outlast.store import Store
 
 __all__ = [
     "Cancelled",
@@ -103,7 +102,6 @@ __all__ = [
     "SharedState",
     "Stalled",
     "Step",
-    "Store",
     "Suspected",
     "SyncReport",
     "TooFewPeers",

@@ -11,7 +11,6 @@ mod history;
 mod line;
 mod quotas;
 mod registers;
-pub(crate) mod registry;
 mod solver;
 
 pub use ask::ask_status;
@@ -237,26 +236,21 @@ impl CoordinatorBuilder {
         let leases = runtime::of(Plane::Registers)?;
         let registers = Registers::new(fresh_after, leases.clone());
         let (kept, keeper) = (Arc::clone(&registers), leases.clone());
-        let stores = runtime::of(Plane::Store)?;
-        let of_store = outlast_proto::store::Config::preset(self.preset);
-        let (registry, standings) = registry::Registry::start(&stores, of_store, fresh_after, 1);
         let routes = Routes::new()
             .route(port::CONTROL, move |stream| {
                 spawner.spawn(line::serve(stream, me, is_kept, lines.clone()));
             })
             .route_on(port::REGISTER, &leases, move |stream| {
                 keeper.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
-            })
-            .route_on(port::STORE_VIEWS, &stores, move |stream| registry.serve(stream, me));
+            });
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let health = clerk::HealthSettings {
             preset: self.preset,
             stall_budget: self.stall_budget,
             dead_after: self.dead_after,
         };
-        let seen = (serving.watch(), standings);
         let mut clerk =
-            Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), seen);
+            Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
         if let Some(book) = book {
             clerk.keep_in(book);
         }

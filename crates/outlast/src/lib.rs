@@ -37,7 +37,6 @@ mod runtime;
 pub mod security;
 pub mod settings;
 pub mod state;
-pub mod store;
 mod sync;
 pub mod watch;
 pub mod workers;
@@ -50,7 +49,6 @@ pub use outlast_proto::text;
 pub use outlast_proto::topology;
 pub use rendezvous::Rendezvous;
 pub use state::SharedState;
-pub use store::Store;
 
 /// The examples of the README are compiled with the documentation tests, so that they stay true.
 #[cfg(doctest)]

@@ -24,9 +24,6 @@
 mod address;
 mod builder;
 
-pub(crate) use address::advertised;
-pub(crate) use builder::default_name;
-
 pub use crate::health::{Happening, TimedEvent};
 pub use builder::MembershipBuilder;
 pub use outlast_proto::id::{PeerId, RunId, RunIdError};

@@ -5,7 +5,6 @@
 //! | control | `outlast-control` | a peer's side: session timers, dialling the coordinator, the stand-in that reads the control socket while no call waits |
 //! | clerk | `outlast-clerk`, two | a coordinator's side: the clerk, and the connections of its peers |
 //! | links | `outlast-links` | data links until they are made: dialling, taking over, redialling; and whether they are silent |
-//! | store | `outlast-store-io` | links of the store until they are made, streams for its views, its registrars; the engine has `outlast-store` |
 //! | health | `outlast-streams` | health over TCP where UDP is blocked; probes have the health thread itself |
 //! | registers | `outlast-leases` | a coordinator's side of rendezvous: registers and their streams |
 //! | rendezvous | `outlast-meet` | a node's side of rendezvous: its machine, its lease, its connection to a backend |
@@ -44,12 +43,11 @@ pub(crate) enum Plane {
     Door,
     Registers,
     Rendezvous,
-    Store,
 }
 
 impl Plane {
     #[cfg(test)]
-    const ALL: [Self; 8] = [
+    const ALL: [Self; 7] = [
         Self::Control,
         Self::Clerk,
         Self::Links,
@@ -57,7 +55,6 @@ impl Plane {
         Self::Door,
         Self::Registers,
         Self::Rendezvous,
-        Self::Store,
     ];
 
     /// What its threads are called, and how many there are.
@@ -70,12 +67,11 @@ impl Plane {
             Self::Door => ("outlast-door", 1),
             Self::Registers => ("outlast-leases", 1),
             Self::Rendezvous => ("outlast-meet", 1),
-            Self::Store => ("outlast-store-io", 1),
         }
     }
 
     fn place(self) -> &'static AtomicPtr<Owned> {
-        static PLACES: [AtomicPtr<Owned>; 8] = [const { AtomicPtr::new(ptr::null_mut()) }; 8];
+        static PLACES: [AtomicPtr<Owned>; 7] = [const { AtomicPtr::new(ptr::null_mut()) }; 7];
         &PLACES[self as usize]
     }
 

@@ -24,7 +24,6 @@ pub mod retry;
 pub mod rng;
 pub mod session;
 pub mod state;
-pub mod store;
 pub mod text;
 pub mod time;
 pub mod topology;

@@ -39,7 +39,6 @@ mod program;
 mod registry;
 mod rendezvous;
 mod state;
-mod store;
 mod visit;
 
 use pyo3::prelude::*;
@@ -68,8 +67,6 @@ mod _outlast {
     use super::rendezvous::{Register, Rendezvous};
     #[pymodule_export]
     use super::state::SharedState;
-    #[pymodule_export]
-    use super::store::Store;
 
     use pyo3::prelude::*;
 

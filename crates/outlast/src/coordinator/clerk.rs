@@ -3,13 +3,11 @@
 use super::backend::Book;
 use super::history::History;
 use super::quotas::{Customers, Pace};
-use super::registry::Standings;
 use super::solver::Solver;
 use crate::clock;
 use crate::membership::{Health, Membership, Preset};
 use crate::port::PortWatch;
 use crate::security::Credentials;
-use crate::sync::lock;
 use outlast_proto::collective::RunEpoch;
 use outlast_proto::coordinator::{
     Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, RunStatus, Sign,
@@ -151,7 +149,6 @@ pub(super) struct Clerk {
     /// Weak, so that the clerk does not keep itself at work.
     inbox: mpsc::WeakSender<Inbox>,
     port: PortWatch,
-    stores: Standings,
     runs: BTreeMap<RunId, ServedRun>,
     /// Who is at the other end of each line.
     guests: BTreeMap<ConnectionId, PeerId>,
@@ -174,7 +171,7 @@ impl Clerk {
         address: SocketAddr,
         fresh_after: Option<Instant>,
         inbox: mpsc::WeakSender<Inbox>,
-        (port, stores): (PortWatch, Standings),
+        port: PortWatch,
     ) -> Self {
         let solver = Solver::new(inbox.clone(), config.ring_steps.0);
         Self {
@@ -185,7 +182,6 @@ impl Clerk {
             fresh_after,
             inbox,
             port,
-            stores,
             runs: BTreeMap::new(),
             guests: BTreeMap::new(),
             strangers: BTreeMap::new(),
@@ -477,8 +473,7 @@ impl Clerk {
         });
         let served = self.runs.get(run);
         let events = served.map_or_else(Vec::new, |served| served.history.status());
-        let store = lock(&self.stores).get(run).cloned();
-        let status = machine.status(now).with_doors(port, kicked.collect()).with_store(store);
+        let status = machine.status(now).with_doors(port, kicked.collect());
         status.with_history(served.is_some(), runs.collect(), events).to_json()
     }
 
@@ -653,7 +648,7 @@ impl Clerk {
 }
 
 /// Asks a kernel.
-pub(super) async fn knock(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
+async fn knock(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
     let connected = match tokio::time::timeout(timeout, TcpStream::connect(to)).await {
         Err(_) => return ConnectOutcome::Silent,
         Ok(connected) => connected.and_then(|stream| {

@@ -6,7 +6,6 @@ use super::states::{CollectiveState, connection_state};
 use crate::collective::{Group, Scope};
 use crate::id::PeerId;
 use crate::limits::{LINKS_TOLD_MAX, NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
-use crate::store::registrar::StoreStatus;
 use crate::time::{Duration, Instant};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -41,8 +40,6 @@ pub struct Status {
     events: Vec<EventStatus>,
     /// What came to the coordinator's port, for all runs together; none where nobody counts.
     port: Option<PortStatus>,
-    /// The run's store: its view, and what its members hold; none while nobody is in it.
-    store: Option<StoreStatus>,
 }
 
 /// A run that the coordinator serves.
@@ -193,13 +190,6 @@ impl Status {
         self
     }
 
-    /// With how the run's store stands.
-    #[must_use]
-    pub fn with_store(mut self, store: Option<StoreStatus>) -> Self {
-        self.store = store;
-        self
-    }
-
     /// The status as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
@@ -341,7 +331,6 @@ impl Run {
             runs: Vec::new(),
             events: Vec::new(),
             port: None,
-            store: None,
         }
     }
 

@@ -20,15 +20,7 @@ fn clerk(fresh_after: Option<Instant>) -> (Clerk, Serving, mpsc::Sender<Inbox>, 
     let address = port.address();
     let (inbox_of_clerk, watch) = (inbox.downgrade(), serving.watch());
     let credentials = Credentials::from(&secret);
-    let clerk = Clerk::new(
-        config,
-        health,
-        credentials,
-        address,
-        fresh_after,
-        inbox_of_clerk,
-        (watch, Default::default()),
-    );
+    let clerk = Clerk::new(config, health, credentials, address, fresh_after, inbox_of_clerk, watch);
     (clerk, serving, inbox, letters)
 }
 

@@ -1,6 +1,6 @@
 //! One sample of everything that travels.
 
-use super::{register, store, sync};
+use super::{register, sync};
 use crate::ballot::optimise::{Brought, Promise, RingOutcome, RingWish, Told};
 use crate::collective::frame::{FrameKind, Header, OpName};
 use crate::collective::{DataType, Fingerprint, Layout, OpKey, OpKind, Quantisation, ReduceOp, Scope};
@@ -471,18 +471,6 @@ pub(super) fn families() -> Vec<Family> {
         family("Offer", None, Strategy::ALL.map(sync::offer).to_vec()),
         family("Elected", None, vec![sync::elected()]),
         family("Healed", None, vec![sync::healed()]),
-        message("Hop", Some(Part), store::hops()),
-        message("Letter", Some(Part), store::letters()),
-        message("ToRegistrar", Some(Part), store::to_registrar()),
-        message("FromRegistrar", Some(Part), store::from_registrar()),
-        message("FromClient", Some(Part), store::from_client()),
-        message("ToClient", Some(Part), store::to_client()),
-        message("Datagram", Some(Part), store::datagrams()),
-        family("Operation", Some(Part), store::operations()),
-        family("Answer", Some(Part), store::answers()),
-        family("Objection", Some(Part), store::objections()),
-        family("Space", Some(Part), store::spaces()),
-        family("StoreView", None, vec![store::view()]),
         family("Silence", Some(Skip), vec![Silence::Silent, Silence::Refused]),
         family("SignOfLife", Some(Skip), vec![SignOfLife::Acked, SignOfLife::Heard, SignOfLife::Kernel]),
         family("DeathReason", Some(Skip), death_reasons()),

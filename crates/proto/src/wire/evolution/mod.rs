@@ -16,7 +16,6 @@
 mod families;
 mod future;
 mod register;
-mod store;
 mod sync;
 
 use super::hello::{Hello, Incompatible, Version, Versions, negotiate};
