@@ -108,8 +108,10 @@ fn a_call_that_times_out_names_the_stopped_peer_its_health_and_its_last_call() {
     scene.all_commit(0, PEERS as usize);
     signal(scene.herd.pid(1), libc::SIGSTOP);
     let timed_out = |herd: &Herd, number: usize| {
-        let said = format!("w{number}: error timed out waiting for ");
-        herd.faults.iter().find(|fault| fault.starts_with(&said)).cloned()
+        // The call, its tag and its time come first.
+        let said = format!("w{number}: error all_reduce(");
+        let waited = |fault: &&String| fault.starts_with(&said) && fault.contains(": timed out waiting for ");
+        herd.faults.iter().find(waited).cloned()
     };
     let all = |herd: &Herd| [0, 2, 3].iter().all(|number| timed_out(herd, *number).is_some());
     assert!(scene.herd.until(PATIENCE, all), "{:?}\n{}", scene.herd.faults, scene.status());

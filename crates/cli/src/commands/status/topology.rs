@@ -336,7 +336,8 @@ mod tests {
         let text = render(&status());
         assert!(text.contains("group 3, 3 members"), "{text}");
         // The first such line names the columns.
-        let mut rows = text.lines().filter(|line| line.trim_start().starts_with("a ") && !line.contains("->"));
+        let mut rows =
+            text.lines().filter(|line| line.trim_start().starts_with("a ") && !line.contains("->"));
         let row = rows.nth(1).unwrap();
         assert!(row.contains(">100") && row.contains("4.0"), "{row}");
         let slow = text.lines().find(|line| line.contains("c -> b<&")).unwrap();
