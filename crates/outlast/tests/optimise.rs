@@ -101,7 +101,8 @@ fn receipts_carry_a_prediction_once_links_are_measured() {
     let reports = optimised(&comms);
     let forecast = reports[0].predicted.expect("measured");
     for seconds in each(&comms, predicted) {
-        // 4 MiB of the gibibyte that the report is about, not cut evenly among three, and the way, which does not shrink.
+        // 4 MiB of the gibibyte that the report is about, and the way, which does not shrink. The lower bound was 0.99 until
+        // 0.987 was seen on a busy machine; why is not known.
         let seconds = seconds.expect("measured");
         assert!(
             seconds >= forecast / 256.0 * 0.95 && seconds < forecast / 256.0 + 0.1,
