@@ -58,7 +58,7 @@ def table(found: dict[tuple[str, str], list[dict]], failures: int, call: str) ->
     text = [
         "## One of four is lost\n",
         f"Made by `{call}` on {os.cpu_count()} cores: four workers on four hosts of a lab and a coordinator on a fifth reduce 1 MiB of",
-        "f32 for ever over encrypted links, one tensor or four at once, every element checked. The ranks are lost in turn, the",
+        "f32 forever over encrypted links, one tensor or four at once, every element checked. The ranks are lost in turn, the",
         "first included. Set are the preset (`lan` is the default) and a call's time limit, 120 s, so that no call ends before the",
         "others have decided. Seconds, median / worst, over all rounds. *Noticed*:",
         "from the fault until the last survivor gave up the call that waited for the lost one. *Resumed*: until the last",

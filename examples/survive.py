@@ -23,7 +23,7 @@ def peer(address, secret):
             g = np.ones_like(w)
             receipt = step.average([g], weight=len(samples))  # goes on with the survivors by itself
             w -= 0.1 * g
-        if step.rank == 0:
+        if step.committed and step.rank == 0:
             peers, used = len(receipt.contributors), elastic.samples_used
             print(f"step {elastic.number:2}: {peers} peers, attempts {receipt.attempts}, {used} samples used")
         time.sleep(0.05)

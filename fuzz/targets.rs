@@ -21,6 +21,10 @@ use outlast_proto::wire::frame::{self, FrameBuffer};
 use outlast_proto::wire::hello::{Hello, Versions, negotiate};
 use outlast_proto::wire::membership::Packet;
 use outlast_proto::wire::register::{FromRegister, ToRegister};
+use outlast_proto::wire::store::account::Datagram;
+use outlast_proto::wire::store::client::{FromClient, ToClient};
+use outlast_proto::wire::store::mesh::{Hop, Letter};
+use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::{Message, decode, encode};
 use std::fmt::Debug;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -42,6 +46,10 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("to_register", to_register),
     ("from_register", from_register),
     ("rendezvous_state", rendezvous_state),
+    ("store_hop", store_hop),
+    ("store_letter", store_letter),
+    ("store_views", store_views),
+    ("store_client", store_client),
     ("datagram", datagram),
     ("secret_text", secret_text),
     ("run_id", run_id),
@@ -142,6 +150,28 @@ pub(crate) fn rendezvous_state(bytes: &[u8]) -> bool {
         return false;
     }
     accepted_and_stable::<State>(bytes)
+}
+
+/// A frame on a link of the store.
+pub(crate) fn store_hop(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Hop>(bytes)
+}
+
+/// What one member of the store says to another.
+pub(crate) fn store_letter(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Letter>(bytes)
+}
+
+/// What members of the store and whoever decides on views say to each other.
+pub(crate) fn store_views(bytes: &[u8]) -> bool {
+    let said = accepted_and_stable::<ToRegistrar>(bytes);
+    accepted_and_stable::<FromRegistrar>(bytes) || said
+}
+
+/// What clients of the store say and hear, and questions about calls that do not end.
+pub(crate) fn store_client(bytes: &[u8]) -> bool {
+    let asked = accepted_and_stable::<FromClient>(bytes) || accepted_and_stable::<Datagram>(bytes);
+    accepted_and_stable::<ToClient>(bytes) || asked
 }
 
 /// A datagram that comes to a member which believes nobody yet. Accepted means: it opened.

@@ -19,6 +19,7 @@ A call returns with its result and a `Receipt`, or raises an error that says wha
 
 import atexit as _atexit
 
+from outlast._flight import dump
 from outlast._outlast import __version__, at_exit, new_secret
 from outlast.arrays import ErrorFeedback, empty
 from outlast.background import Handle
@@ -43,7 +44,7 @@ from outlast.errors import (
     Unauthorized,
     Waiting,
 )
-from outlast.events import CoordinatorBack, EpochChanged, GroupEvent
+from outlast.events import CoordinatorBack, EpochChanged, GroupEvent, Healing, LinkSlowed
 from outlast.membership import (
     Died,
     Event,
@@ -60,6 +61,7 @@ from outlast.membership import (
 from outlast.records import Lost, Peer, PeerId, Receipt, SyncReport, TopologyChange, TopologyReport
 from outlast.rendezvous import Participant, Rendezvous, RendezvousEvent, RendezvousInfo
 from outlast.state import SharedState
+from outlast.store import Store
 
 __all__ = [
     "Cancelled",
@@ -75,11 +77,13 @@ __all__ = [
     "FatalError",
     "GroupEvent",
     "Handle",
+    "Healing",
     "InvalidArgument",
     "Joined",
     "Kicked",
     "Lagged",
     "Left",
+    "LinkSlowed",
     "Lost",
     "Member",
     "Membership",
@@ -102,6 +106,7 @@ __all__ = [
     "SharedState",
     "Stalled",
     "Step",
+    "Store",
     "Suspected",
     "SyncReport",
     "TooFewPeers",
@@ -111,6 +116,7 @@ __all__ = [
     "Unauthorized",
     "Waiting",
     "__version__",
+    "dump",
     "empty",
     "new_secret",
 ]

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Any, Literal, Protocol, Self, TypeAlias
 
-from outlast import _log, _outlast
+from outlast import _flight, _log, _outlast
 from outlast._process import OfThisProcess
 from outlast.background import BackgroundCollectives
 from outlast.collectives import Collectives
@@ -108,6 +108,7 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         if not coordinator:
             raise InvalidArgument("no coordinator: pass its host:port, or set OUTLAST_COORDINATOR")
         _log.start()
+        _flight.start()
         self._core = _outlast.Communicator(
             coordinator,
             _run_id(run_id),
@@ -224,8 +225,9 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         """What happened to the group since the last call, the oldest first; waits for the first event.
 
         Members that came (`Joined`), are gone (`Lost`, with a name and a reason), are `Stalled` or have `Recovered`; a
-        new epoch (`EpochChanged`); `events.CoordinatorLost` and `CoordinatorBack`. Events that nobody reads are kept up
-        to a bound, then `Lagged` says how many were dropped. The same goes to `logging.getLogger("outlast")`.
+        new epoch (`EpochChanged`); a link of the ring that got much slower (`LinkSlowed`); `events.CoordinatorLost` and
+        `CoordinatorBack`; how far the healing of this member's state is (`Healing`). Events that nobody reads are
+        kept up to a bound, then `Lagged` says how many were dropped. The same goes to `logging.getLogger("outlast")`.
 
         Args:
             timeout: Seconds to wait; 0 only looks. Default: one minute. An empty list means that nothing happened.

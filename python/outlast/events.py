@@ -19,6 +19,21 @@ class EpochChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class LinkSlowed:
+    """A link of the ring carries much less than when the ring was made: `optimize_topology` may find a better one."""
+
+    sender: str
+    """Who sends over it: its peer id, and its name beside it."""
+    sender_name: str
+    receiver: str
+    receiver_name: str
+    before: int
+    """Bytes per second when the ring was made."""
+    rate: int
+    """Bytes per second of late."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorLost:
     """The connection to the coordinator is gone, and it is looked for. (The error of that name ends a call.)"""
 
@@ -28,13 +43,34 @@ class CoordinatorBack:
     """The coordinator is back, or another one has taken its place."""
 
 
-GroupEvent: TypeAlias = Joined | Lost | Stalled | Recovered | EpochChanged | CoordinatorLost | CoordinatorBack | Lagged
+@dataclass(frozen=True, slots=True)
+class Healing:
+    """This member fetches what its state lacks, in leaves of 1 MiB; it has all when both numbers are equal."""
+
+    have: int
+    all: int
+
+
+GroupEvent: TypeAlias = (
+    Joined
+    | Lost
+    | Stalled
+    | Recovered
+    | EpochChanged
+    | LinkSlowed
+    | CoordinatorLost
+    | CoordinatorBack
+    | Healing
+    | Lagged
+)
 """What happened to the group."""
 
 
 def _event(kind: str, about: tuple[str, ...] | None, text: str, numbers: tuple[int, int]) -> GroupEvent:
     if kind == "Lost" and about is not None:
         return Lost(about[0], about[1], text)
+    if kind == "LinkSlowed" and about is not None:
+        return LinkSlowed(about[0], about[1], about[2], about[3], *numbers)
     if about is not None:
         member = Member(*about)  # type: ignore[arg-type]
         if kind == "Joined":
@@ -42,6 +78,8 @@ def _event(kind: str, about: tuple[str, ...] | None, text: str, numbers: tuple[i
         return Stalled(member) if kind == "Stalled" else Recovered(member)
     if kind == "EpochChanged":
         return EpochChanged(*numbers)
+    if kind == "Healing":
+        return Healing(*numbers)
     if kind == "Lagged":
         return Lagged(numbers[0])
     return CoordinatorLost() if kind == "CoordinatorLost" else CoordinatorBack()

@@ -22,9 +22,13 @@ def test_a_newcomer_and_a_diverged_member_are_healed_in_place(together):
         report = comm.sync_state(state)
         assert all(np.array_equal(ours[key], value) for key, value in tensors(5).items())
         assert (state.revision, state.extra, state.torn) == (3, b"step 3", False)
-        return comm.peer_id, report
+        healing = [event for event in comm.events(timeout=0) if isinstance(event, outlast.Healing)]
+        return comm.peer_id, report, healing
 
-    peers, reports = zip(*together(3, program), strict=True)
+    peers, reports, healing = zip(*together(3, program), strict=True)
+    assert healing[0] == []
+    for mine, leaves in ((healing[1], 1), (healing[2], 5)):
+        assert (mine[0], mine[-1]) == (outlast.Healing(0, leaves), outlast.Healing(leaves, leaves))
     healed = {peers[1]: ("w",), peers[2]: ("b", "w")}
     assert all(report.healed == healed and report.diverged == (peers[1],) for report in reports)
     assert [report.differed for report in reports] == [(), ("w",), ("b", "w")]

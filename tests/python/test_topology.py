@@ -52,3 +52,10 @@ def test_what_cannot_be_is_refused_with_words(together):
         assert issubclass(outlast.TopologyFailed, outlast.RetryError)
 
     together(2, program)
+
+
+def test_a_link_that_got_slower_is_an_event_with_both_ends():
+    from outlast.events import _event
+
+    event = _event("LinkSlowed", ("p1", "a", "p2", "b"), "", (9_000_000, 4_000_000))
+    assert event == outlast.LinkSlowed("p1", "a", "p2", "b", before=9_000_000, rate=4_000_000)

@@ -191,3 +191,22 @@ def test_a_timeout_without_a_coordinator_blames_nobody_else():
     with pytest.raises(outlast.OperationTimeout, match="Diagnosis: the coordinator is away"):
         comm.all_reduce(ONES.copy(), timeout=0.5)
     comm.close()
+
+
+def test_presets_that_differ_are_named(coordinator, peer, caplog):
+    """Both sides of a pair, and the coordinator, say whose times are others."""
+    caplog.set_level(logging.WARNING, "outlast")
+    quick, slow = peer(name="quick", preset="local"), peer(name="slow", preset="wan")
+    joining = threading.Thread(target=slow.connect, args=(2,))
+    joining.start()
+    quick.connect(2)
+    joining.join()
+
+    def said(words):
+        return any(words in record.getMessage() for record in caplog.records)
+
+    wait_until(lambda: said("has the preset wan and this peer has local"))
+    wait_until(lambda: said("has the preset local and this peer has wan"))
+    (event,) = [event for event in coordinator.status()["events"] if "preset" in event["text"]]
+    assert event["text"].startswith("slow ")
+    assert "has the preset wan and the coordinator has local" in event["text"]

@@ -28,12 +28,14 @@ const USAGE: u8 = 64;
 #[derive(Debug, Subcommand)]
 enum Command {
     Run(Box<commands::run::Args>),
-    Coordinator(commands::coordinator::Args),
+    Coordinator(Box<commands::coordinator::Args>),
     Status(commands::status::Args),
     Members(Box<commands::members::Args>),
+    Store(Box<commands::store::Args>),
     Bench(commands::bench::Args),
     Secret(commands::secret::Args),
     Lab(commands::lab::Args),
+    Debug(commands::debug::Args),
 }
 
 /// How this program is started, if not by its executable alone.
@@ -80,9 +82,11 @@ pub fn run(arguments: impl IntoIterator<Item = OsString>) -> ExitCode {
         Command::Coordinator(args) => commands::coordinator::run(&args),
         Command::Status(args) => commands::status::run(&args),
         Command::Members(args) => commands::members::run(&args),
+        Command::Store(args) => commands::store::run(&args),
         Command::Bench(args) => commands::bench::run(&args),
         Command::Secret(args) => commands::secret::run(args),
         Command::Lab(args) => commands::lab::run(args),
+        Command::Debug(args) => commands::debug::run(args),
     };
     outcome.unwrap_or_else(|error| {
         eprintln!("outlast: {error:#}");

@@ -1,7 +1,7 @@
 //! `outlast lab` as a person uses it: one command after the other, a lab that lives in between, and a
 //! process that is killed. Needs root; says SKIPPED otherwise.
 
-use serde_json::Value;
+use serde_json::{Value, json};
 use std::process::{Command, Output};
 
 /// A lab's name that no other run of this test has; the lab goes down when the test ends, however it ends.
@@ -85,6 +85,17 @@ fn a_lab_lives_between_commands() {
     assert_eq!(status["hosts"][2]["udp_blocked"], true);
     assert_eq!(status["hosts"][1]["refusal"]["answer"], "prohibited");
 
+    lab.says(&["uplink", "a", "b", "--rate", "50mbit"]);
+    lab.says(&["uplink", "b", "c", "--rate", "200mbit", "--delay", "2ms"]);
+    let uplinks = lab.status()["uplinks"].clone();
+    assert_eq!(
+        (&uplinks[0]["hosts"], &uplinks[1]["hosts"]),
+        (&json!(["a"]), &json!(["b", "c"])),
+        "b has moved"
+    );
+    assert_eq!(uplinks[1]["rate_bits_per_second"], 200_000_000);
+    assert!(lab.says(&["list"]).contains("uplink of b, c: 200mbit, delay 2ms"), "{}", lab.says(&["list"]));
+
     lab.says(&["heal"]);
     assert!(lab.status()["links"].as_array().unwrap().iter().all(|link| link["cut"] == false));
     let table = lab.says(&["list"]);
@@ -102,6 +113,8 @@ fn mistakes_are_named_with_their_remedy() {
     assert!(lab.complains(&["exec", "x", "--", "true"]).contains("no host 'x'; hosts are a, b"));
     assert!(lab.complains(&["link", "a", "b", "--rate", "1gbps"]).contains("100mbit"));
     assert!(lab.complains(&["link", "a", "b"]).contains("--rate"));
+    assert!(lab.complains(&["uplink", "a"]).contains("--rate"));
+    assert!(lab.complains(&["uplink", "x", "--rate", "1mbit"]).contains("no host 'x'; hosts are a, b"));
     assert!(lab.complains(&["up"]).contains("take another name"));
 }
 

@@ -32,6 +32,7 @@ pub struct Ends {
 pub enum Request {
     Status,
     Change { ends: Ends, change: Change },
+    Uplink { hosts: Vec<String>, rule: Rule },
     Cut { ends: Ends },
     Heal { ends: Ends },
     Freeze { host: String },
@@ -65,6 +66,17 @@ pub struct Status {
     pub mtu: u32,
     pub hosts: Vec<HostStatus>,
     pub links: Vec<LinkStatus>,
+    pub uplinks: Vec<UplinkStatus>,
+}
+
+/// What hosts of one site share.
+#[derive(Clone, Debug, Serialize, Deserialize)]
+pub struct UplinkStatus {
+    /// Who is behind it.
+    pub hosts: Vec<String>,
+    /// Its rule, each way.
+    #[serde(flatten)]
+    pub rule: Rule,
 }
 
 /// How a host is.
@@ -134,6 +146,14 @@ impl Lab {
             mtu: self.mtu(),
             hosts: hosts.collect(),
             links: links.collect(),
+            uplinks: plan
+                .sites()
+                .map(|(hosts, rule)| UplinkStatus {
+                    hosts: hosts.map(|host| self.hosts()[host].name().to_owned()).collect(),
+                    rule,
+                })
+                .filter(|uplink| !uplink.hosts.is_empty())
+                .collect(),
         }
     }
 
@@ -145,6 +165,7 @@ impl Lab {
             Request::Change { ends, change } => {
                 self.change(ends.from.as_deref(), ends.to.as_deref(), ends.both, change).map(done)
             }
+            Request::Uplink { hosts, rule } => self.uplink(hosts, *rule).map(done),
             Request::Cut { ends } => {
                 self.set_cuts(ends.from.as_deref(), ends.to.as_deref(), ends.both, true).map(done)
             }

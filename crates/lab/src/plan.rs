@@ -80,6 +80,12 @@ impl Plan {
         hosts.iter().for_each(|host| self.sites[*host] = Some(site));
     }
 
+    /// The hosts of each site, and what its uplink does.
+    pub(crate) fn sites(&self) -> impl Iterator<Item = (impl Iterator<Item = usize>, Rule)> {
+        let hosts = move |site| (0..self.hosts).filter(move |host| self.sites[*host] == Some(site));
+        self.uplinks.iter().enumerate().map(move |(site, rule)| (hosts(site), *rule))
+    }
+
     /// The uplinks on the way between two hosts, and what each does: the sender's, and the receiver's. None of them where
     /// both are in one site, or neither is in any.
     pub(crate) fn uplinks(&self, from: usize, to: usize) -> [Option<(usize, Rule)>; 2] {

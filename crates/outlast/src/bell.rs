@@ -44,7 +44,7 @@ impl Bell {
     }
 
     /// A poll found it readable. A ring that was being written while it was answered is answered once more: its
-    /// bytes came after the answer, and would be readable for ever.
+    /// bytes came after the answer, and would be readable forever.
     pub(crate) fn heard(&self) {
         self.ringing.store(true, Ordering::SeqCst);
     }

@@ -11,7 +11,17 @@ use rustix::time::{ClockId, clock_gettime};
 
 /// Now. The origin is the operating system's and means nothing outside this machine.
 pub fn now() -> Instant {
-    let time = clock_gettime(ClockId::Monotonic);
+    read(ClockId::Monotonic)
+}
+
+/// Now, by a clock that goes on while the whole machine is suspended: leases that others count run out meanwhile (rule
+/// 19). Its moments mean nothing beside those of [`now`].
+pub fn boot_now() -> Instant {
+    read(ClockId::Boottime)
+}
+
+fn read(clock: ClockId) -> Instant {
+    let time = clock_gettime(clock);
     let seconds = u64::try_from(time.tv_sec).unwrap_or(0);
     let nanos = u64::try_from(time.tv_nsec).unwrap_or(0);
     Instant::from_nanos(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))

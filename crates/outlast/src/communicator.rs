@@ -47,7 +47,7 @@ pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::GroupView;
 pub use error::{Error, Failure, NextStep};
 pub use interrupt::Interrupt;
-pub use news::{Event, Happened, Lost};
+pub use news::{Event, Happened, Lost, Slowed};
 pub use optimise::{REFERENCE_BYTES, TopologyReport};
 pub use outlast_proto::blame::Diagnosis;
 pub use outlast_proto::collective::{DataType, Layout, OpKind, Quantisation, ReduceOp};
@@ -59,6 +59,7 @@ use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
 use crate::probe::Desk;
+use crate::recorder::{Entry, What};
 use crate::state::Revision;
 use crate::state::exchange::donor::Stall;
 use crate::watch;
@@ -154,8 +155,11 @@ impl Communicator {
     ) -> Result<TopologyChange, Error> {
         self.creator.check()?;
         let deadline = clock::now() + timeout;
-        let (id, orders) =
-            self.control.begin(|session, now| session.handle_admission_call(now, min_world, deadline));
+        let called =
+            |id: CallId| Entry::new(What::Called, "update_topology").about(id.0).amount(min_world.into());
+        let (id, orders) = self
+            .control
+            .begin(called, |session, now| session.handle_admission_call(now, min_world, deadline));
         let outcome = self.wait_topology(id, &orders, timeout, interrupt);
         let call = format_args!("update_topology(min_world={min_world})");
         outcome.map_err(|error| self.control.explained(error).of_call(call, timeout))
@@ -244,7 +248,7 @@ impl Communicator {
         self.control.me()
     }
 
-    /// Whether this peer is in: admitted, and neither gone nor put out since. It is so at this moment, also if the program
+    /// Whether this peer is in: admitted, and neither gone nor put out since. It is so at this moment, even if the program
     /// has not been told yet.
     pub fn is_connected(&self) -> bool {
         self.control.is_member()

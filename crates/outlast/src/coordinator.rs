@@ -7,15 +7,21 @@
 mod ask;
 mod backend;
 mod clerk;
+#[cfg(feature = "etcd")]
+mod election;
 mod history;
+mod hunt;
 mod line;
+mod post;
 mod quotas;
 mod registers;
+pub(crate) mod registry;
 mod solver;
 
 pub use ask::ask_status;
 pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};
 pub use backend::{Backend, BackendError};
+pub(crate) use hunt::superseded;
 
 use crate::fork::Creator;
 use crate::membership::Preset;
@@ -25,10 +31,11 @@ use crate::security::tls::TlsError;
 use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use crate::{clock, port, settings};
-use backend::Book;
+use backend::{Book, FileBook};
 use clerk::{Clerk, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
+use post::Post;
 use registers::Registers;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
@@ -54,6 +61,9 @@ pub struct Coordinator {
     stop: Option<oneshot::Sender<()>>,
     /// Whether the clerk is gone.
     gone: Arc<(Mutex<bool>, Condvar)>,
+    /// Ends its part in an election (rule 19).
+    #[cfg(feature = "etcd")]
+    resign: Option<oneshot::Sender<std::sync::mpsc::Sender<()>>>,
     _serving: Serving,
     _port: Port,
     creator: Creator,
@@ -106,11 +116,15 @@ pub enum CoordinatorError {
 /// Describes a coordinator before it starts.
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is started"]
+#[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
 pub struct CoordinatorBuilder {
     listen: SocketAddr,
     credentials: Credentials,
     key_file: Option<PathBuf>,
     backend: Backend,
+    cluster: String,
+    lease: Option<Duration>,
+    advertise: Option<String>,
     preset: Preset,
     stall_budget: Option<Duration>,
     dead_after: Option<Duration>,
@@ -150,9 +164,28 @@ impl CoordinatorBuilder {
         self
     }
 
-    /// Where it keeps what should outlive it. A file holds the key too, so that no key file is needed.
+    /// Where it keeps what should outlive it. A file, or an etcd, holds the key too, so that no key file is needed.
     pub fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
+        self
+    }
+
+    /// Which coordinators stand by for each other, of several at one etcd; `default` unless another name is given.
+    pub fn cluster(mut self, name: impl Into<String>) -> Self {
+        self.cluster = name.into();
+        self
+    }
+
+    /// How long a reign goes on without a word from an etcd; by then at the latest another coordinator can take over.
+    pub fn lease(mut self, time: Duration) -> Self {
+        self.lease = Some(time);
+        self
+    }
+
+    /// Where peers reach this one of several coordinators, `host:port`. Default: where it listens, or the address from
+    /// which packets to the etcd leave.
+    pub fn advertise(mut self, address: impl Into<String>) -> Self {
+        self.advertise = Some(address.into());
         self
     }
 
@@ -198,8 +231,17 @@ impl CoordinatorBuilder {
         let (book, kept) = match &self.backend {
             Backend::Memory => (None, None),
             Backend::File(path) => {
-                let (book, key) = Book::open(path)?;
-                (Some(book), Some(key))
+                let (book, key) = FileBook::open(path)?;
+                (Some(Book::File(book)), Some(key))
+            }
+            #[cfg(feature = "etcd")]
+            Backend::Etcd(options) => {
+                // Named by the same rule as runs: it becomes part of the names of keys.
+                if let Err(error) = self.cluster.parse::<RunId>() {
+                    return Err(CoordinatorError::Setting(format!("cluster {:?}: {error}", self.cluster)));
+                }
+                let key = election::common_key(options, &self.cluster, &credentials);
+                (None, Some(runtime::of(Plane::Election)?.block_on(key)?))
             }
         };
         let key = match (self.key_file, kept) {
@@ -234,26 +276,70 @@ impl CoordinatorBuilder {
         config.control_lost_after = self.control_lost_after.unwrap_or(config.control_lost_after);
         let fresh_after = (self.listen.port() != 0 && !is_first).then(|| clock::now() + config.control_grace);
         let leases = runtime::of(Plane::Registers)?;
-        let registers = Registers::new(fresh_after, leases.clone());
+        let post = match &self.backend {
+            Backend::Memory | Backend::File(_) => Post::default(),
+            #[cfg(feature = "etcd")]
+            Backend::Etcd(options) => {
+                let own = self.advertise.clone().unwrap_or_else(|| reachable(address, options));
+                Post::among_several(own)
+            }
+        };
+        let registers = Registers::new(fresh_after, post.clone(), leases.clone());
         let (kept, keeper) = (Arc::clone(&registers), leases.clone());
+        let posted = post.clone();
+        let stores = runtime::of(Plane::Store)?;
+        let of_store = outlast_proto::store::Config::preset(self.preset);
+        let (registry, standings) = registry::Registry::start(&stores, of_store, fresh_after, 1);
         let routes = Routes::new()
             .route(port::CONTROL, move |stream| {
-                spawner.spawn(line::serve(stream, me, is_kept, lines.clone()));
+                spawner.spawn(line::serve(stream, me, is_kept, posted.clone(), lines.clone()));
             })
             .route_on(port::REGISTER, &leases, move |stream| {
                 keeper.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
             });
+        // A store's registrar is not elected: among several coordinators two would decide on views.
+        let routes = if post.standing().is_none() {
+            routes.route_on(port::STORE_VIEWS, &stores, move |stream| registry.serve(stream, me))
+        } else {
+            routes
+        };
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let health = clerk::HealthSettings {
             preset: self.preset,
             stall_budget: self.stall_budget,
             dead_after: self.dead_after,
         };
+        #[cfg(feature = "etcd")]
+        let grace = config.control_grace;
+        let seen = (serving.watch(), standings);
         let mut clerk =
-            Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), serving.watch());
+            Clerk::new(config, health, credentials, address, fresh_after, inbox.downgrade(), seen);
         if let Some(book) = book {
             clerk.keep_in(book);
         }
+        #[cfg(feature = "etcd")]
+        let resign = match &self.backend {
+            Backend::Memory | Backend::File(_) => None,
+            Backend::Etcd(options) => {
+                let (news, told) = mpsc::unbounded_channel();
+                let (writes, written) = mpsc::unbounded_channel();
+                clerk.keep_in(Book::Etcd(election::Seat::new(writes)));
+                clerk.stand_by(post.clone(), told);
+                registers.stop();
+                let own = post.standing_at().unwrap_or_default();
+                let lease = self.lease.unwrap_or_else(|| default_lease(self.preset));
+                let election = election::Election::new(
+                    ((**options).clone(), election::Keys::of(&self.cluster)),
+                    (own, lease, grace),
+                    (post, Arc::clone(&registers)),
+                    news,
+                );
+                let (resign, resigned) = oneshot::channel();
+                runtime::of(Plane::Election)?
+                    .spawn(runtime::to_its_end("an election", election.run(written, resigned)));
+                Some(resign)
+            }
+        };
         let (stop, stopped) = oneshot::channel();
         let gone = Arc::<(Mutex<bool>, Condvar)>::default();
         let left = Arc::clone(&gone);
@@ -270,6 +356,8 @@ impl CoordinatorBuilder {
             registers,
             stop,
             gone,
+            #[cfg(feature = "etcd")]
+            resign,
             _serving: serving,
             _port: port,
             creator,
@@ -285,6 +373,9 @@ impl Coordinator {
             credentials: Credentials::default(),
             key_file: None,
             backend: Backend::Memory,
+            cluster: "default".to_owned(),
+            lease: None,
+            advertise: None,
             preset: Preset::Lan,
             stall_budget: None,
             dead_after: None,
@@ -322,7 +413,39 @@ impl Drop for Coordinator {
             let (gone, left) = &*self.gone;
             let gone = lock(gone);
             drop(sleep_while(left, gone, STOP_TIMEOUT, |gone| !*gone));
+            // Only now may another reign.
+            #[cfg(feature = "etcd")]
+            if let Some(resign) = self.resign.take() {
+                let (done, resigned) = std::sync::mpsc::channel();
+                let _ = resign.send(done);
+                let _ = resigned.recv_timeout(STOP_TIMEOUT);
+            }
         }
+    }
+}
+
+/// How long a lease lasts in that kind of network.
+#[cfg(feature = "etcd")]
+fn default_lease(preset: Preset) -> Duration {
+    Duration::from_secs(match preset {
+        Preset::Local => 2,
+        Preset::Lan => 5,
+        Preset::Wan => 10,
+    })
+}
+
+/// Where others reach whoever listens at that address: there, or where packets to the etcd leave from. Nothing is sent
+/// for it.
+#[cfg(feature = "etcd")]
+fn reachable(listen: SocketAddr, options: &crate::etcd::EtcdOptions) -> String {
+    let towards = || {
+        let socket = std::net::UdpSocket::bind((Ipv4Addr::UNSPECIFIED, 0))?;
+        socket.connect(options.endpoints().first().map_or("", String::as_str))?;
+        socket.local_addr()
+    };
+    match towards() {
+        Ok(own) if listen.ip().is_unspecified() => SocketAddr::new(own.ip(), listen.port()).to_string(),
+        _ => listen.to_string(),
     }
 }
 

@@ -239,7 +239,7 @@ impl<T> DerefMut for Guarded<T> {
 }
 
 /// The process that created an object. Threads do not survive a fork, so in a child the object's other half is
-/// missing and its locks may be held for ever by nobody: ask [`Creator::check`] before touching either.
+/// missing and its locks may be held forever by nobody: ask [`Creator::check`] before touching either.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Creator(u32);
 

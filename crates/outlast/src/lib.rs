@@ -4,9 +4,6 @@
 //! [`security`] first.
 
 pub mod agent;
-// What is hidden here is for our own tests, benchmarks and commands, and is promised to nobody.
-#[doc(hidden)]
-pub mod bare_ring;
 mod baton;
 #[cfg(test)]
 #[path = "baton/explored.rs"]
@@ -21,25 +18,47 @@ pub mod coordinator;
 pub mod elastic;
 #[cfg(feature = "etcd")]
 pub mod etcd;
-#[doc(hidden)]
-pub mod executor;
 pub mod fork;
 mod health;
-
-#[doc(hidden)]
-pub mod link;
 pub mod membership;
-#[doc(hidden)]
-pub mod port;
+mod presets;
 mod probe;
+pub mod recorder;
 pub mod rendezvous;
 mod runtime;
 pub mod security;
 pub mod settings;
 pub mod state;
+pub mod store;
 mod sync;
 pub mod watch;
 pub mod workers;
+
+// These are promised to nobody. Our own tests, benchmarks and commands see them, with the feature `internals`.
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
+mod bare_ring;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod bare_ring;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
+mod executor;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod executor;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
+mod link;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod link;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
+mod port;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod port;
 
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;
@@ -49,6 +68,7 @@ pub use outlast_proto::text;
 pub use outlast_proto::topology;
 pub use rendezvous::Rendezvous;
 pub use state::SharedState;
+pub use store::Store;
 
 /// The examples of the README are compiled with the documentation tests, so that they stay true.
 #[cfg(doctest)]

@@ -24,6 +24,9 @@
 mod address;
 mod builder;
 
+pub(crate) use address::advertised;
+pub(crate) use builder::default_name;
+
 pub use crate::health::{Happening, TimedEvent};
 pub use builder::MembershipBuilder;
 pub use outlast_proto::id::{PeerId, RunId, RunIdError};
@@ -35,6 +38,7 @@ use crate::clock;
 use crate::fork::{Creator, UsedAfterFork};
 use crate::health::{Ending, HealthPlane};
 use crate::port::PortError;
+use crate::recorder::Recorder;
 use crate::security::SecretError;
 use crate::security::tls::TlsError;
 use outlast_proto::wire::InvalidMessage;
@@ -206,6 +210,11 @@ impl Membership {
         })
     }
 
+    /// Keeps a record of events there, from now on.
+    pub(crate) fn record_in(&self, recorder: &Arc<Recorder>) {
+        self.plane.shared().record_in(recorder);
+    }
+
     /// What the health plane did so far.
     pub fn counters(&self) -> Counters {
         self.plane.counters()
@@ -246,7 +255,7 @@ impl Membership {
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        // In a forked child the thread does not exist and the locks may be held for ever: touch neither.
+        // In a forked child the thread does not exist and the locks may be held forever: touch neither.
         if self.creator.check().is_ok() {
             self.plane.leave(GOODBYE_ON_DROP);
         }

@@ -3,10 +3,12 @@
 //! | plane | threads | what runs there |
 //! |---|---|---|
 //! | control | `outlast-control` | a peer's side: session timers, dialling the coordinator, the stand-in that reads the control socket while no call waits |
-//! | clerk | `outlast-clerk`, two | a coordinator's side: the clerk, and the connections of its peers |
+//! | clerk | `outlast-clerk` | a coordinator's side: the clerk, and the connections of its peers. One thread: a message is read, decided on and answered without waking another |
 //! | links | `outlast-links` | data links until they are made: dialling, taking over, redialling; and whether they are silent |
+//! | store | `outlast-store-io` | links of the store until they are made, streams for its views, its registrars; the engine has `outlast-store` |
 //! | health | `outlast-streams` | health over TCP where UDP is blocked; probes have the health thread itself |
 //! | registers | `outlast-leases` | a coordinator's side of rendezvous: registers and their streams |
+//! | election | `outlast-reign` | a coordinator's side of rule 19: its lease, and what it writes down at an etcd |
 //! | rendezvous | `outlast-meet` | a node's side of rendezvous: its machine, its lease, its connection to a backend |
 //! | door | `outlast-door` | handshakes of whoever knocks: nobody has proved anything yet there, so it also runs at a lower priority |
 //!
@@ -43,11 +45,14 @@ pub(crate) enum Plane {
     Door,
     Registers,
     Rendezvous,
+    #[cfg_attr(not(feature = "etcd"), allow(dead_code, reason = "elections need an etcd"))]
+    Election,
+    Store,
 }
 
 impl Plane {
     #[cfg(test)]
-    const ALL: [Self; 7] = [
+    const ALL: [Self; 9] = [
         Self::Control,
         Self::Clerk,
         Self::Links,
@@ -55,23 +60,27 @@ impl Plane {
         Self::Door,
         Self::Registers,
         Self::Rendezvous,
+        Self::Election,
+        Self::Store,
     ];
 
     /// What its threads are called, and how many there are.
     fn threads(self) -> (&'static str, usize) {
         match self {
             Self::Control => ("outlast-control", 1),
-            Self::Clerk => ("outlast-clerk", 2),
+            Self::Clerk => ("outlast-clerk", 1),
             Self::Links => ("outlast-links", 1),
             Self::Health => ("outlast-streams", 1),
             Self::Door => ("outlast-door", 1),
             Self::Registers => ("outlast-leases", 1),
             Self::Rendezvous => ("outlast-meet", 1),
+            Self::Election => ("outlast-reign", 1),
+            Self::Store => ("outlast-store-io", 1),
         }
     }
 
     fn place(self) -> &'static AtomicPtr<Owned> {
-        static PLACES: [AtomicPtr<Owned>; 7] = [const { AtomicPtr::new(ptr::null_mut()) }; 7];
+        static PLACES: [AtomicPtr<Owned>; 9] = [const { AtomicPtr::new(ptr::null_mut()) }; 9];
         &PLACES[self as usize]
     }
 

@@ -8,7 +8,7 @@ pub(crate) use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::sync::PoisonError;
 use std::time::Duration;
 
-/// Locks, also after a panic elsewhere: every value behind our locks is whole between two statements.
+/// Locks, even after a panic elsewhere: every value behind our locks is whole between two statements.
 pub(crate) fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }

@@ -76,7 +76,7 @@ pub fn watched<R>(every: Duration, stop: impl Fn() -> bool + 'static, work: impl
     result
 }
 
-/// Puts the watch before ours back, also when the work panics.
+/// Puts the watch before ours back, even when the work panics.
 struct Restore(Option<Rc<Watch>>);
 
 impl Drop for Restore {

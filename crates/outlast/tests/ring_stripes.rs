@@ -95,7 +95,8 @@ impl Wire for Policed {
     fn gauge(&self) -> Option<Gauge> {
         // As long as it takes at this speed, and it is not far.
         let busy = Duration::from_micros(self.on_the_line() * 1_000_000 / self.bytes_per_second);
-        Some(Gauge { acknowledged: self.sent, busy, held_up: Duration::ZERO, round_trip: Duration::ZERO })
+        let (none, waiting) = (Duration::ZERO, 0);
+        Some(Gauge { acknowledged: self.sent, busy, held_up: none, round_trip: none, loaded: none, waiting })
     }
 }
 

@@ -2,7 +2,7 @@
 
 mod peers;
 
-use outlast::communicator::{Error, NextStep, SyncOptions, SyncReport};
+use outlast::communicator::{Error, Event, NextStep, SyncOptions, SyncReport};
 use outlast::state::{LEAF_BYTES, SharedState, Strategy};
 use outlast::{Communicator, Coordinator};
 use peers::{coordinator, each, peer, together};
@@ -72,6 +72,11 @@ fn a_newcomer_gets_everything_and_the_extra_bytes_staged_or_in_place() {
             let report = comm.sync_state(&mut ours, &SyncOptions::new().staged(staged)).expect("a sync");
             assert_eq!(ours.digest(), state(None, 9).digest());
             assert_eq!((ours.revision(), &report.extra[..]), (Some(1_000), &[9, 9][..]));
+            let told = comm.events(Duration::ZERO).expect("events");
+            let healing = told.into_iter().map(|happened| happened.what);
+            let healing: Vec<_> = healing.filter(|event| matches!(event, Event::Healing(..))).collect();
+            let ends = if rank == 2 { vec![Event::Healing(0, 5), Event::Healing(5, 5)] } else { vec![] };
+            assert_eq!((healing.first(), healing.last()), (ends.first(), ends.last()));
             (rank, report)
         });
         let newcomer = &reports.iter().find(|(rank, _)| *rank == 2).unwrap().1;

@@ -26,6 +26,8 @@ use crate::wire::control::LossReason;
 use crate::wire::membership::DeathReason;
 use std::fmt;
 
+/// A link that was busy for this share of a call is what the call waited for.
+const BUSY_SHARE: f64 = 0.75;
 /// Being late by less than this explains nothing.
 const STOOD_STILL_MIN: Duration = Duration::from_millis(500);
 
@@ -42,6 +44,38 @@ pub struct Party {
     pub age: Duration,
 }
 
+/// What the link to the next member did while the call lasted, as the kernel measured it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Labour {
+    /// The other end, which receives; a name for people.
+    pub to: String,
+    /// Bytes that arrived there.
+    pub bytes: u64,
+    /// For how long there was anything to send, and room for it at the other end.
+    pub busy: Duration,
+    /// How long all of it took.
+    pub elapsed: Duration,
+}
+
+impl Labour {
+    /// Whether the way was what the call waited for.
+    fn is_slow(&self) -> bool {
+        self.busy >= self.elapsed.mul_f64(BUSY_SHARE)
+    }
+}
+
+/// Whose link is slow, as far as this member can tell.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum SlowLink {
+    /// Its own to the next member.
+    Own(Labour),
+    /// Not that one: it had little to carry.
+    NotOwn(Labour),
+    /// Nothing was measured: the call is small, or all members are on one host.
+    Unmeasured,
+}
+
 /// What this process knows when a call's deadline has passed.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Evidence {
@@ -55,6 +89,8 @@ pub struct Evidence {
     pub coordinator_away: Option<Duration>,
     /// The longest that this process stood still during the call.
     pub stood_still: Option<Duration>,
+    /// What its link to the next member did, if that was measured.
+    pub labour: Option<Labour>,
 }
 
 /// What is to blame, with its evidence.
@@ -75,8 +111,8 @@ pub enum Diagnosis {
     Partition(Vec<String>),
     /// A member is well and has not made the call; what it called last, and how long ago.
     NotCalling(String, String, Duration),
-    /// All have made the call and are well: the bytes do not move fast enough.
-    SlowLink(Vec<String>),
+    /// All have made the call and are well: the bytes do not move fast enough. Who has not finished, and whose link it is.
+    SlowLink(Vec<String>, SlowLink),
     /// A link between two members that are both here.
     BrokenLink(String, String),
     /// A member left of its own accord.
@@ -113,7 +149,32 @@ impl Diagnosis {
         if let Some(party) = all.iter().find(|party| party.last_call != evidence.call) {
             return Self::NotCalling(party.name.clone(), party.last_call.clone(), party.age);
         }
-        if all.is_empty() { Self::Unknown } else { Self::SlowLink(names(&all.iter().collect::<Vec<_>>())) }
+        if all.is_empty() {
+            return Self::Unknown;
+        }
+        let link = match &evidence.labour {
+            Some(labour) if labour.is_slow() => SlowLink::Own(labour.clone()),
+            Some(labour) => SlowLink::NotOwn(labour.clone()),
+            None => SlowLink::Unmeasured,
+        };
+        Self::SlowLink(names(&all.iter().collect::<Vec<_>>()), link)
+    }
+
+    /// A link broke, between two members whose health is told in the words of [`Party::health`]. If one of them is silent to
+    /// everybody, it is not this link that is cut.
+    pub fn of_broken_link(from: (String, &str), to: (String, &str)) -> Self {
+        let ends = [&from, &to];
+        let with = |word: &str| ends.iter().find(|end| end.1 == word).map(|end| end.0.clone());
+        if let Some(name) = with("dead") {
+            return Self::Dead(name, "the health plane calls it dead".to_owned());
+        }
+        if let Some(name) = with("suspect") {
+            return Self::Partition(vec![name]);
+        }
+        match with("stalled") {
+            Some(name) => Self::Stalled(name),
+            None => Self::BrokenLink(from.0, to.0),
+        }
     }
 
     /// Members were lost; the first that explains most.
@@ -159,7 +220,7 @@ impl Diagnosis {
             Self::Stalled(_) | Self::StalledTooLong(_) => "stalled",
             Self::Partition(_) => "partition",
             Self::NotCalling(..) => "not calling",
-            Self::SlowLink(_) => "slow link",
+            Self::SlowLink(..) => "slow link",
             Self::BrokenLink(..) => "broken link",
             Self::Left(_) => "left",
             Self::Unknown => "unknown",
@@ -204,11 +265,31 @@ impl fmt::Display for Diagnosis {
                 "{name} is alive and has not made this call; it last called {last}, {} s ago",
                 seconds(age)
             ),
-            Self::SlowLink(names) => write!(
-                f,
-                "all have made the call and are alive, and {} have not finished: a link among them is slow",
-                names.join(", ")
-            ),
+            Self::SlowLink(names, link) => {
+                let have = if names.len() == 1 { "has" } else { "have" };
+                let names = names.join(", ");
+                write!(f, "all have made the call and are alive, and {names} {have} not finished: ")?;
+                match link {
+                    SlowLink::Own(Labour { to, bytes, busy, elapsed }) => {
+                        let rate = *bytes as f64 / busy.as_secs_f64().max(1e-3) / 1e6;
+                        let (busy, elapsed) = (seconds(busy), seconds(elapsed));
+                        write!(
+                            f,
+                            "the link from this member to {to} is slow; it carried {rate:.2} MB/s and had bytes waiting for \
+                             {busy} of {elapsed} s"
+                        )
+                    }
+                    SlowLink::NotOwn(Labour { to, busy, elapsed, .. }) => {
+                        let (busy, elapsed) = (seconds(busy), seconds(elapsed));
+                        write!(
+                            f,
+                            "a link among them is slow, and it is not this member's own to {to}, which had bytes waiting for \
+                             {busy} of {elapsed} s only"
+                        )
+                    }
+                    SlowLink::Unmeasured => f.write_str("a link among them is slow"),
+                }
+            }
             Self::BrokenLink(from, to) => {
                 write!(
                     f,
@@ -263,6 +344,41 @@ mod tests {
         assert_eq!(Diagnosis::of_timeout(&still).word(), "stood still");
         let blink = Evidence { stood_still: Some(Duration::from_millis(90)), ..evidence(&[idle]) };
         assert_eq!(Diagnosis::of_timeout(&blink).word(), "not calling");
+    }
+
+    #[test]
+    fn a_link_to_somebody_whom_nobody_hears_is_not_what_is_cut() {
+        let of = |one: &str, other: &str| {
+            Diagnosis::of_broken_link(("a".to_owned(), one), ("b".to_owned(), other))
+        };
+        assert_eq!(of("alive", "alive").word(), "broken link");
+        assert_eq!(of("alive", "suspect"), Diagnosis::Partition(vec!["b".to_owned()]));
+        assert_eq!(of("dead", "suspect").word(), "dead");
+        assert_eq!(of("stalled", "alive"), Diagnosis::Stalled("a".to_owned()));
+    }
+
+    #[test]
+    fn a_slow_link_is_named_by_the_member_that_sends_over_it() {
+        let waited_for = vec![party("a", "alive", CALL), party("b", "alive", CALL)];
+        let labour = |busy: u64| Labour {
+            to: "b".to_owned(),
+            bytes: 1_000_000,
+            busy: Duration::from_millis(busy),
+            elapsed: Duration::from_secs(5),
+        };
+        let of =
+            |busy| Evidence { labour: Some(labour(busy)), waited_for: waited_for.clone(), ..evidence(&[]) };
+        let own = Diagnosis::of_timeout(&of(4_000));
+        assert_eq!(
+            own.to_string(),
+            "all have made the call and are alive, and a, b have not finished: the link from this member to b is slow; it \
+             carried 0.25 MB/s and had bytes waiting for 4 of 5 s"
+        );
+        let other = Diagnosis::of_timeout(&of(1_000));
+        assert_eq!(other.word(), "slow link");
+        assert!(other.to_string().contains("it is not this member's own to b"), "{other}");
+        let idle = Evidence { waited_for: vec![party("a", "alive", "barrier() under tag 0")], ..of(4_000) };
+        assert_eq!(Diagnosis::of_timeout(&idle).word(), "not calling", "nobody's link is slow then");
     }
 
     #[test]

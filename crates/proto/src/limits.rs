@@ -118,6 +118,8 @@ pub const SITE_BYTES_MAX: usize = 64;
 pub const BROKEN_LINKS_MAX: usize = 4_096;
 /// Histories of before that an epoch's record tells. A member that has missed more of them joins anew.
 pub const ANCESTORS_MAX: usize = 8;
+/// Coordinators of one cluster, and addresses that are dialled to find the one that reigns.
+pub const COORDINATORS_MAX: usize = 32;
 /// Groups whose last revision a coordinator remembers, those without members among them. A run has a few.
 pub const REVISIONS_MAX: usize = 4_096;
 /// Different calls that are told apart in one attempt before it is judged who deviates.
@@ -187,3 +189,41 @@ pub const WITNESSES_MAX: usize = 4_096;
 pub const WITNESSED_MAX: usize = 1_024;
 /// Processes that all agents of a run watch.
 pub const WITNESSED_IN_ALL_MAX: usize = 65_536;
+
+/// Longest key of the store. Programs use paths of a few dozen bytes; ten kilobytes must work.
+pub const STORE_KEY_BYTES_MAX: usize = 64 << 10;
+/// Largest value of the store, and largest element of a queue. It is for bootstrap and control data; what is larger
+/// belongs into shared state.
+pub const STORE_VALUE_BYTES_MAX: usize = 1 << 30;
+/// What one message between two members of the store may hold: the largest value twice (a compare-and-set), with its
+/// key. It travels in pieces of [`STORE_PIECE_BYTES`].
+pub const STORE_MESSAGE_BYTES_MAX: usize = 2 * STORE_VALUE_BYTES_MAX + (1 << 20);
+/// A message that is longer than this travels in pieces of this length, so that small ones get between them.
+pub const STORE_PIECE_BYTES: usize = 64 << 10;
+/// Largest frame between two members of the store: a piece and what is said about it.
+pub const STORE_FRAME_BYTES_MAX: usize = STORE_PIECE_BYTES + 1_024;
+/// Members of one store.
+pub const STORE_MEMBERS_MAX: usize = 4_096;
+/// Parts that keys are dealt into. A part has one owner and one replica; a view says who.
+pub const STORE_SLOTS: usize = 4_096;
+/// Bytes of records that are handed over in one message. One record that is larger travels alone.
+pub const STORE_HANDOVER_BYTES: usize = 1 << 20;
+/// Requests that an owner keeps until it may answer: the next view is about to begin, or its lease was not renewed yet.
+/// Beyond it they are dropped, and their clients ask again.
+pub const STORE_HELD_MAX: usize = 16_384;
+/// Requests that wait at one owner for keys.
+pub const STORE_WAITERS_MAX: usize = 1 << 20;
+/// Finished calls of clients outside the view that one record remembers. Those of members are all remembered.
+pub const STORE_STRANGERS_MAX: usize = 256;
+/// Bytes that one member keeps, as owner and as replica, unless it is told otherwise.
+pub const STORE_BYTES_MAX: u64 = 8 << 30;
+/// Calls that one client has under way.
+pub const STORE_CALLS_MAX: usize = 1 << 20;
+/// Broadcasts of one origin that are remembered, to tell a second copy.
+pub const STORE_CASTS_MAX: usize = 1_024;
+/// Links whose state an account of a member tells.
+pub const STORE_ACCOUNT_LINKS_MAX: usize = 16;
+/// Longest key that a question about a call repeats; of a longer one the owner tells nothing.
+pub const STORE_ASKED_KEY_BYTES_MAX: usize = 512;
+/// Hops after which a message that is passed on is dropped: whoever sent it sends it again.
+pub const STORE_HOPS_MAX: u8 = 64;

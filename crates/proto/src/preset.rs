@@ -38,18 +38,20 @@ pub struct Times {
     /// How long a data link may go without an acknowledgement of what was sent. Kernels acknowledge within a round trip
     /// whatever the processes do; a few lost packets in a row must not matter.
     pub link_silent_after: Duration,
+    /// How long a member of the store answers for its keys without having been heard (rule 28).
+    pub view_lease: Duration,
 }
 
 impl Preset {
     /// Its times.
     pub const fn times(self) -> Times {
-        // probe interval and timeout, suspicion, stall, dead; control grace, control lost; verdict grace; silent link
-        let millis: [u64; 9] = match self {
-            Self::Local => [100, 50, 500, 10_000, 5_000, 2_000, 10_000, 5_000, 1_000],
-            Self::Lan => [200, 100, 1_000, 15_000, 10_000, 5_000, 30_000, 10_000, 2_000],
-            Self::Wan => [1_000, 500, 5_000, 30_000, 30_000, 15_000, 60_000, 30_000, 8_000],
+        // probe interval and timeout, suspicion, stall, dead; control grace, control lost; verdict grace; silent link; view lease
+        let millis: [u64; 10] = match self {
+            Self::Local => [100, 50, 500, 10_000, 5_000, 2_000, 10_000, 5_000, 1_000, 1_000],
+            Self::Lan => [200, 100, 1_000, 15_000, 10_000, 5_000, 30_000, 10_000, 2_000, 2_000],
+            Self::Wan => [1_000, 500, 5_000, 30_000, 30_000, 15_000, 60_000, 30_000, 8_000, 10_000],
         };
-        let [interval, timeout, suspicion, stall, dead, grace, lost, verdict, silent] = millis;
+        let [interval, timeout, suspicion, stall, dead, grace, lost, verdict, silent, lease] = millis;
         Times {
             probe_interval: Duration::from_millis(interval),
             probe_timeout: Duration::from_millis(timeout),
@@ -60,6 +62,7 @@ impl Preset {
             control_lost_after: Duration::from_millis(lost),
             verdict_grace: Duration::from_millis(verdict),
             link_silent_after: Duration::from_millis(silent),
+            view_lease: Duration::from_millis(lease),
         }
     }
 }
@@ -84,6 +87,10 @@ mod tests {
             );
             assert!(times.control_grace < times.control_lost_after, "{preset:?}: rule 20c");
             assert!(times.verdict_grace <= times.control_lost_after, "{preset:?}: rule 5");
+            assert!(
+                times.view_lease < times.dead_after,
+                "{preset:?}: a lease ends before its holder is given up"
+            );
         }
     }
 }

@@ -204,6 +204,7 @@ impl World {
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
             session::Action::Prepare(_, question) => honest.session.handle_prepared(question, None),
             session::Action::Redial(to, _) => honest.session.handle_redialled(to, None),
+            session::Action::Slowed(_) => {}
             session::Action::Call(call, Command::Perform(attempt)) => {
                 honest.performing.insert(call, (attempt.key, attempt.ring.to_vec()));
             }

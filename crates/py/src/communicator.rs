@@ -4,7 +4,7 @@
 //! tensors' memory, checks what only this side can see (tags and memory in flight, who drives whom), and lets
 //! the runtime do the work with the interpreter let go.
 //!
-//! The program sees rank, world size and epoch change only inside a call or a wait (rule 3), also while
+//! The program sees rank, world size and epoch change only inside a call or a wait (rule 3), even while
 //! operations end in the background. So what it sees is a snapshot, taken anew when one of its calls returns.
 
 use crate::arguments;

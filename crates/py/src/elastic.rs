@@ -30,7 +30,7 @@ pub(crate) struct Elastic {
     runner: Mutex<Option<Runner>>,
 }
 
-/// Puts the runner back, also if the work panics.
+/// Puts the runner back, even if the work panics.
 struct PutBack<'a>(&'a Elastic, Option<Runner>);
 
 impl Drop for PutBack<'_> {

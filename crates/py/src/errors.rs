@@ -7,6 +7,7 @@ use outlast::communicator::Error;
 use outlast::coordinator::CoordinatorError;
 use outlast::membership::MembershipError;
 use outlast::rendezvous::RendezvousError;
+use outlast::store::{Failure, StoreError};
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
 use pyo3::prelude::*;
@@ -169,6 +170,23 @@ pub(crate) fn of_coordinator(py: Python<'_>, error: &CoordinatorError) -> PyErr 
     let class = match error {
         CoordinatorError::Setting(_) => "InvalidArgument",
         CoordinatorError::Silent | CoordinatorError::Unreachable { .. } => "RetryError",
+        _ => "FatalError",
+    };
+    raise(py, class, error.to_string(), None)
+}
+
+/// A store's error.
+pub(crate) fn of_store(py: Python<'_>, error: &StoreError) -> PyErr {
+    let class = match error {
+        StoreError::Call(Failure::TimedOut(_)) | StoreError::NotJoined { .. } => "OperationTimeout",
+        // Nothing of it is left: whoever wants one joins another.
+        StoreError::Call(Failure::ShutDown | Failure::ShutDownOn(_)) => "RejoinError",
+        StoreError::Call(Failure::Refused { .. } | Failure::Left | Failure::TooMany)
+        | StoreError::TooLong { .. }
+        | StoreError::MissingSecret
+        | StoreError::MissingCoordinator
+        | StoreError::Secret(_) => "InvalidArgument",
+        StoreError::Cancelled => "RetryError",
         _ => "FatalError",
     };
     raise(py, class, error.to_string(), None)

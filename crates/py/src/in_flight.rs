@@ -1,7 +1,7 @@
 //! Operations in flight, and the memory that they hold.
 //!
 //! A collective that runs in the background writes into memory that Python owns. The loan must last until the
-//! runtime has let go of it, also when the program drops the handle, the communicator, or both. So loans
+//! runtime has let go of it, even when the program drops the handle, the communicator, or both. So loans
 //! are kept here, beside the operation's outcome, and are given back by the next call that comes from Python
 //! after the end: a worker's thread never touches the interpreter.
 

@@ -30,6 +30,7 @@ mod coordinator;
 mod elastic;
 mod errors;
 mod feedback;
+mod flight;
 mod in_flight;
 mod log;
 mod manners;
@@ -39,6 +40,7 @@ mod program;
 mod registry;
 mod rendezvous;
 mod state;
+mod store;
 mod visit;
 
 use pyo3::prelude::*;
@@ -56,6 +58,8 @@ mod _outlast {
     #[pymodule_export]
     use super::feedback::ErrorFeedback;
     #[pymodule_export]
+    use super::flight::dump;
+    #[pymodule_export]
     use super::log::{begin_log, next_lines};
     #[pymodule_export]
     use super::manners::at_exit;
@@ -67,6 +71,8 @@ mod _outlast {
     use super::rendezvous::{Register, Rendezvous};
     #[pymodule_export]
     use super::state::SharedState;
+    #[pymodule_export]
+    use super::store::Store;
 
     use pyo3::prelude::*;
 

@@ -1,7 +1,7 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
 use outlast::communicator::{
-    Event, GroupView, Happened, Lost, Peer, Receipt, SyncReport, TopologyChange, TopologyReport,
+    Event, GroupView, Happened, Lost, Peer, Receipt, Slowed, SyncReport, TopologyChange, TopologyReport,
 };
 use outlast::membership::{MemberInfo, PeerId};
 use pyo3::ffi;
@@ -114,8 +114,13 @@ pub(crate) fn happened<'py>(py: Python<'py>, happened: &Happened) -> PyResult<Bo
             ("Lost", who.into_any(), lost.reason.to_string(), (0, 0))
         }
         Event::EpochChanged(epoch, world) => ("EpochChanged", none(), String::new(), (*epoch, *world as u64)),
+        Event::LinkSlowed(Slowed { from, to, before, rate, .. }) => {
+            let ends = (from.id.to_string(), &from.name, to.id.to_string(), &to.name).into_pyobject(py)?;
+            ("LinkSlowed", ends.into_any(), String::new(), (*before, *rate))
+        }
         Event::CoordinatorLost => ("CoordinatorLost", none(), String::new(), (0, 0)),
         Event::CoordinatorBack => ("CoordinatorBack", none(), String::new(), (0, 0)),
+        Event::Healing(have, all) => ("Healing", none(), String::new(), (*have, *all)),
         Event::Lagged(count) => ("Lagged", none(), String::new(), (*count, 0)),
         _ => ("Lagged", none(), String::new(), (0, 0)),
     };

@@ -104,7 +104,7 @@ pub(crate) fn let_go(comm: Arc<outlast::Communicator>) {
     }
 }
 
-/// The interpreter ends: all say goodbye, which ends what is in flight, and the loans are kept for ever.
+/// The interpreter ends: all say goodbye, which ends what is in flight, and the loans are kept forever.
 pub(crate) fn end_all(patience: Duration) {
     let deadline = Instant::now() + patience;
     let (live, orphans) = {

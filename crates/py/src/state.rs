@@ -39,7 +39,7 @@ impl SharedState {
     }
 }
 
-/// Puts the state back, also if the work panics.
+/// Puts the state back, even if the work panics.
 struct PutBack<'a>(&'a SharedState, Option<outlast::SharedState>);
 
 impl Drop for PutBack<'_> {

@@ -101,7 +101,7 @@ impl Drop for Visit {
     }
 }
 
-/// Comes back when it is dropped, also when the work panicked.
+/// Comes back when it is dropped, even when the work panicked.
 struct ComeBack;
 
 impl Drop for ComeBack {

@@ -35,6 +35,7 @@ pub mod runner;
 pub mod scale;
 pub mod scenarios;
 pub mod script;
+pub mod store;
 pub mod storm;
 pub mod table;
 pub mod world;

@@ -10,6 +10,7 @@ use outlast_sim::report::Report;
 use outlast_sim::runner;
 use outlast_sim::scale;
 use outlast_sim::scenarios::{self, Scenario};
+use outlast_sim::store;
 use outlast_sim::table::{self, Plan, Trouble, cell};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -221,7 +222,12 @@ fn named() -> Vec<Named> {
             Box::new(move |seed, timeline| rendezvous::scenarios::run(name, seed, plan(seed), timeline));
         Named { name, about, play, waits: false, is_slow }
     });
-    membership.chain(heart).chain(rendezvous).collect()
+    let store = store::scenarios::all().into_iter().map(|scenario| {
+        let store::scenarios::Scenario { name, about, plan } = scenario;
+        let play = Box::new(move |seed, timeline| store::scenarios::run(name, seed, plan(seed), timeline));
+        Named { name, about, play, waits: false, is_slow: false }
+    });
+    membership.chain(heart).chain(rendezvous).chain(store).collect()
 }
 
 fn replay(name: &str, seed: u64, trace: bool) -> ExitCode {

@@ -63,6 +63,11 @@ fn a_hundred_nodes() {
 }
 
 #[test]
+fn a_register_that_everybody_missed_shares_no_round_with_the_one_before() {
+    play("rendezvous-spares", 6_000_038..6_000_039);
+}
+
+#[test]
 fn one_seed_one_story() {
     let hash = |seed| played("rendezvous-spares", seed, None).trace_hash;
     assert_eq!(hash(3), hash(3));

@@ -4,7 +4,6 @@
 //! again at the same address with the same secret it learns from the peers what it needs (rule 17).
 
 use crate::said::{Said, say};
-use crate::worker::mind_the_director;
 use anyhow::{Context as _, Result};
 use outlast::Coordinator;
 use outlast::membership::Preset;
@@ -28,4 +27,12 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     loop {
         std::thread::park();
     }
+}
+
+/// Ends this process when the director is gone: then the other end of its input is closed.
+fn mind_the_director() {
+    std::thread::spawn(|| {
+        let _ = std::io::copy(&mut std::io::stdin().lock(), &mut std::io::sink());
+        std::process::exit(3);
+    });
 }

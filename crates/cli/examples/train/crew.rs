@@ -1,16 +1,21 @@
 //! The processes of the demo: starting, signalling, listening, and leaving none behind.
 //!
-//! Each process is this program again. What it prints is read by a thread of its own into one bounded queue;
-//! what the director wants of it is written to its standard input, whose closing also tells it that the director
-//! is gone. Whatever happens, dropping the crew kills everyone, and SIGKILL ends a stopped process too.
+//! Each process is this program again. What it prints is read by a thread of its own into one bounded queue. Workers are
+//! kept by the agent of `outlast run` (see `berth`), which is also what tells them to stop. The coordinator is the
+//! director's own child; its standard input tells it, by closing, that the director is gone. Whatever happens, dropping the
+//! crew kills everyone, and SIGKILL ends a stopped process too.
 
+use crate::berth::Berth;
 use crate::said::{Commit, Said, micros};
 use anyhow::{Context as _, Result, bail, ensure};
-use outlast::security::RunSecret;
+use outlast::agent::{ExitWitness, Launch};
+use outlast::security::{Credentials, RunSecret};
 use rustix::process::{Pid, Signal, kill_process};
-use std::io::{BufRead as _, BufReader, Write as _};
+use std::ffi::OsString;
+use std::io::{BufRead as _, BufReader};
 use std::os::unix::process::CommandExt as _;
 use std::process::{Child, Command, Stdio};
+use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 
@@ -25,7 +30,7 @@ pub(crate) const RUN: &str = "demo";
 
 /// Who speaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Speaker {
+pub(crate) enum Speaker {
     /// The coordinator of this number: one that was killed may still be heard.
     Coordinator(usize),
     Worker(usize),
@@ -33,7 +38,7 @@ enum Speaker {
 
 /// A line, or the end of all lines.
 #[derive(Debug)]
-enum Heard {
+pub(crate) enum Heard {
     Line(String),
     End,
 }
@@ -96,12 +101,14 @@ pub(crate) struct Worker {
     pub(crate) accuracy: Option<f32>,
     pub(crate) caught_up: Option<CaughtUp>,
     pub(crate) finish: Option<Finish>,
-    process: Child,
+    pid: u32,
+    /// None once nothing is left of it.
+    berth: Option<Berth>,
 }
 
 impl Worker {
     pub(crate) fn pid(&self) -> u32 {
-        self.process.id()
+        self.pid
     }
 }
 
@@ -114,6 +121,8 @@ pub(crate) struct Crew {
     /// Since when the present coordinator listens.
     pub(crate) listening_since: Option<u64>,
     pub(crate) workers: Vec<Worker>,
+    /// Tells the coordinator whose processes have ended, as any agent does.
+    witness: Option<Arc<ExitWitness>>,
     lines: Receiver<(Speaker, Heard)>,
     sender: SyncSender<(Speaker, Heard)>,
     pace: u64,
@@ -129,21 +138,29 @@ impl Crew {
             coordinators: 0,
             listening_since: None,
             workers: Vec::new(),
+            witness: None,
             lines,
             sender,
             pace,
         }
     }
 
-    /// Starts this program in a role, and a thread that reads what it says.
+    /// What every process finds in its environment.
+    fn variables(&self) -> [(&'static str, String); 3] {
+        [
+            ("OUTLAST_SECRET", self.secret.to_text().clone()),
+            ("OUTLAST_COORDINATOR", self.address.clone()),
+            ("OUTLAST_RUN_ID", RUN.to_owned()),
+        ]
+    }
+
+    /// Starts this program as a coordinator, and a thread that reads what it says.
     fn start(&self, speaker: Speaker, arguments: &[&str]) -> Result<Child> {
         let program = std::env::current_exe().context("this program's own path")?;
         let mut command = Command::new(&program);
         command
             .args(arguments)
-            .env("OUTLAST_SECRET", self.secret.to_text())
-            .env("OUTLAST_COORDINATOR", &self.address)
-            .env("OUTLAST_RUN_ID", RUN)
+            .envs(self.variables())
             .env_remove("OUTLAST_SECRET_FILE")
             .env_remove("OUTLAST_GROUP")
             .stdin(Stdio::piped())
@@ -162,6 +179,17 @@ impl Crew {
             let _ = sender.send((speaker, Heard::End));
         });
         Ok(child)
+    }
+
+    /// The one witness of all workers: it finds the coordinator again by itself.
+    fn witness(&mut self) -> Result<Arc<ExitWitness>> {
+        if let Some(witness) = &self.witness {
+            return Ok(Arc::clone(witness));
+        }
+        let run = RUN.parse().context("the run's name")?;
+        let witness = Arc::new(ExitWitness::start(&self.address, &Credentials::from(&self.secret), &run)?);
+        self.witness = Some(Arc::clone(&witness));
+        Ok(witness)
     }
 
     /// Starts a coordinator where the last one was. It is ready when `listening_since` says so.
@@ -186,8 +214,26 @@ impl Crew {
         let number = self.workers.len();
         let (min_world, pace) = (min_world.to_string(), self.pace.to_string());
         let arguments = ["worker", "--name", name, "--min-world", &min_world, "--pace-ms", &pace];
+        let witness = self.witness()?;
+        let own = [
+            "OUTLAST_SECRET",
+            "OUTLAST_SECRET_FILE",
+            "OUTLAST_COORDINATOR",
+            "OUTLAST_RUN_ID",
+            "OUTLAST_GROUP",
+        ];
+        let inherited = std::env::vars_os().filter(|(name, _)| own.iter().all(|own| name != own));
+        let mut environment: Vec<(OsString, OsString)> = inherited.collect();
+        environment.extend(self.variables().map(|(name, value)| (name.into(), value.into())));
+        environment.push(("OUTLAST_AGENT".into(), witness.name().to_string().into()));
+        let launch = Launch {
+            program: std::env::current_exe().context("this program's own path")?.into(),
+            arguments: arguments.iter().map(OsString::from).collect(),
+            environment,
+            processors: None,
+        };
         let started = micros();
-        let process = self.start(Speaker::Worker(number), &arguments)?;
+        let berth = Berth::start(launch, Speaker::Worker(number), self.sender.clone(), Some(witness))?;
         self.workers.push(Worker {
             name: name.to_owned(),
             id: String::new(),
@@ -199,7 +245,8 @@ impl Crew {
             accuracy: None,
             caught_up: None,
             finish: None,
-            process,
+            pid: berth.pid,
+            berth: Some(berth),
         });
         Ok(number)
     }
@@ -207,15 +254,17 @@ impl Crew {
     pub(crate) fn kill(&mut self, number: usize) -> Result<u64> {
         let worker = &mut self.workers[number];
         let at = micros();
-        worker.process.kill().with_context(|| format!("killing {}", worker.name))?;
-        worker.process.wait().with_context(|| format!("the end of {}", worker.name))?;
+        signal_to(worker, Signal::KILL)?;
+        if let Some(berth) = worker.berth.take() {
+            berth.wait();
+        }
         (worker.condition, worker.ended) = (Condition::Killed, Some(at));
         Ok(at)
     }
 
     /// SIGSTOP; the moment is one at which the worker does nothing any more.
     pub(crate) fn stop(&mut self, number: usize) -> Result<u64> {
-        self.signal(number, Signal::STOP)?;
+        signal_to(&self.workers[number], Signal::STOP)?;
         let at = micros();
         let worker = &mut self.workers[number];
         worker.condition = Condition::Stopped;
@@ -226,7 +275,7 @@ impl Crew {
     /// SIGCONT; the moment is one at which the worker does nothing yet.
     pub(crate) fn go_on(&mut self, number: usize) -> Result<u64> {
         let at = micros();
-        self.signal(number, Signal::CONT)?;
+        signal_to(&self.workers[number], Signal::CONT)?;
         let worker = &mut self.workers[number];
         worker.condition = Condition::Training;
         if let Some(stop) = worker.stops.last_mut() {
@@ -235,19 +284,10 @@ impl Crew {
         Ok(at)
     }
 
-    fn signal(&self, number: usize, signal: Signal) -> Result<()> {
-        let worker = &self.workers[number];
-        let pid = Pid::from_child(&worker.process);
-        kill_process(pid, signal).with_context(|| format!("a signal to {}", worker.name))
-    }
-
     /// Tells everybody to stop after a step that they agree on.
-    pub(crate) fn tell_stop(&mut self) -> Result<()> {
-        for worker in self.workers.iter_mut().filter(|worker| worker.condition == Condition::Training) {
-            let stdin = worker.process.stdin.as_mut().context("a worker without input")?;
-            writeln!(stdin, "stop").with_context(|| format!("telling {} to stop", worker.name))?;
-        }
-        Ok(())
+    pub(crate) fn tell_stop(&self) {
+        let training = self.workers.iter().filter(|worker| worker.condition == Condition::Training);
+        training.filter_map(|worker| worker.berth.as_ref()).for_each(Berth::tell_stop);
     }
 
     /// Takes one line, if one comes before the deadline. A committed step is handed back; whatever must not
@@ -350,23 +390,31 @@ impl Crew {
     pub(crate) fn see_off(&mut self) -> Result<()> {
         let deadline = Instant::now() + END_PATIENCE;
         for worker in self.workers.iter_mut().filter(|worker| worker.condition == Condition::Done) {
-            loop {
-                if let Some(status) = worker.process.try_wait()? {
-                    ensure!(status.success(), "{} ended with {status}", worker.name);
-                    break;
-                }
+            while worker.berth.as_ref().is_some_and(|berth| !berth.is_over()) {
                 ensure!(Instant::now() < deadline, "{} is done and does not end", worker.name);
                 std::thread::sleep(Duration::from_millis(5));
+            }
+            if let Some(berth) = worker.berth.take() {
+                let code = berth.wait();
+                ensure!(code == 0, "{} ended with {code}", worker.name);
             }
         }
         Ok(())
     }
 }
 
+/// From outside, as anybody could send it.
+fn signal_to(worker: &Worker, signal: Signal) -> Result<()> {
+    let pid = Pid::from_raw(worker.pid.cast_signed()).context("a worker without a number")?;
+    kill_process(pid, signal).with_context(|| format!("a signal to {}", worker.name))
+}
+
 impl Drop for Crew {
     fn drop(&mut self) {
-        let workers = self.workers.iter_mut().map(|worker| &mut worker.process);
-        for process in workers.chain(&mut self.coordinator) {
+        for berth in self.workers.iter_mut().filter_map(|worker| worker.berth.take()) {
+            berth.end();
+        }
+        if let Some(mut process) = self.coordinator.take() {
             // An error means that the process has ended already.
             let _ = process.kill();
             let _ = process.wait();

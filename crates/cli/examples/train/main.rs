@@ -13,6 +13,7 @@
 //! |---|---|
 //! | `script` | the order of events: what happens, and what is waited for after it |
 //! | `crew` | the processes: starting, signalling, listening, and leaving none behind |
+//! | `berth` | one worker's place, kept by the agent of `outlast run` |
 //! | `ledger` | what the receipts said, compared between replicas |
 //! | `worker`, `model`, `data` | the training program; `worker` is the one to read first |
 //! | `said` | the lines that processes tell the director |
@@ -20,6 +21,7 @@
 //!
 //! The same program plays every role: the director starts itself again as the coordinator and as each worker.
 
+mod berth;
 mod coordinator;
 mod crew;
 mod data;

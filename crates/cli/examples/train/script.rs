@@ -245,7 +245,7 @@ impl Stage {
 
     /// All stop after the same step, and the replicas are compared.
     fn finish(&mut self, victim: usize) -> Result<()> {
-        self.crew.tell_stop()?;
+        self.crew.tell_stop();
         self.until("everybody to finish", PATIENCE, |stage| {
             stage.crew.living().all(|worker| worker.condition == Condition::Done)
         })?;

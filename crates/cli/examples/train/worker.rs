@@ -10,23 +10,20 @@
 use crate::data::{BATCH, Digits};
 use crate::model::{self, Model};
 use crate::said::{Commit, Said, micros, say};
+use crate::stop::StopSignal;
 use anyhow::{Context as _, Result};
 use outlast::communicator::Error;
 use outlast::elastic::{ElasticOptions, Step};
 use outlast::membership::Preset;
 use outlast::{Communicator, Elastic};
-use std::io::BufRead as _;
 use std::net::Ipv4Addr;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 /// No call takes longer than this.
 const CALL_TIMEOUT: Duration = Duration::from_secs(30);
 /// How often a replica is tested, in steps.
 const TEST_EVERY: u64 = 10;
-
-static STOP: AtomicBool = AtomicBool::new(false);
 
 /// How a worker is started; the coordinator and the secret are in the environment, as for any program.
 #[derive(Clone, Debug, clap::Args)]
@@ -43,7 +40,8 @@ pub(crate) struct Options {
 }
 
 pub(crate) fn run(options: &Options) -> Result<()> {
-    mind_the_director();
+    // The agent passes SIGTERM on when it is time to go.
+    let stop = StopSignal::install()?;
     let comm = Communicator::builder()
         .name(&options.name)
         .listen((Ipv4Addr::LOCALHOST, 0).into())
@@ -59,7 +57,7 @@ pub(crate) fn run(options: &Options) -> Result<()> {
     let mut syncs = 0;
     loop {
         let began = Instant::now();
-        let mut committed = match elastic.step(|step| train_step(step, &digits)) {
+        let mut committed = match elastic.step(|step| train_step(step, &digits, stop)) {
             Ok(committed) => committed,
             Err(error) => {
                 say(&Said::Failed { why: error.to_string() });
@@ -101,18 +99,6 @@ fn tell_catch_up(elastic: &Elastic, syncs: &mut u64) {
     });
 }
 
-/// Notes when the director says stop, and ends this process when it is gone.
-pub(crate) fn mind_the_director() {
-    std::thread::spawn(|| {
-        for line in std::io::stdin().lock().lines() {
-            if line.is_ok_and(|line| line == "stop") {
-                STOP.store(true, Ordering::Relaxed);
-            }
-        }
-        std::process::exit(3);
-    });
-}
-
 /// A step that counts, and whether all stop after it.
 struct Committed {
     commit: Commit,
@@ -121,10 +107,10 @@ struct Committed {
 
 /// One step: our part of the gradient, the mean over all members, and the optimiser. What is told of it, except for what
 /// the replica comes to.
-fn train_step(step: &mut Step<'_>, digits: &Digits) -> Result<Committed, Error> {
+fn train_step(step: &mut Step<'_>, digits: &Digits, stop: StopSignal) -> Result<Committed, Error> {
     let numbers = step.samples((BATCH / step.world_size()) as u64)?;
     let mut gradient = Model::of(step.state()).gradient(&digits.images(&numbers));
-    let mut notes = [gradient.loss, if STOP.load(Ordering::Relaxed) { 1.0 } else { 0.0 }];
+    let mut notes = [gradient.loss, if stop.is_set() { 1.0 } else { 0.0 }];
     let mut tensors: Vec<&mut [f32]> = gradient.layers.iter_mut().map(Vec::as_mut_slice).collect();
     tensors.push(&mut notes);
     let receipt = step.average(&mut tensors, numbers.len() as f64)?;

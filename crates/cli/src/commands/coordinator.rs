@@ -5,6 +5,7 @@
 //! says where it is and how peers find it, and waits for a signal.
 
 use super::address::address;
+use super::etcd::EtcdArgs;
 use super::group_secret::GroupSecret;
 use super::members::{PresetName, duration};
 use super::stop::StopSignal;
@@ -29,7 +30,11 @@ Example: a coordinator, and what its peers need to know
   outlast coordinator --listen 0.0.0.0:29400 --secret-file run.secret     # made by: outlast secret new --file run.secret
   OUTLAST_COORDINATOR=10.0.0.1:29400 OUTLAST_SECRET_FILE=run.secret ./train
 
-Killed and started again with the same address and secret, it goes on with its runs. `outlast status` shows them.";
+Killed and started again with the same address and secret, it goes on with its runs. `outlast status` shows them.
+
+Example: three that stand by for each other; the same on each host, with one secret and one etcd
+  outlast coordinator --secret-file run.secret --backend etcd:10.0.0.7:2379,10.0.0.8:2379,10.0.0.9:2379
+  OUTLAST_COORDINATOR=10.0.0.1:29400,10.0.0.2:29400,10.0.0.3:29400 OUTLAST_SECRET_FILE=run.secret ./train";
 
 /// Serve runs: admit peers, count their votes, write verdicts.
 #[derive(Debug, clap::Args)]
@@ -48,10 +53,13 @@ pub(crate) struct Args {
     /// own for each port, beside your other state
     #[arg(long, value_name = "FILE", conflicts_with = "forget_key")]
     key_file: Option<PathBuf>,
-    /// Where to keep what should outlive this coordinator: `memory` (nothing), or `file:PATH` (its key, and of each run the
-    /// term, the epochs and who was in)
-    #[arg(long, value_name = "memory|file:PATH", default_value = "memory")]
-    backend: Backend,
+    /// Where to keep what should outlive this coordinator: `memory` (nothing), `file:PATH` (its key, and of each run the
+    /// term, the epochs and who was in), or `etcd:URL[,URL..]` (the same, for several coordinators that stand by for each
+    /// other)
+    #[arg(long, value_name = "memory|file:PATH|etcd:URL[,URL..]", default_value = "memory")]
+    backend: String,
+    #[command(flatten)]
+    etcd: EtcdArgs,
     /// Keep no key: whoever holds the secret and answers at this address is believed
     #[arg(long)]
     forget_key: bool,
@@ -73,12 +81,16 @@ pub(crate) struct Args {
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outlast::port::raise_files_max();
     let stop = StopSignal::install()?;
-    let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), false)?;
+    let backend = args.etcd.backend(&args.backend)?;
+    let is_one_of_several = matches!(backend, Backend::Etcd(_));
+    // Those who stand by for each other must have the same.
+    let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), is_one_of_several)?;
     let mut builder = Coordinator::builder()
         .listen(args.listen)
         .secret(secret.secret().clone())
         .preset(args.preset.preset())
-        .backend(args.backend.clone());
+        .backend(backend.clone());
+    builder = args.etcd.settle(builder);
     if let Some(budget) = args.stall_budget {
         builder = builder.stall_budget(budget);
     }
@@ -97,7 +109,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         // A name in a certificate survives restarts by itself, and nobody comes back to a port that was chosen now.
         None if args.forget_key || certificate.is_some() || args.listen.port() == 0 => None,
         // It holds the key.
-        None if args.backend != Backend::Memory => None,
+        None if backend != Backend::Memory => None,
         // A place that was not asked for must not keep the coordinator from starting.
         None => match default_key_file(args.listen) {
             Ok(path) => Some(path),
@@ -131,7 +143,15 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     }
     let file = hand_over.file().or(args.secret_file.as_deref());
     let secret = file.map(|file| format!(" OUTLAST_SECRET_FILE={}", file.display())).unwrap_or_default();
-    writeln!(out, "peers use:  OUTLAST_COORDINATOR={}{secret}", reachable(address))?;
+    if is_one_of_several {
+        writeln!(
+            out,
+            "one of several at {backend}: it stands by until it is elected; `outlast status` tells who reigns"
+        )?;
+        writeln!(out, "peers use:  OUTLAST_COORDINATOR={},..(all of them){secret}", reachable(address))?;
+    } else {
+        writeln!(out, "peers use:  OUTLAST_COORDINATOR={}{secret}", reachable(address))?;
+    }
     out.flush()?;
     drop(out);
     while !stop.is_set() {

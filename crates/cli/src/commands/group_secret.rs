@@ -3,7 +3,7 @@
 //! A group is never without a secret. It comes from `--secret-file`, from the environment, or, for the first
 //! member of a new group, from the operating system's random source; then it is written to a file that only
 //! its user can read, and the announcement says where. Who joins an existing group must be given its secret:
-//! a fresh one could not match, and the member would knock in vain for ever.
+//! a fresh one could not match, and the member would knock in vain forever.
 
 use anyhow::Context as _;
 use outlast::security::RunSecret;

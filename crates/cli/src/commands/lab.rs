@@ -55,7 +55,7 @@ enum Action {
         seed: u64,
     },
     /// Take labs down: everything that runs in them ends.
-    #[command(after_help = "Example: remove everything, also what killed processes left behind
+    #[command(after_help = "Example: remove everything, even what killed processes left behind
   sudo outlast lab down --all")]
     Down {
         /// The labs; without any, the only one.
@@ -80,6 +80,17 @@ enum Action {
         /// Only from the first to the second.
         #[arg(long)]
         one_way: bool,
+    },
+    /// Put hosts behind an uplink that they share: what goes between them and all others passes it, each way.
+    #[command(after_help = "Examples:
+  sudo outlast lab uplink a c e --rate 200mbit --delay 2ms    a site of three
+  sudo outlast lab uplink a c e --rate unlimited              no limit any more")]
+    Uplink {
+        /// The hosts of the site; whoever was behind another uplink leaves it.
+        #[arg(required = true, value_name = "HOST")]
+        hosts: Vec<String>,
+        #[command(flatten)]
+        rule: RuleArgs,
     },
     /// Cut links silently; what is on the way is lost.
     #[command(after_help = "Examples:
@@ -169,7 +180,7 @@ enum Action {
   sudo outlast lab list
   sudo outlast lab list --json")]
     List {
-        /// Every link, also those that are like most others.
+        /// Every link, even those that are like most others.
         #[arg(long)]
         links: bool,
         /// JSON instead of tables.
@@ -244,6 +255,15 @@ pub(crate) fn run(args: Args) -> Result<ExitCode> {
             let said = format!("changed {}", show::ends(&from, &to, one_way));
             let ends = Ends { from: every(from), to: every(to), both: !one_way };
             request(name, &Request::Change { ends, change }, &said)?;
+        }
+        Action::Uplink { hosts, rule } => {
+            let change = rule.change();
+            if change == Change::default() {
+                bail!("an uplink without a rule: give --rate, --delay, --jitter, --loss or --queue");
+            }
+            let rule = Rule::perfect().changed(&change);
+            let said = format!("{} share an uplink: {rule}", hosts.join(", "));
+            request(name, &Request::Uplink { hosts, rule }, &said)?;
         }
         Action::Cut { host, other, one_way } => {
             let other = other.unwrap_or_else(|| EVERY_HOST.to_owned());

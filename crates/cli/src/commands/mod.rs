@@ -3,6 +3,8 @@
 mod address;
 pub(crate) mod bench;
 pub(crate) mod coordinator;
+pub(crate) mod debug;
+mod etcd;
 mod group_secret;
 mod json;
 pub(crate) mod lab;
@@ -12,4 +14,5 @@ mod run_id;
 pub(crate) mod secret;
 pub(crate) mod status;
 mod stop;
+pub(crate) mod store;
 mod trust;

@@ -18,6 +18,7 @@ mod program;
 mod progress;
 mod report;
 mod signals;
+mod standby;
 
 pub(crate) use options::Args;
 
@@ -59,6 +60,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outlast::port::raise_files_max();
     let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), address.is_some())?;
     let credentials = args.trust.credentials(secret.secret())?;
+    let _standby = match (&address, args.standby.standby) {
+        (_, false) => None,
+        (Some(addresses), true) => Some(args.standby.start(addresses, &secret, &args.trust)?),
+        (None, true) => {
+            return Ok(usage("--standby needs --coordinator: the addresses of all machines that carry one"));
+        }
+    };
     let source = match &address {
         Some(address) => Source::Remote(address.clone(), Box::new(credentials.clone())),
         None => Source::Embedded(Box::new(embedded(args, &secret)?)),
@@ -112,9 +120,10 @@ fn embedded(args: &Args, secret: &GroupSecret) -> anyhow::Result<Coordinator> {
 /// Looks for the other machines.
 fn nodes(args: &Args, door: Door, workers: usize, orders: Orders, logs: Logs) -> anyhow::Result<Nodes> {
     let times = &args.rdzv_conf;
-    // Several coordinators are tried in turn; the register is at one.
+    // The register is at the one of several coordinators that reigns.
+    let backend = format!("embedded://{}", door.coordinator);
     let first = door.coordinator.split(',').next().unwrap_or_default().trim().to_owned();
-    let mut builder = Rendezvous::builder(format!("embedded://{first}"), args.nnodes.min, args.nnodes.max)
+    let mut builder = Rendezvous::builder(backend, args.nnodes.min, args.nnodes.max)
         .run_id(args.run_id.clone())
         .configure(|settings| {
             settings.join = times.join.unwrap_or(settings.join);

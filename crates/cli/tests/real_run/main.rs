@@ -1,7 +1,10 @@
 //! `outlast run` with real processes: who dies is replaced, who is told to stop stops, and nothing is left behind.
 
 mod agent;
+#[path = "../../../outlast/tests/support/etcds.rs"]
+mod etcds;
 mod nodes;
+mod standbys;
 mod training;
 
 use agent::{Agent, lives, marked, outlast, texts, wait_gone, wait_grown};

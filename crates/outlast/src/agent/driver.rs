@@ -66,7 +66,7 @@ impl Orders {
     }
 
     fn give(&self, order: Order) {
-        // A crew may give orders from within the loop, where waiting would be for ever. Whoever gives more than can be
+        // A crew may give orders from within the loop, where waiting would be forever. Whoever gives more than can be
         // meant is not heard.
         if self.sender.try_send(order).is_ok() {
             self.bell.ring();

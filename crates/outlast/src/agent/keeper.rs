@@ -319,7 +319,7 @@ unsafe fn watch(worker: libc::pid_t, children: RawFd) -> ! {
     unsafe {
         loop {
             let mut polled = [
-                // A line that is closed is readable for ever: once heard, it is not asked again.
+                // A line that is closed is readable forever: once heard, it is not asked again.
                 libc::pollfd { fd: if clearing { -1 } else { LINE }, events: libc::POLLIN, revents: 0 },
                 libc::pollfd { fd: children, events: libc::POLLIN, revents: 0 },
             ];

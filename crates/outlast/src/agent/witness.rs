@@ -9,7 +9,7 @@
 //! replacement. When it is lost it is made again, and everything that matters is said again. If it never comes to be, the
 //! run is none the worse: a death is found out as it is without an agent.
 
-use crate::coordinator::dial;
+use crate::coordinator::{dial, superseded};
 use crate::runtime::{self, Plane};
 use crate::security::tls::TlsError;
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
@@ -169,6 +169,10 @@ async fn testify(addresses: &str, identity: &TlsIdentity, shared: &Shared) {
                 lock(&shared.facts).anew = true;
                 // Versions that know no witnesses are not bothered with one.
                 let (frames, version) = (&mut dialled.frames, dialled.version);
+                // A coordinator that is stopped does not hang up; another may reign since (rule 19).
+                let reign = dialled.standing.as_ref().map(|standing| standing.term);
+                let watching = superseded(addresses, identity, None, reign, (DIAL_TIMEOUT, SILENT_AFTER));
+                let mut watching = Box::pin(watching);
                 loop {
                     let letters = letters(&lock(&shared.facts).take(), version);
                     if frames.send_all(letters.iter().map(Vec::as_slice)).await.is_err() {
@@ -176,6 +180,7 @@ async fn testify(addresses: &str, identity: &TlsIdentity, shared: &Shared) {
                     }
                     tokio::select! {
                         () = shared.changed.notified() => {}
+                        () = &mut watching => break,
                         // It has nothing to tell us but that it is gone, or that we should be.
                         frame = frames.next() => match frame {
                             Ok(Some(_)) => {}

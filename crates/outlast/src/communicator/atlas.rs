@@ -9,7 +9,7 @@ use outlast_proto::ballot::optimise::{Brought, Told};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::LINKS_BROUGHT_MAX;
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::topology::{Forecast, Link, Links};
+use outlast_proto::topology::{Figure, Forecast, Link, Links};
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
@@ -23,9 +23,10 @@ struct Own {
 }
 
 /// What collectives carried to one member of late.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 struct Carried {
-    rate: u64,
+    /// In the last call that told.
+    last: Option<u64>,
     /// What the coordinator was told last, and when.
     told: Option<(u64, Instant)>,
 }
@@ -68,28 +69,33 @@ impl Atlas {
     }
 
     /// What a collective let us see of our link to a member. Says what to tell the coordinator, if it is news: now and then,
-    /// or when it has changed a lot.
-    pub(super) fn note_carried(&self, peer: PeerId, rate: u64, round_trip: Duration) -> Option<u64> {
+    /// or when it has changed a lot. It is not ours to bring along: only who knows the ring can say whether the link had its
+    /// way for itself.
+    pub(super) fn note_carried(&self, (me, peer): (PeerId, PeerId), figure: Figure) -> Option<u64> {
         let now = clock::now();
         let mut state = lock(&self.0);
-        let carried = state.carried.entry(peer).or_insert(Carried { rate, told: None });
-        // One call may meet a busy moment; half of what was before it evens that out.
-        carried.rate = carried.rate / 2 + rate / 2;
-        let rate = carried.rate.max(1);
+        let rate = match figure {
+            Figure::Exactly(rate) => rate,
+            Figure::AtLeast(rate) => {
+                let known = state.told.of(me, peer).map(|link| link.rate);
+                // No less than what is known already says nothing.
+                Some(rate).filter(|rate| known.is_some_and(|known| *rate > known))?
+            }
+        };
+        if state.carried.len() >= LINKS_BROUGHT_MAX {
+            state.carried.retain(|other, _| *other == peer);
+        }
+        let carried = state.carried.entry(peer).or_default();
+        // The first call of a link has a slow start, and one call may meet a busy moment; two do not.
+        let rate = rate.max(carried.last.replace(rate)?).max(1);
         let is_news = carried.told.is_none_or(|(before, at)| {
             let waited = now.since(at);
             waited >= TELL_EVERY || (waited >= TELL_SOONEST && rate.abs_diff(before) > before / 5)
         });
-        if !is_news {
-            return None;
-        }
-        carried.told = Some((rate, now));
-        if state.carried.len() > LINKS_BROUGHT_MAX {
-            state.carried.retain(|other, _| *other == peer);
-        }
-        drop(state);
-        self.note(peer, rate, 0, round_trip);
-        Some(rate)
+        is_news.then(|| {
+            carried.told = Some((rate, now));
+            rate
+        })
     }
 
     /// What a vote brings along, of members that are still here.
@@ -111,7 +117,8 @@ impl Atlas {
     pub(super) fn learn(&self, ring: &[PeerId], links: &[Told]) {
         let now = clock::now();
         let mut state = lock(&self.0);
-        state.told = Links::default();
+        // What was carried may have been on another ring, with other neighbours on the same uplink.
+        (state.told, state.carried) = (Links::default(), BTreeMap::new());
         for told in links {
             let end = |at: u32| ring.get(at as usize).copied();
             if let (Some(from), Some(to)) = (end(told.from), end(told.to)) {
@@ -144,9 +151,48 @@ impl Atlas {
     /// A new session: perhaps of another group. What we measured ourselves stays true.
     pub(super) fn forget(&self) {
         let mut state = lock(&self.0);
-        (state.told, state.promise) = (Links::default(), None);
+        (state.told, state.carried, state.promise) = (Links::default(), BTreeMap::new(), None);
     }
 }
 
 /// Shared by a communicator and what it runs.
 pub(super) type SharedAtlas = Arc<Atlas>;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn peer(number: u8) -> PeerId {
+        PeerId::from_bytes([number; 16])
+    }
+
+    fn told(rate: u64) -> Atlas {
+        let atlas = Atlas::default();
+        atlas.learn(&[peer(1), peer(2)], &[Told { from: 0, to: 1, rate, round_trip_us: 100, age_ms: 0 }]);
+        atlas
+    }
+
+    #[test]
+    fn one_call_alone_is_not_believed_and_the_better_of_two_is() {
+        let atlas = told(1_000);
+        let carried = |rate| atlas.note_carried((peer(1), peer(2)), Figure::Exactly(rate));
+        assert_eq!(carried(300), None, "a slow start");
+        assert_eq!(carried(900), Some(900));
+        assert_eq!(carried(400), None, "a busy moment");
+        // A new ring: what was carried before says nothing about it.
+        atlas.learn(&[peer(1), peer(2)], &[]);
+        assert_eq!((carried(500), carried(500)), (None, Some(500)));
+    }
+
+    #[test]
+    fn a_link_that_waits_for_others_is_no_slower_for_it() {
+        let atlas = told(1_000);
+        let carried = |rate| atlas.note_carried((peer(1), peer(2)), Figure::AtLeast(rate));
+        assert_eq!((carried(300), carried(300), carried(1_000)), (None, None, None));
+        assert_eq!((carried(1_500), carried(1_500)), (None, Some(1_500)), "more than was known");
+        assert!(
+            atlas.brought(&[peer(2)]).is_empty(),
+            "measured by nobody: the coordinator is told, and judges"
+        );
+    }
+}

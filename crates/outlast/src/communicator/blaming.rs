@@ -2,10 +2,12 @@
 
 use super::Communicator;
 use super::error::Error;
-use outlast_proto::blame::{Diagnosis, Evidence, Party};
+use crate::executor::Strain;
+use crate::membership::{DeathReason, Health, Member};
+use outlast_proto::blame::{Diagnosis, Evidence, Labour, Party};
 use outlast_proto::collective::{Fingerprint, Tag};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::CallError;
+use outlast_proto::session::{CallError, OutReason};
 use std::time::Duration;
 
 impl Communicator {
@@ -16,9 +18,10 @@ impl Communicator {
         fingerprint: &Fingerprint,
         tag: Tag,
         timeout: Duration,
+        strain: Option<Strain>,
     ) -> Error {
         let call = format!("{fingerprint} under tag {tag}");
-        let diagnosis = self.diagnosis(&error, &call);
+        let diagnosis = self.diagnosis(&error, &call, strain);
         let mut error = self.control.explained(error.into());
         if let Some(diagnosis) = diagnosis {
             error = error.blaming(diagnosis);
@@ -26,7 +29,7 @@ impl Communicator {
         error.of_call(call, timeout)
     }
 
-    fn diagnosis(&self, error: &CallError, call: &str) -> Option<Diagnosis> {
+    fn diagnosis(&self, error: &CallError, call: &str, strain: Option<Strain>) -> Option<Diagnosis> {
         let name = |peer: PeerId| self.control.name_of(peer);
         match error {
             CallError::Timeout(waiting) => {
@@ -39,12 +42,19 @@ impl Communicator {
                 };
                 // The coordinator passes on the first letters of a long call only.
                 let call: String = call.chars().take(200).collect();
+                let labour = strain.map(|Strain { peer, bytes, busy, elapsed }| Labour {
+                    to: name(peer),
+                    bytes,
+                    busy,
+                    elapsed,
+                });
                 let evidence = Evidence {
                     call,
                     waited_for: waiting.iter().map(party).collect(),
                     others: self.control.view().peers.len().saturating_sub(1),
                     coordinator_away: self.control.alone_for(),
                     stood_still: None,
+                    labour,
                 };
                 Some(Diagnosis::of_timeout(&evidence))
             }
@@ -52,15 +62,28 @@ impl Communicator {
                 let lost: Vec<_> = lost.iter().map(|(peer, reason)| (name(*peer), *reason)).collect();
                 Some(Diagnosis::of_loss(&lost))
             }
-            CallError::LinkBroken { from, to, .. } => Some(Diagnosis::BrokenLink(name(*from), name(*to))),
+            CallError::LinkBroken { from, to, .. } => {
+                let end = |peer: PeerId| (name(peer), self.health_of(peer).unwrap_or("alive"));
+                Some(Diagnosis::of_broken_link(end(*from), end(*to)))
+            }
+            CallError::Out(OutReason::CoordinatorLost | OutReason::OutcomeUnknown) => {
+                self.control.alone_for().map(Diagnosis::CoordinatorAway)
+            }
             _ => None,
         }
     }
 
-    /// What our own health plane says that is worse than alive; nothing if it knows no better than the coordinator.
+    /// What our own health plane says that is worse than alive; nothing if it knows no better than the coordinator. Whoever
+    /// was declared dead for silence alone counts as silent: the process may be well on the other side of a cut.
     fn health_of(&self, peer: PeerId) -> Option<&'static str> {
-        let find = |list: Vec<crate::membership::Member>| {
-            list.into_iter().find(|member| member.info.id == peer).map(|member| member.health.word())
+        use DeathReason::{Deaf, Silent, SilentTooLong};
+        let word = |health: Health| match health {
+            Health::Dead { reason: Silent | SilentTooLong | Deaf, .. } => "suspect",
+            Health::Dead { reason: DeathReason::StalledTooLong, .. } => "stalled",
+            other => other.word(),
+        };
+        let find = |list: Vec<Member>| {
+            list.into_iter().find(|member| member.info.id == peer).map(|member| word(member.health))
         };
         let active = self.membership.active().ok().and_then(find);
         let word = active.or_else(|| self.membership.failed().ok().and_then(find))?;

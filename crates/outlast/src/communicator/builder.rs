@@ -10,6 +10,7 @@ use crate::fork::Creator;
 use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
 use crate::port::{self, Routes};
+use crate::presets;
 use crate::probe::Desk;
 use crate::runtime::{self, Plane};
 use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
@@ -275,8 +276,9 @@ impl CommunicatorBuilder {
             .listen(listen)
             .preset(self.preset)
             .credentials(credentials)
-            .run_id(run)
+            .run_id(run.clone())
             .key(key)
+            .meta(presets::mark(self.preset))
             .routes(routes);
         if let Some(name) = self.name {
             member = member.name(name);
@@ -324,6 +326,8 @@ impl CommunicatorBuilder {
             coordinator,
             identity,
             registration,
+            run: run.as_str().to_owned(),
+            preset: presets::name(self.preset),
             config,
             runtime,
             redials,
@@ -332,6 +336,7 @@ impl CommunicatorBuilder {
             atlas,
         };
         let control = Control::start(settings, Arc::clone(&data), link_events);
+        membership.record_in(control.recorder());
         let creator = Creator::this_process();
         let (timeout, agreed) = (self.timeout, super::sync::Agreed::default());
         let (atlas, site, streams_max) = (shared_atlas, self.site, self.streams_max);

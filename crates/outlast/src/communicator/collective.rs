@@ -10,6 +10,7 @@ use super::orders::{Order, Orders};
 use super::{Call, CallBuffers, Communicator, Error, LAST_RESORT, Receipt};
 use crate::clock;
 use crate::executor::{Abort, OpSpec, Performed, Stopped};
+use crate::recorder::Entry;
 use outlast_proto::collective::{Attempt, DataType, Fingerprint, OpKind, Quantisation, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
@@ -62,7 +63,8 @@ impl Communicator {
         let deadline = clock::now() + timeout;
         let op = Op { scope, tag: call.tag, fingerprint: fingerprint.clone(), deadline, members };
         let mark = self.control.news().mark();
-        let (id, orders) = self.control.begin(|session, now| session.handle_op_call(now, op));
+        let called = |id: CallId| Entry::collective(id, &fingerprint);
+        let (id, orders) = self.control.begin(called, |session, now| session.handle_op_call(now, op));
         let control = Arc::downgrade(&self.control);
         let _attached = call.interrupt.as_ref().map(|interrupt| {
             interrupt.attach(move || {
@@ -72,7 +74,7 @@ impl Communicator {
             })
         });
         let host_deadline = std::time::Instant::now() + timeout + LAST_RESORT;
-        let (mut sent, mut received, mut last_sent) = (0, 0, 0);
+        let (mut sent, mut received, mut mean_sent, mut strain) = (0, 0, 0, None);
         let mut detour = None;
         let perform = |attempt: Attempt, abort: &Abort| {
             if kind == OpKind::Barrier {
@@ -91,13 +93,14 @@ impl Communicator {
                     None => buffers.attempt(),
                 }
             };
-            let performed = self.data.perform(&spec, memory, abort)?;
+            let performed =
+                self.data.perform(&spec, memory, abort).inspect_err(|_| strain = abort.strain())?;
             (sent, received) = (sent + performed.bytes_sent, received + performed.bytes_received);
-            last_sent = performed.bytes_sent;
+            mean_sent = performed.mean_sent;
             Ok(Some(performed))
         };
         let outcome = self.attend_op(id, &orders, timeout, perform)?;
-        let done = outcome.map_err(|error| self.diagnosed(error, &fingerprint, call.tag, timeout))?;
+        let done = outcome.map_err(|error| self.diagnosed(error, &fingerprint, call.tag, timeout, strain))?;
         let Done::Committed { key, contributors, rank, world_size, attempts, pending } = done else {
             return Err(Error::Bug("a collective ended as a vote"));
         };
@@ -123,13 +126,13 @@ impl Communicator {
             bytes_received: received,
             seconds: started.elapsed().as_secs_f64(),
             predicted_seconds: (detour.is_none() && key.scope == Scope::Whole)
-                .then(|| self.predict(kind, key.epoch, last_sent))
+                .then(|| self.predict(kind, key.epoch, mean_sent))
                 .flatten(),
             hash: call.hash.then(|| hash(buffers)),
         })
     }
 
-    /// How long a ring's collective takes that lets each member send so many bytes, by the links as they were measured.
+    /// How long a ring's collective takes that lets each member send so many bytes on average, by the links as they were measured.
     fn predict(&self, kind: OpKind, epoch: u64, sent: u64) -> Option<f64> {
         let rounds = match kind {
             OpKind::AllReduce | OpKind::AllReduceMany => 2,

@@ -16,6 +16,8 @@ use crate::clock;
 use crate::coordinator::{self, Dialled, Unreached};
 use crate::executor::{Abort, DataPlane, Direction, LinkEvent, Seat};
 use crate::port::KnownSources;
+use crate::presets::Warned;
+use crate::recorder::{Entry, Owner, Recorder, What, key_of};
 use crate::runtime;
 use crate::security::TlsIdentity;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, sleep_while};
@@ -25,7 +27,7 @@ use outlast_proto::session::{
     Action, CallError, CallId, Command, Config, OutReason, PerformResult, Session, TransferName,
 };
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, ToCoordinator};
+use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, Term, ToCoordinator};
 use outlast_proto::wire::membership::MemberInfo;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
@@ -56,6 +58,10 @@ pub(super) struct Settings {
     pub(super) coordinator: String,
     pub(super) identity: TlsIdentity,
     pub(super) registration: Registration,
+    /// The run's name.
+    pub(super) run: String,
+    /// The name of our preset.
+    pub(super) preset: &'static str,
     pub(super) config: Config,
     pub(super) runtime: Handle,
     pub(super) redials: Handle,
@@ -92,6 +98,10 @@ pub(super) struct State {
     roster: Vec<MemberInfo>,
     /// Since when an admitted peer is without its coordinator.
     alone_since: Option<Instant>,
+    /// For how long it was when its session ended: what its last calls are told.
+    alone_at_end: Option<Duration>,
+    /// Members with another preset that were warned of.
+    warned: Warned,
 }
 
 /// The control side of a communicator.
@@ -110,6 +120,8 @@ pub(super) struct Control {
     pub(super) data: Arc<DataPlane>,
     pub(super) state: Mutex<State>,
     news: News,
+    recorder: Arc<Recorder>,
+    preset: &'static str,
     view: Mutex<Arc<GroupView>>,
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
@@ -136,6 +148,8 @@ impl Control {
             coordinator,
             identity,
             registration,
+            run,
+            preset,
             config,
             runtime,
             redials,
@@ -144,6 +158,8 @@ impl Control {
             atlas,
         } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
+        let name = registration.info.name.clone();
+        let recorder = Recorder::start(Owner { role: "peer", id: Some(me), name, run });
         let session = Session::new(config, registration);
         let state = State {
             session,
@@ -157,6 +173,8 @@ impl Control {
             timer: clock::now(),
             roster: Vec::new(),
             alone_since: None,
+            alone_at_end: None,
+            warned: Warned::default(),
         };
         let control = Arc::new_cyclic(|this| Self {
             me,
@@ -172,6 +190,8 @@ impl Control {
             data,
             state: Mutex::new(state),
             news: News::default(),
+            recorder,
+            preset,
             view: Mutex::default(),
             talks: Mutex::new(0),
             hung_up: Condvar::new(),
@@ -239,11 +259,13 @@ impl Control {
         if state.session.out().is_none() {
             return Err(Error::InvalidArgument("already connected".to_owned()));
         }
-        state.heard = false;
+        (state.heard, state.alone_at_end) = (false, None);
         self.data.forget_group(self.group);
         state.unreached = None;
-        let (id, orders) =
-            self.begin_locked(state, |session, now| session.handle_connect_call(now, min_world, deadline));
+        let called = |id: CallId| Entry::new(What::Called, "connect").about(id.0).amount(min_world.into());
+        let (id, orders) = self.begin_locked(state, called, |session, now| {
+            session.handle_connect_call(now, min_world, deadline)
+        });
         lock(&self.state).connecting = Some(id);
         Ok((id, orders))
     }
@@ -265,17 +287,24 @@ impl Control {
         state.unreached.take().or(silent)
     }
 
-    pub(super) fn begin(&self, call: impl FnOnce(&mut Session, Instant) -> CallId) -> (CallId, Arc<Orders>) {
-        self.begin_locked(lock(&self.state), call)
+    /// Begins a call of the program; `called` says which, for the flight recorder.
+    pub(super) fn begin<'a>(
+        &self,
+        called: impl FnOnce(CallId) -> Entry<'a>,
+        call: impl FnOnce(&mut Session, Instant) -> CallId,
+    ) -> (CallId, Arc<Orders>) {
+        self.begin_locked(lock(&self.state), called, call)
     }
 
-    fn begin_locked(
+    fn begin_locked<'a>(
         &self,
         mut state: MutexGuard<'_, State>,
+        called: impl FnOnce(CallId) -> Entry<'a>,
         call: impl FnOnce(&mut Session, Instant) -> CallId,
     ) -> (CallId, Arc<Orders>) {
         let orders = Arc::new(Orders::new(Seat::new(self.data.baton())));
         let id = call(&mut state.session, clock::now());
+        self.recorder.note(&called(id));
         state.calls.insert(id, CallSlot { orders: Arc::clone(&orders), abort: None });
         self.carry_out(state);
         (id, orders)
@@ -283,6 +312,7 @@ impl Control {
 
     /// The executor is done with an attempt.
     pub(super) fn performed(&self, id: CallId, result: PerformResult) {
+        self.recorder.note(&Entry::moved(id, &result));
         self.tell(|session, now| session.handle_performed(now, id, result));
     }
 
@@ -345,15 +375,21 @@ impl Control {
         state.session.record().is_some_and(|record| record.broken_links().any(is_theirs))
     }
 
+    /// What this peer says, hears and does.
+    pub(super) fn recorder(&self) -> &Arc<Recorder> {
+        &self.recorder
+    }
+
     /// What happens to the group.
     pub(super) fn news(&self) -> &News {
         &self.news
     }
 
-    /// For how long an admitted peer has been without its coordinator.
+    /// For how long an admitted peer has been without its coordinator, or was when its session ended.
     pub(super) fn alone_for(&self) -> Option<Duration> {
-        let since = lock(&self.state).alone_since?;
-        Some(clock::now().since(since))
+        let state = lock(&self.state);
+        let now = clock::now();
+        state.alone_since.map(|since| now.since(since)).or(state.alone_at_end)
     }
 
     /// A member's name and id, for people.
@@ -438,12 +474,13 @@ impl Control {
     }
 
     pub(super) fn carry_out(&self, mut state: MutexGuard<'_, State>) {
-        let (mut urgent, mut events) = (None, Vec::new());
+        let (mut urgent, mut events, mut warnings) = (None, Vec::new(), Vec::new());
         while let Some(action) = state.session.poll_action() {
             match action {
                 Action::Dial => {
                     state.dials += 1;
                     let dial = state.dials;
+                    self.recorder.note(&Entry::new(What::Line, "dialling").amount(dial));
                     if let Some(this) = self.this.upgrade() {
                         self.runtime.spawn(this.converse(dial));
                     }
@@ -461,6 +498,7 @@ impl Control {
                 }
                 Action::Send(message) => {
                     let Some(line) = &state.line else { continue };
+                    self.recorder.note(&Entry::to_coordinator(What::Sent, &message));
                     let fits = line.put(&message);
                     // That a call has begun is news which may go with the next message; one without time left
                     // is a vote that nothing follows.
@@ -475,10 +513,15 @@ impl Control {
                 Action::OpenEpoch(record) => {
                     events.extend(news::changes(&state.roster, &record));
                     state.roster.clone_from(&record.roster);
+                    for info in &record.roster {
+                        self.recorder.name(key_of(info.id), &info.name);
+                        warnings.extend(state.warned.of(info, self.preset, "this peer"));
+                    }
                     self.open_epoch(&mut state, &record);
                 }
                 Action::Prepare(record, number) => self.prepare(&record, number),
                 Action::Redial(peer, address) => self.redial(peer, address),
+                Action::Slowed(link) => events.extend(news::slowed(&state.roster, link)),
                 Action::Call(id, command) => self.order(&mut state, id, command),
             }
         }
@@ -488,8 +531,9 @@ impl Control {
                 state.alone_since = Some(clock::now());
                 events.push(Event::CoordinatorLost);
             }
-            (false, Some(_)) => {
+            (false, Some(since)) => {
                 state.alone_since = None;
+                state.alone_at_end = state.session.out().map(|_| clock::now().since(since));
                 // Whoever is out is told so by its call.
                 events.extend(state.session.record().map(|_| Event::CoordinatorBack));
             }
@@ -500,6 +544,9 @@ impl Control {
         if let Some(line) = urgent {
             line.flush();
         }
+        for warning in warnings {
+            tracing::warn!("{warning}");
+        }
         self.news.tell(events);
         if sooner {
             self.timers.notify_one();
@@ -507,6 +554,7 @@ impl Control {
     }
 
     fn order(&self, state: &mut State, id: CallId, command: Command) {
+        self.recorder.note(&Entry::order(id, &command));
         let Some(slot) = state.calls.get_mut(&id) else { return };
         let order = match command {
             Command::Perform(attempt) => {
@@ -543,13 +591,14 @@ impl Control {
 
     fn link(&self, event: LinkEvent) {
         let me = self.me;
+        self.recorder.note(&Entry::link(&event));
         match event {
             LinkEvent::Up { epoch, direction: Direction::Towards, .. } => {
                 self.tell(|session, _| session.handle_links_up(epoch));
             }
             LinkEvent::Up { .. } => {}
-            LinkEvent::Carried { peer, rate, round_trip } => {
-                if let Some(rate) = self.atlas.note_carried(peer, rate, round_trip) {
+            LinkEvent::Carried { peer, figure, round_trip } => {
+                if let Some(rate) = self.atlas.note_carried((me, peer), figure) {
                     self.tell(|session, _| session.handle_link_speed(peer, rate, round_trip));
                 }
             }
@@ -591,18 +640,20 @@ impl Control {
         let line = self.open().await.and_then(|dialled| {
             let line = Line::new(dialled.frames, dialled.version, self.silent_after);
             let line = line.map_err(|error| Unreached::from(error.to_string()))?;
-            Ok((line, dialled.is_kept.then_some(dialled.coordinator)))
+            let reign = dialled.standing.map(|standing| standing.term);
+            Ok((line, dialled.is_kept.then_some(dialled.coordinator), reign))
         });
         match line {
-            Ok((line, pin)) => {
-                {
+            Ok((line, pin, reign)) => {
+                let pinned = {
                     let mut state = lock(&self.state);
                     state.pinned = state.pinned.or(pin);
-                }
+                    state.pinned
+                };
                 *lock(&self.talks) += 1;
                 let line = Arc::new(line);
                 // However it ends, the session hears below that it is disconnected (rule 40).
-                let talking = self.talk(dial, Arc::clone(&line));
+                let talking = self.talk_until_superseded(dial, &line, pinned, reign);
                 if runtime::to_its_end("the control connection", talking).await.is_none() {
                     line.hang_up();
                     line.close();
@@ -612,6 +663,7 @@ impl Control {
             }
             Err(error) => {
                 tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator");
+                self.recorder.note(&Entry::new(What::Line, "unreached").saying(error.to_string()));
                 let mut state = lock(&self.state);
                 let foreign = error.foreign;
                 state.unreached = Some(error);
@@ -624,9 +676,33 @@ impl Control {
         }
         let mut state = lock(&self.state);
         if state.dials == dial {
+            self.recorder.note(&Entry::new(What::Line, "gone").amount(dial));
             state.line = None;
             state.session.handle_disconnected(clock::now());
             self.carry_out(state);
+        }
+    }
+
+    /// Talks on a line until it is over, or until another coordinator reigns under a higher term: one that is stopped does
+    /// not hang up (rule 19).
+    async fn talk_until_superseded(
+        &self,
+        dial: u64,
+        line: &Arc<Line>,
+        pinned: Option<PeerId>,
+        reign: Option<Term>,
+    ) {
+        let times = (DIAL_TIMEOUT, self.silent_after);
+        let watching = coordinator::superseded(&self.coordinator, &self.identity, pinned, reign, times);
+        let talking = self.talk(dial, Arc::clone(line));
+        tokio::pin!(talking);
+        tokio::select! {
+            () = &mut talking => {}
+            () = Box::pin(watching) => {
+                tracing::info!(coordinator = %self.coordinator, "another coordinator reigns: moving there");
+                line.close();
+                talking.await;
+            }
         }
     }
 

@@ -22,6 +22,7 @@ use crate::clock;
 use crate::coordinator::ControlFrames;
 use crate::executor::DataPlane;
 use crate::fork::Guarded;
+use crate::link::split;
 use crate::link::{Dial, TcpSettings, TcpWire, TlsWire, Wire};
 use crate::membership::Preset;
 use crate::port::{self, AuthenticatedStream, ConnectError};
@@ -37,7 +38,6 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::time::{Duration, Instant};
 use tokio::io::AsyncWriteExt as _;
 use tokio::runtime::Handle;
-use tokio_rustls::TlsStream;
 
 /// How long the acceptor tries to say [`GO`]. One record fits the buffer of a fresh connection.
 const GO_TIMEOUT: Duration = Duration::from_secs(5);
@@ -248,20 +248,6 @@ pub(super) fn control_wire(
     let keepalive = (silent_after / 2).max(Duration::from_secs(1));
     let settings = TcpSettings { user_timeout: silent_after, keepalive };
     Ok((TlsWire::new(socket, session, &settings)?, incoming))
-}
-
-fn split(stream: TlsStream<Guarded<tokio::net::TcpStream>>) -> io::Result<(Guarded<TcpStream>, Connection)> {
-    let (socket, session): (_, Connection) = match stream {
-        TlsStream::Client(stream) => {
-            let (socket, session) = stream.into_inner();
-            (socket, session.into())
-        }
-        TlsStream::Server(stream) => {
-            let (socket, session) = stream.into_inner();
-            (socket, session.into())
-        }
-    };
-    Ok((socket.convert(tokio::net::TcpStream::into_std)?, session))
 }
 
 /// Reads up to the record that says [`GO`], and not a byte further. `set_timeout` bounds the next read.

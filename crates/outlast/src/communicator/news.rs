@@ -12,6 +12,7 @@ use crate::clock;
 use crate::membership::{self, Happening, TimedEvent};
 use crate::sync::{Condvar, Mutex, lock, sleep_while};
 use outlast_proto::id::PeerId;
+use outlast_proto::session::SlowLink;
 use outlast_proto::wire::control::{EpochRecord, LossReason};
 use outlast_proto::wire::membership::MemberInfo;
 use std::collections::VecDeque;
@@ -37,6 +38,20 @@ pub struct Lost {
     pub reason: LossReason,
 }
 
+/// A link of the ring that carries much less than it did, in bytes per second.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Slowed {
+    /// The end that sends.
+    pub from: MemberInfo,
+    /// The end that receives.
+    pub to: MemberInfo,
+    /// When the ring was made.
+    pub before: u64,
+    /// Of late.
+    pub rate: u64,
+}
+
 /// What happened to the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -51,10 +66,15 @@ pub enum Event {
     Recovered(MemberInfo),
     /// The group has another epoch, of that many members.
     EpochChanged(u64, usize),
+    /// A link of the ring carries much less than when the ring was made: a better one may be worth looking for.
+    LinkSlowed(Slowed),
     /// The connection to the coordinator is gone; it is looked for.
     CoordinatorLost,
     /// The coordinator is back.
     CoordinatorBack,
+    /// This member fetches what its state lacks: leaves of 1 MiB that are here, and
+    /// how many there are. Equal numbers are the end.
+    Healing(u64, u64),
     /// So many events were dropped, because nobody read them.
     Lagged(u64),
 }
@@ -77,8 +97,19 @@ impl fmt::Display for Event {
             Self::Stalled(info) => write!(f, "{} is stalled", named(&info.name, info.id)),
             Self::Recovered(info) => write!(f, "{} answers again", named(&info.name, info.id)),
             Self::EpochChanged(epoch, world) => write!(f, "epoch {epoch} has {world} members"),
+            Self::LinkSlowed(Slowed { from, to, before, rate }) => {
+                let (from, to) = (named(&from.name, from.id), named(&to.name, to.id));
+                let megabytes = |rate: &u64| *rate as f64 / 1e6;
+                let (now, then) = (megabytes(rate), megabytes(before));
+                write!(
+                    f,
+                    "the link {from} -> {to} carries {now:.1} MB/s, {then:.1} when the ring was made: \
+                     optimize_topology may find a better one"
+                )
+            }
             Self::CoordinatorLost => f.write_str("the connection to the coordinator is gone; looking for it"),
             Self::CoordinatorBack => f.write_str("the coordinator is back"),
+            Self::Healing(have, all) => write!(f, "healing the state: {have} of {all} leaves are here"),
             Self::Lagged(count) => write!(f, "{count} events were dropped unread"),
         }
     }
@@ -115,7 +146,7 @@ impl News {
         for event in &events {
             match event {
                 Event::Lost(Lost { reason: LossReason::Left, .. }) => tracing::info!("{event}"),
-                Event::Lost(_) | Event::CoordinatorLost => tracing::warn!("{event}"),
+                Event::Lost(_) | Event::CoordinatorLost | Event::LinkSlowed(_) => tracing::warn!("{event}"),
                 _ => tracing::info!("{event}"),
             }
         }
@@ -217,6 +248,13 @@ impl Communicator {
         };
         told.into_iter().filter_map(translate).collect()
     }
+}
+
+/// What is told of a link that got slower; nothing if an end of it is no member any more.
+pub(super) fn slowed(roster: &[MemberInfo], link: SlowLink) -> Option<Event> {
+    let member = |peer: PeerId| roster.iter().find(|info| info.id == peer).cloned();
+    let (from, to) = (member(link.from)?, member(link.to)?);
+    Some(Event::LinkSlowed(Slowed { from, to, before: link.before, rate: link.rate }))
 }
 
 #[cfg(test)]

@@ -14,12 +14,13 @@
 use super::{Communicator, Error, Interrupt};
 use crate::clock;
 use crate::probe::{self, Outing};
+use crate::recorder::{Entry, What};
 use crate::state::exchange::Stream;
 use crate::watch;
 use outlast_proto::ballot::optimise::{Brought, KIND, Promise, RingOutcome, RingWish};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{LINKS_BROUGHT_MAX, TEXT_BYTES_MAX};
-use outlast_proto::session::{CallError, Done};
+use outlast_proto::session::{CallError, CallId, Done};
 use outlast_proto::time::Duration;
 use outlast_proto::topology::Forecast;
 use outlast_proto::wire::{clip, decode, encode};
@@ -229,8 +230,9 @@ impl Communicator {
         interrupt: Option<&Interrupt>,
     ) -> Result<Vec<u8>, Error> {
         let deadline = clock::now() + timeout;
+        let called = |id: CallId| Entry::new(What::Called, "optimize").about(id.0);
         let (id, orders) =
-            self.control.begin(|session, now| session.handle_ballot_call(now, kind, wish, deadline));
+            self.control.begin(called, |session, now| session.handle_ballot_call(now, kind, wish, deadline));
         let canceller = Arc::downgrade(&self.control);
         let _attached = interrupt.map(|interrupt| {
             interrupt.attach(move || {

@@ -18,6 +18,7 @@ use super::line::Line;
 use super::orders::{Order, Orders};
 use crate::clock;
 use crate::executor::{Beside, Companion};
+use crate::recorder::{Entry, What};
 use crate::sync::{Arc, lock};
 use outlast_proto::time::Duration;
 use outlast_proto::wire::control::ToPeer;
@@ -62,6 +63,9 @@ impl Control {
             // What a line says that was hung up is no news.
             if state.line.as_ref().is_some_and(|present| Arc::ptr_eq(present, line)) {
                 state.heard = true;
+                if let Ok(message) = &message {
+                    self.recorder().note(&Entry::to_peer(What::Heard, message));
+                }
                 match message {
                     Ok(message) => state.session.handle_message(clock::now(), message),
                     Err(error) => state.session.handle_unreadable(&error),
@@ -93,6 +97,7 @@ impl Control {
             }
             state.line = Some(Arc::clone(&line));
             (state.connecting, state.unreached) = (None, None);
+            self.recorder().note(&Entry::new(What::Line, "connected").amount(dial));
             state.session.handle_connected(clock::now());
             self.carry_out(state);
         }

@@ -12,9 +12,11 @@
 //! be so (rule 26). With `staged` it is never torn.
 
 use super::interrupt::Attached;
+use super::news::Event;
 use super::orders::Orders;
 use super::{Communicator, Error, Interrupt};
 use crate::clock;
+use crate::recorder::{Entry, What};
 use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Serving;
 use crate::state::exchange::receiver::{self, Errand, Found, Open, Staged, Unhealed};
@@ -28,6 +30,7 @@ use outlast_proto::state::Digest;
 use outlast_proto::state::election::{Deviation, Elected, Healed, Offer, Role};
 use outlast_proto::state::tree;
 use outlast_proto::time::Duration;
+use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -296,10 +299,18 @@ impl<'a> Call<'a> {
         let mut found = std::mem::take(&mut self.found);
         let staged = self.options.staged;
         let root = elected.root;
-        let progress = |have, of| vote.change(&Wish::Healing(root, have, of));
+        let (comm, size) = (self.comm, Cell::new(0));
+        let progress = |have, all| {
+            size.set(all);
+            comm.control.news().tell(vec![Event::Healing(have, all)]);
+            vote.change(&Wish::Healing(root, have, all));
+        };
         let outcome =
             self.errand(root, &progress, |errand| receiver::heal(state, hashes, errand, staged, &mut found));
         self.found = found;
+        if outcome.is_ok() {
+            comm.control.news().tell(vec![Event::Healing(size.get(), size.get())]);
+        }
         let unhealed = match outcome {
             Ok(Some(staged)) => return Part::Staged(staged),
             Ok(None) => return Part::Whole,
@@ -364,8 +375,9 @@ impl<'a> Call<'a> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD) + more;
         let deadline = clock::now() + left;
         let control = &self.comm.control;
-        let (id, orders) =
-            control.begin(|session, now| session.handle_ballot_call(now, KIND, wish.encode(), deadline));
+        let called = |id: CallId| Entry::new(What::Called, "sync_state").about(id.0);
+        let (id, orders) = control
+            .begin(called, |session, now| session.handle_ballot_call(now, KIND, wish.encode(), deadline));
         let canceller = Arc::downgrade(control);
         let attached = self.options.interrupt.as_ref().map(|interrupt| {
             interrupt.attach(move || {

@@ -2,14 +2,21 @@
 //!
 //! `memory` keeps nothing: whoever comes back tells it again, and nobody new is let in for one control grace after a start.
 //! `file` is a small database in one file: the coordinator's key, and for each run its last term, its epochs and who was in
-//! (`outlast_proto::coordinator::Facts`). It is written before anybody hears of what it says, and it changes only when
-//! membership does, so the disk is waited for a few times in a run and not once per collective.
+//! (`outlast_proto::coordinator::Facts`). `etcd` keeps the same for several coordinators, of which one reigns (rule 19); see
+//! `election`. Either is written before anybody hears of what it says, and it changes only when membership does, so it is
+//! waited for a few times in a run and not once per collective. The clerk knows neither: it has a [`Book`].
 //!
-//! The invariant: one coordinator at a time has the file. The kernel's lock on it says so, and goes with the process.
+//! The invariant: one coordinator at a time writes. Of a file the kernel's lock on it says so, and goes with the process;
+//! of an etcd each write does, because it counts only while the writer's lease lasts.
 
+#[cfg(feature = "etcd")]
+use super::election::Seat;
+#[cfg(feature = "etcd")]
+use crate::etcd::EtcdOptions;
 use crate::security::{KeyError, ProcessKey};
-use outlast_proto::coordinator::Facts;
+use outlast_proto::coordinator::{Facts, FactsStamp};
 use outlast_proto::id::RunId;
+use outlast_proto::wire::control::Term;
 use redb::{Database, ReadableDatabase as _, TableDefinition, TableError};
 use std::fmt;
 use std::fs::OpenOptions;
@@ -31,6 +38,9 @@ pub enum Backend {
     Memory,
     /// In that file, which is made if it is not there.
     File(PathBuf),
+    /// At that etcd, together with others who stand by.
+    #[cfg(feature = "etcd")]
+    Etcd(Box<EtcdOptions>),
 }
 
 impl fmt::Display for Backend {
@@ -38,6 +48,8 @@ impl fmt::Display for Backend {
         match self {
             Self::Memory => f.write_str("memory"),
             Self::File(path) => write!(f, "file:{}", path.display()),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(options) => write!(f, "etcd:{options}"),
         }
     }
 }
@@ -49,6 +61,8 @@ impl FromStr for Backend {
         match text.split_once(':') {
             None if text == "memory" => Ok(Self::Memory),
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
+            #[cfg(feature = "etcd")]
+            Some(("etcd", address)) => Ok(Self::Etcd(Box::new(EtcdOptions::parse(address)?))),
             _ => Err(BackendError::Unknown(text.to_owned())),
         }
     }
@@ -59,8 +73,28 @@ impl FromStr for Backend {
 #[non_exhaustive]
 pub enum BackendError {
     /// Nothing that we know.
-    #[error("{0:?} is no backend of a coordinator: use memory, or file:PATH")]
+    #[error("{0:?} is no backend of a coordinator: use memory, file:PATH, or etcd:HOST:PORT[,HOST:PORT..]")]
     Unknown(String),
+    /// Etcd cannot be reached like this.
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    EtcdOptions(#[from] crate::etcd::EtcdOptionsError),
+    /// Etcd does not do what is asked.
+    #[cfg(feature = "etcd")]
+    #[error(transparent)]
+    Etcd(#[from] crate::etcd::EtcdError),
+    /// Coordinators of another secret are at that etcd under the same name.
+    #[cfg(feature = "etcd")]
+    #[error(
+        "the coordinators called {cluster:?} at {etcd} have another secret: give this one the same secret (or the old one \
+         too, with --accept-secret-file), or another --cluster"
+    )]
+    OtherSecret {
+        /// What they are called.
+        cluster: String,
+        /// Where.
+        etcd: String,
+    },
     /// Another coordinator has it.
     #[error(
         "{} is in use by another coordinator: stop that one first, or name another file (one file, one coordinator)",
@@ -80,14 +114,69 @@ pub enum BackendError {
     Key(#[from] KeyError),
 }
 
+/// Where the clerk writes facts down.
+#[derive(Debug)]
+pub(super) enum Book {
+    File(FileBook),
+    #[cfg(feature = "etcd")]
+    Etcd(Seat),
+}
+
+/// When what was to be written is written.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Written {
+    Now,
+    /// The clerk hears of it.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "files are written at once"))]
+    Later,
+}
+
+impl Book {
+    /// What was written of a run; `None` if nobody was ever in it.
+    pub(super) fn facts(&self, run: &RunId) -> Result<Option<Facts>, BackendError> {
+        match self {
+            Self::File(file) => file.facts(run),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(seat) => Ok(seat.facts(run)),
+        }
+    }
+
+    /// Writes down, or sees to it.
+    #[cfg_attr(not(feature = "etcd"), expect(unused_variables, reason = "files are written at once"))]
+    pub(super) fn write(
+        &mut self,
+        run: &RunId,
+        stamp: FactsStamp,
+        facts: Facts,
+    ) -> Result<Written, BackendError> {
+        match self {
+            Self::File(file) => file.write(run, &facts).map(|()| Written::Now),
+            #[cfg(feature = "etcd")]
+            Self::Etcd(seat) => {
+                seat.write(run, stamp, facts);
+                Ok(Written::Later)
+            }
+        }
+    }
+
+    /// The term that every run is served under, if it is given from outside.
+    pub(super) fn term(&self) -> Option<Term> {
+        match self {
+            Self::File(_) => None,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(seat) => seat.term(),
+        }
+    }
+}
+
 /// An open file.
 #[derive(Debug)]
-pub(super) struct Book {
+pub(super) struct FileBook {
     path: PathBuf,
     database: Database,
 }
 
-impl Book {
+impl FileBook {
     /// Opens or makes the file, readable by this user only: the coordinator's key is in it.
     pub(super) fn open(path: &Path) -> Result<(Self, ProcessKey), BackendError> {
         let failed =
@@ -131,7 +220,7 @@ impl Book {
     }
 
     /// What was written of a run; `None` if nobody was ever in it.
-    pub(super) fn facts(&self, run: &RunId) -> Result<Option<Facts>, BackendError> {
+    fn facts(&self, run: &RunId) -> Result<Option<Facts>, BackendError> {
         let reading = self.database.begin_read().map_err(|error| self.failed(error))?;
         let table = match reading.open_table(FACTS) {
             Ok(table) => table,
@@ -148,7 +237,7 @@ impl Book {
     }
 
     /// Writes down; once it returns it is on the disk.
-    pub(super) fn write(&self, run: &RunId, facts: &Facts) -> Result<(), BackendError> {
+    fn write(&self, run: &RunId, facts: &Facts) -> Result<(), BackendError> {
         let bytes = facts.to_bytes();
         let writing = self.database.begin_write().map_err(|error| self.failed(error))?;
         {
@@ -168,15 +257,15 @@ mod tests {
     fn what_was_written_is_there_again_with_the_same_key_and_one_at_a_time_has_it() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("coordinator.redb");
-        let (book, key) = Book::open(&path).unwrap();
+        let (book, key) = FileBook::open(&path).unwrap();
         assert!(key.is_first() && key.is_kept());
         let run: RunId = "r".parse().unwrap();
         assert_eq!(book.facts(&run).unwrap(), None);
         let facts = Facts { term: 7, run_epoch: 3, floor: 9, groups: Vec::new() };
         book.write(&run, &facts).unwrap();
-        assert!(matches!(Book::open(&path), Err(BackendError::InUse(_))));
+        assert!(matches!(FileBook::open(&path), Err(BackendError::InUse(_))));
         drop(book);
-        let (again, same) = Book::open(&path).unwrap();
+        let (again, same) = FileBook::open(&path).unwrap();
         assert_eq!((again.facts(&run).unwrap(), same.peer()), (Some(facts), key.peer()));
         assert!(!same.is_first());
         assert_eq!(std::fs::metadata(&path).unwrap().mode() & 0o777, 0o600);
@@ -187,7 +276,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("notes.txt");
         std::fs::write(&path, "my notes, which are not a database at all\n".repeat(500)).unwrap();
-        let error = Book::open(&path).unwrap_err().to_string();
+        let error = FileBook::open(&path).unwrap_err().to_string();
         assert!(error.contains("notes.txt"), "{error}");
         assert!(std::fs::read_to_string(&path).unwrap().starts_with("my notes"));
     }
@@ -198,6 +287,13 @@ mod tests {
         assert_eq!("file:/var/lib/x".parse::<Backend>().unwrap(), Backend::File("/var/lib/x".into()));
         for odd in ["", "file:", "disk:/x", "etcd"] {
             assert!(matches!(odd.parse::<Backend>(), Err(BackendError::Unknown(_))), "{odd}");
+        }
+        #[cfg(feature = "etcd")]
+        {
+            let several = "etcd:http://a:2379,b:2379".parse::<Backend>().unwrap();
+            assert_eq!(several.to_string(), "etcd:http://a:2379,b:2379");
+            let odd = "etcd:nowhere".parse::<Backend>();
+            assert!(matches!(odd, Err(BackendError::EtcdOptions(_))), "{odd:?}");
         }
     }
 }

@@ -1,17 +1,25 @@
 //! The clerk: one task that owns the machines of all runs.
 
-use super::backend::Book;
+mod reigning;
+
+pub(super) use reigning::News;
+
+use super::backend::{Book, Written};
 use super::history::History;
+use super::post::Post;
 use super::quotas::{Customers, Pace};
+use super::registry::Standings;
 use super::solver::Solver;
 use crate::clock;
 use crate::membership::{Health, Membership, Preset};
 use crate::port::PortWatch;
+use crate::presets::{self, Warned};
+use crate::recorder::{Entry, Owner, Recorder, What, key_of};
 use crate::security::Credentials;
-use outlast_proto::collective::RunEpoch;
+use crate::sync::lock;
 use outlast_proto::coordinator::{
-    Action, Config, ConnectionId, KickStatus, Note, PortStatus, RefusalStatus, Run, RunStatus, Sign,
-    SolveToken,
+    Action, Config, ConnectionId, FactsStamp, KickStatus, Note, PortStatus, RefusalStatus, Run, RunStatus,
+    Sign, SolveToken,
 };
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::limits::{RUNS_MAX, RUNS_PER_PEER_MAX, STATUS_REFUSALS_MAX};
@@ -23,6 +31,7 @@ use outlast_proto::wire::InvalidMessage;
 use outlast_proto::wire::control::{KickReason, LossReason, Term, ToCoordinator, ToPeer};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use std::sync::Arc;
 use std::time::Duration;
 use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
@@ -89,8 +98,14 @@ struct ServedRun {
     history: History,
     /// What was last said of it, and when.
     status: Option<(Instant, String)>,
+    /// What the flight recorder calls it.
+    number: u64,
+    /// Peers with another preset that were warned of.
+    warned: Warned,
     /// What was last written down of it.
-    written: Option<(Term, RunEpoch, u64)>,
+    written: Option<FactsStamp>,
+    /// What is being written down.
+    writing: Option<FactsStamp>,
 }
 
 /// Somebody who was told to go.
@@ -149,6 +164,7 @@ pub(super) struct Clerk {
     /// Weak, so that the clerk does not keep itself at work.
     inbox: mpsc::WeakSender<Inbox>,
     port: PortWatch,
+    stores: Standings,
     runs: BTreeMap<RunId, ServedRun>,
     /// Who is at the other end of each line.
     guests: BTreeMap<ConnectionId, PeerId>,
@@ -161,6 +177,14 @@ pub(super) struct Clerk {
     solver: Solver,
     /// Where facts are written down before anybody hears of them.
     book: Option<Book>,
+    recorder: Arc<Recorder>,
+    /// Runs that were ever served.
+    served: u64,
+    /// Whether anything may be decided.
+    post: Post,
+    news: Option<mpsc::UnboundedReceiver<News>>,
+    /// Whether anything was decided since we began to stand by.
+    reigns: bool,
 }
 
 impl Clerk {
@@ -171,9 +195,15 @@ impl Clerk {
         address: SocketAddr,
         fresh_after: Option<Instant>,
         inbox: mpsc::WeakSender<Inbox>,
-        port: PortWatch,
+        (port, stores): (PortWatch, Standings),
     ) -> Self {
         let solver = Solver::new(inbox.clone(), config.ring_steps.0);
+        let owner = Owner {
+            role: "coordinator",
+            id: None,
+            name: format!("coordinator {address}"),
+            run: String::new(),
+        };
         Self {
             config,
             health,
@@ -182,6 +212,7 @@ impl Clerk {
             fresh_after,
             inbox,
             port,
+            stores,
             runs: BTreeMap::new(),
             guests: BTreeMap::new(),
             strangers: BTreeMap::new(),
@@ -190,6 +221,11 @@ impl Clerk {
             lines: Pace::default(),
             solver,
             book: None,
+            recorder: Recorder::start(owner),
+            served: 0,
+            post: Post::default(),
+            news: None,
+            reigns: true,
         }
     }
 
@@ -203,12 +239,14 @@ impl Clerk {
     /// Each turn takes a bounded number of letters and then looks at timers and health, whoever writes how much.
     pub(super) async fn run(mut self, mut letters: mpsc::Receiver<Inbox>, mut stop: oneshot::Receiver<()>) {
         let mut look_at = clock::now();
+        let mut news = self.news.take();
         loop {
             let next = self.runs.values().filter_map(|served| served.run.poll_timeout()).min();
             let wake = next.map_or(look_at, |next| next.min(look_at));
             tokio::select! {
                 biased;
                 _ = &mut stop => return,
+                told = reigning::next_of(&mut news) => self.hear(told),
                 letter = letters.recv() => {
                     let Some(letter) = letter else { return };
                     self.handle(letter);
@@ -231,6 +269,9 @@ impl Clerk {
     }
 
     fn tick(&mut self) {
+        if !self.may_decide() {
+            return;
+        }
         let now = clock::now();
         let due: Vec<_> = self
             .runs
@@ -250,6 +291,9 @@ impl Clerk {
 
     fn handle(&mut self, letter: Inbox) {
         let now = clock::now();
+        if !self.may_decide() {
+            return self.decline(now, letter);
+        }
         match letter {
             Inbox::Opened { run, id, peer, queue } => {
                 self.customers.opened(now, peer);
@@ -265,11 +309,15 @@ impl Clerk {
                 drop(share);
             }
             Inbox::Closed { run, id } => {
-                if let Some(peer) = self.guests.remove(&id) {
+                let peer = self.guests.remove(&id);
+                if let Some(peer) = peer {
                     self.customers.closed(peer);
                 }
                 self.strangers.remove(&id);
                 let Some(served) = self.runs.get_mut(&run) else { return };
+                if let Some(peer) = peer {
+                    self.recorder.note(&Entry::new(What::Line, "closed").about(served.number).with(peer));
+                }
                 served.lines.remove(&id);
                 served.run.handle_closed(now, id);
                 self.carry_out(&run);
@@ -307,9 +355,9 @@ impl Clerk {
             }
             _ => (None, 0),
         };
-        let name = match &message {
-            ToCoordinator::Register(registration, ..) => Some(registration.info.name.clone()),
-            ToCoordinator::Resume(resume) => Some(resume.registration.info.name.clone()),
+        let info = match &message {
+            ToCoordinator::Register(registration, ..) => Some(registration.info.clone()),
+            ToCoordinator::Resume(resume) => Some(resume.registration.info.clone()),
             _ => None,
         };
         if let Some(address) = address {
@@ -319,8 +367,15 @@ impl Clerk {
             }
             self.serve(run);
             self.meet(run, peer, address);
-            if let Some(name) = name {
-                self.serve(run).history.name(peer, &name);
+            if let Some(info) = info {
+                self.recorder.name(key_of(peer), &info.name);
+                let preset = presets::name(self.health.preset);
+                let served = self.serve(run);
+                served.history.name(peer, &info.name);
+                if let Some(warning) = served.warned.of(&info, preset, "the coordinator") {
+                    tracing::warn!(%run, "{warning}");
+                    served.history.say(&warning);
+                }
             }
         }
         self.seat(run, id);
@@ -328,6 +383,8 @@ impl Clerk {
             let text = "not a peer of this run any more: connect again".to_owned();
             return self.turn_away(now, run, id, peer, (KickReason::Evicted, text, term));
         };
+        let heard = Entry::to_coordinator(What::Heard, &message).about(served.number);
+        self.recorder.note(&heard.about_peer(peer));
         served.run.handle_message(now, id, peer, message);
         self.carry_out(run);
     }
@@ -474,12 +531,16 @@ impl Clerk {
         let served = self.runs.get(run);
         let events = served.map_or_else(Vec::new, |served| served.history.status());
         let status = machine.status(now).with_doors(port, kicked.collect());
+        let status = status.with_reign(self.post.status()).with_store(lock(&self.stores).get(run).cloned());
         status.with_history(served.is_some(), runs.collect(), events).to_json()
     }
 
     fn serve(&mut self, run: &RunId) -> &mut ServedRun {
         self.runs.entry(run.clone()).or_insert_with(|| {
+            self.served += 1;
+            self.recorder.name(self.served, run.as_str());
             let mut machine = Run::new(self.config.clone());
+            let term = self.book.as_ref().and_then(Book::term);
             match self.book.as_ref().map(|book| book.facts(run)) {
                 // Whoever was ever let in is written down: in a run that is not, nobody can have been.
                 Some(Ok(None)) => {}
@@ -494,6 +555,9 @@ impl Clerk {
                     }
                 }
             }
+            if let Some(term) = term {
+                machine.reign_under(term);
+            }
             ServedRun {
                 run: machine,
                 lines: BTreeMap::new(),
@@ -503,6 +567,9 @@ impl Clerk {
                 history: History::default(),
                 status: None,
                 written: None,
+                number: self.served,
+                warned: Warned::default(),
+                writing: None,
             }
         })
     }
@@ -511,6 +578,7 @@ impl Clerk {
     fn meet(&mut self, run: &RunId, peer: PeerId, address: SocketAddr) {
         let (health, credentials, listen) =
             (self.health, self.credentials.clone(), SocketAddr::new(self.address.ip(), 0));
+        let recorder = Arc::clone(&self.recorder);
         let served = self.serve(run);
         if !served.met.insert(peer) {
             return;
@@ -533,7 +601,10 @@ impl Clerk {
             member = member.dead_after(silence);
         }
         match member.start() {
-            Ok(member) => served.membership = Some(member),
+            Ok(member) => {
+                member.record_in(&recorder);
+                served.membership = Some(member);
+            }
             Err(error) => tracing::error!(%run, %error, "no health for this run; evictions will be slower"),
         }
     }
@@ -558,16 +629,23 @@ impl Clerk {
         }
     }
 
-    /// Writes down what has changed. False if that failed: then nothing may be said that is not written, and the run
-    /// stands still until the next try.
+    /// Writes down what has changed. False if it is not written: then nothing may be said of it, and the run stands still
+    /// until it is.
     fn write_down(&mut self, run: &RunId) -> bool {
-        let (Some(book), Some(served)) = (&self.book, self.runs.get_mut(run)) else { return true };
+        let (Some(book), Some(served)) = (&mut self.book, self.runs.get_mut(run)) else { return true };
         let stamp = served.run.facts_stamp();
         if served.written == Some(stamp) {
             return true;
         }
-        match book.write(run, &served.run.facts()) {
-            Ok(()) => served.written = Some(stamp),
+        if served.writing == Some(stamp) {
+            return false;
+        }
+        match book.write(run, stamp, served.run.facts()) {
+            Ok(Written::Now) => served.written = Some(stamp),
+            Ok(Written::Later) => {
+                served.writing = Some(stamp);
+                return false;
+            }
             Err(error) => {
                 if self.lines.take(clock::now(), LINES_BURST, LINE_EVERY).is_ok() {
                     tracing::error!(%run, %error, "the run stands still: what it decides cannot be written down");
@@ -579,7 +657,7 @@ impl Clerk {
     }
 
     fn carry_out(&mut self, run: &RunId) {
-        if !self.write_down(run) {
+        if !self.may_decide() || !self.write_down(run) {
             return;
         }
         let Some(served) = self.runs.get_mut(run) else { return };
@@ -590,9 +668,16 @@ impl Clerk {
                     if let (ToPeer::Kicked { text, .. }, Some(peer)) = (&message, self.guests.get(&id)) {
                         told_to_go.push((*peer, text.clone()));
                     }
+                    let sent = Entry::to_peer(What::Sent, &message).about(served.number);
+                    self.recorder.note(&match self.guests.get(&id) {
+                        Some(peer) => sent.about_peer(*peer),
+                        None => sent,
+                    });
                     served.send(id, message);
                 }
                 Action::SendAll(ids, message) => {
+                    let sent = Entry::to_peer(What::Sent, &message).about(served.number);
+                    self.recorder.note(&sent.amount(ids.len() as u64));
                     for id in ids {
                         served.send(id, message.clone());
                     }
@@ -628,6 +713,10 @@ impl Clerk {
                 Action::CallOff(token) => self.solver.call_off(run, token),
                 Action::Note(note) => {
                     let text = served.history.note(&note);
+                    if let Some(text) = &text {
+                        let decided = Entry::new(What::Decided, "note").about(served.number);
+                        self.recorder.note(&decided.saying(text.as_str()));
+                    }
                     let is_loss = matches!(note, Note::Lost(_, reason) if reason != LossReason::Left);
                     match text {
                         Some(text) if is_loss => {
@@ -648,7 +737,7 @@ impl Clerk {
 }
 
 /// Asks a kernel.
-async fn knock(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
+pub(super) async fn knock(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
     let connected = match tokio::time::timeout(timeout, TcpStream::connect(to)).await {
         Err(_) => return ConnectOutcome::Silent,
         Ok(connected) => connected.and_then(|stream| {

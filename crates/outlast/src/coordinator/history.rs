@@ -36,12 +36,17 @@ impl History {
     /// Something was decided; says it in words, if people want to know it.
     pub(super) fn note(&mut self, note: &Note) -> Option<String> {
         let text = self.words(note)?;
+        Some(self.say(&text))
+    }
+
+    /// Something else that people want to know; returns as much of it as is kept.
+    pub(super) fn say(&mut self, text: &str) -> String {
         let text: String = text.chars().take(TEXT_MAX).collect();
         if self.events.len() >= EVENTS_MAX {
             self.events.pop_front();
         }
         self.events.push_back((SystemTime::now(), text.clone()));
-        Some(text)
+        text
     }
 
     fn words(&self, note: &Note) -> Option<String> {

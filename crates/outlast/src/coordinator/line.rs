@@ -1,6 +1,7 @@
 //! One control connection, on the coordinator's side.
 
 use super::clerk::Inbox;
+use super::post::Post;
 use crate::port::{self, AuthenticatedStream};
 use crate::runtime;
 use outlast_proto::coordinator::ConnectionId;
@@ -33,13 +34,17 @@ pub(super) async fn serve(
     stream: AuthenticatedStream,
     me: PeerId,
     key_is_kept: bool,
+    post: Post,
     inbox: mpsc::Sender<Inbox>,
 ) {
-    let run = stream.run.clone();
-    let mut greeted = match port::greet_as(stream, me, key_is_kept, HELLO_TIMEOUT).await {
+    let (run, standing) = (stream.run.clone(), post.standing());
+    let mut greeted = match port::greet_as(stream, me, key_is_kept, standing.clone(), HELLO_TIMEOUT).await {
         Ok(greeted) => greeted,
         Err(error) => return tracing::debug!(%error, "no hello on a control connection"),
     };
+    if let Some(standing) = standing.filter(|standing| !standing.leads) {
+        return post.hold(&mut greeted.frames, &standing).await;
+    }
     let (id, peer) = (ConnectionId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
     let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
     if inbox.send(Inbox::Opened { run: run.clone(), id, peer, queue }).await.is_err() {

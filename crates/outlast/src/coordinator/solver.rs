@@ -144,7 +144,7 @@ mod tests {
         let (inbox, mut letters) = mpsc::channel(8);
         let mut solver = Solver::new(inbox.downgrade(), 1_000);
         let run: RunId = "run".parse().unwrap();
-        // It would take for ever.
+        // It would take forever.
         solver.ask(run.clone(), SolveToken(1), question(60, u64::MAX));
         solver.ask(run.clone(), SolveToken(2), question(8, 1_000));
         let (token, answer) = next(&mut letters).await;

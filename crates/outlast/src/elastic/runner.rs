@@ -453,7 +453,7 @@ fn failure(at: Move, error: &Error) -> Failure {
     match error {
         _ if error.cause() == Some(&CallError::Cancelled) => Failure::Passed,
         _ if matches!(error.cause(), Some(CallError::TooFewPeers { .. })) => Failure::TooFew,
-        // Also where the program itself has left: a step comes back.
+        // Even where the program itself has left: a step comes back.
         _ if matches!(error.cause(), Some(CallError::Out(reason)) if !is_refused(reason)) => Failure::Out,
         _ if error.action() == NextStep::Fatal => Failure::Passed,
         Error::SyncFailed { .. } => Failure::Again,

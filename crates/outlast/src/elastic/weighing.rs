@@ -16,7 +16,7 @@ pub(super) fn check(data_type: DataType, at: usize) -> Result<(), Error> {
     Err(Error::InvalidArgument(text))
 }
 
-/// Multiplies every element. A factor of zero gives zeros, also where there was none of a number.
+/// Multiplies every element. A factor of zero gives zeros, even where there was none of a number.
 pub(super) fn multiply(data_type: DataType, bytes: &mut [u8], factor: f64) {
     if factor == 0.0 {
         return bytes.fill(0);

@@ -2,7 +2,9 @@
 
 use crate::bell::Bell;
 use crate::sync::{Arc, Mutex, lock};
+use outlast_proto::id::PeerId;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
 
 /// Ends one operation from outside, at any byte. Clones are the same abort.
 #[derive(Clone, Debug, Default)]
@@ -13,6 +15,20 @@ struct Inner {
     triggered: AtomicBool,
     next: AtomicU64,
     listeners: Mutex<Vec<(u64, Arc<Bell>)>>,
+    strain: Mutex<Option<Strain>>,
+}
+
+/// What an operation that did not end well asked of the link to the next member.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Strain {
+    /// The other end.
+    pub peer: PeerId,
+    /// Bytes that its kernel acknowledged.
+    pub bytes: u64,
+    /// For how long there was anything to send and room for it over there.
+    pub busy: Duration,
+    /// How long the operation lasted.
+    pub elapsed: Duration,
 }
 
 impl Abort {
@@ -32,6 +48,15 @@ impl Abort {
     /// Whether it was triggered.
     pub fn is_triggered(&self) -> bool {
         self.0.triggered.load(Ordering::SeqCst)
+    }
+
+    /// What the operation's link did, once the operation is over: told to whoever explains why it was ended.
+    pub fn strain(&self) -> Option<Strain> {
+        *lock(&self.0.strain)
+    }
+
+    pub(super) fn note_strain(&self, strain: Strain) {
+        *lock(&self.0.strain) = Some(strain);
     }
 
     /// Rings `bell` on a trigger from now on, until the result is dropped.

@@ -185,7 +185,7 @@ impl Engine {
         let Some(lane) = operation.lane_to(conn.peer) else { return };
         if operation.outgoing[lane].frames_sent > 0 && operation.parts.end.is_none() {
             // All that we had to send went over a link that broke. Whether it arrived is not known; if not, the other
-            // end would wait for it on this one for ever.
+            // end would wait for it on this one forever.
             let error = "it broke with blocks on the way, and was made anew".to_owned();
             return operation.stop(Stopped::LinkBroken { peer: conn.peer, towards: true, error });
         }
@@ -268,6 +268,7 @@ impl Engine {
     /// Sends and receives what can be sent and received now. `true` if anything moved.
     pub(super) fn pump(&mut self, now: Instant) -> bool {
         self.check_deadlines(now);
+        self.watch_backlogs(now);
         self.allow_more();
         self.ask_where_stuck();
         let mut progress = false;
@@ -344,6 +345,8 @@ impl Engine {
             let ending = operation.ending.take().unwrap_or(Err(Stopped::Aborted));
             if ending.is_ok() {
                 self.learn_from(&operation);
+            } else {
+                self.explain(&operation);
             }
             for conn in self.conns.values_mut() {
                 conn.parking.forget(&name);

@@ -20,6 +20,7 @@
 
 mod abort;
 mod arithmetic;
+mod backlog;
 mod companion;
 mod conn;
 #[cfg(test)]
@@ -43,7 +44,7 @@ mod transfer;
 mod transport;
 mod undo;
 
-pub use abort::Abort;
+pub use abort::{Abort, Strain};
 pub(crate) use companion::{Beside, Companion};
 pub(crate) use driver::Seat;
 pub use memory::Buffers;
@@ -52,6 +53,7 @@ pub use transfer::TransferSpec;
 
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
+use outlast_proto::topology::Figure;
 use std::time::Duration;
 
 /// One connection's number; never used again.
@@ -128,8 +130,8 @@ pub enum LinkEvent {
     Carried {
         /// The other end, which received.
         peer: PeerId,
-        /// Bytes per second, while there was anything to send.
-        rate: u64,
+        /// What the link carries.
+        figure: Figure,
         /// The shortest round trip of late.
         round_trip: Duration,
     },

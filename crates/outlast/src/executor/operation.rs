@@ -12,6 +12,7 @@ mod credit;
 
 use super::abort::Abort;
 use super::arithmetic::Arithmetic;
+use super::backlog::Backlog;
 use super::lanes::{InLane, Landing, Message, OutLane, Source};
 use super::laps::Laps;
 use super::slots::{Slot, Slots};
@@ -71,6 +72,8 @@ pub(super) struct Operation {
     pub(super) started: Instant,
     /// What the streams to the next member had done by then, if the call is large enough to tell.
     pub(super) readings: Vec<(ConnId, Gauge)>,
+    /// What waited on those streams since.
+    pub(super) backlog: Backlog,
     /// Fields are dropped in order: whoever waits is told last, when its memory is as it was.
     pub(super) ticket: Ticket,
 }
@@ -97,6 +100,7 @@ impl Operation {
             hurried: false,
             started: Instant::now(),
             readings: Vec::new(),
+            backlog: Backlog::default(),
             ticket,
             parts,
         };
@@ -108,6 +112,14 @@ impl Operation {
         }
         operation.advance();
         operation
+    }
+
+    /// What each member sends on average, which this one did not quite: the last lap may have fewer blocks than members.
+    pub(super) fn mean_sent(&self) -> u64 {
+        match self.parts.plan.flow() {
+            Flow::Ring(ring) => ring.mean_sent(self.bytes_sent, |block| self.wire_bytes(block) as u64),
+            Flow::Streams(_) | Flow::Still => self.bytes_sent,
+        }
     }
 
     // ---- sending ----

@@ -188,7 +188,7 @@ impl DataPlane {
         self.shared.post(Command::AcceptedStripe { peer, wire });
     }
 
-    /// Finds out which links are closed, also if nobody moves bytes: a link may have been found silent.
+    /// Finds out which links are closed, even if nobody moves bytes: a link may have been found silent.
     pub fn look_at_links(&self) {
         self.shared.post(Command::Look);
     }
@@ -310,6 +310,8 @@ pub struct Performed<'a> {
     pub bytes_sent: u64,
     /// Payload bytes that this peer received.
     pub bytes_received: u64,
+    /// Payload bytes that each peer sent on average: the same number on all of them.
+    pub mean_sent: u64,
     /// From the call to the last byte.
     pub elapsed: Duration,
     settlement: Option<Settlement>,
@@ -318,9 +320,9 @@ pub struct Performed<'a> {
 
 impl Performed<'_> {
     pub(super) fn of(moved: Moved, started: Instant) -> Self {
-        let Moved { bytes_sent, bytes_received, settlement } = moved;
+        let Moved { bytes_sent, bytes_received, mean_sent, settlement } = moved;
         let (elapsed, settlement) = (started.elapsed(), Some(settlement));
-        Self { bytes_sent, bytes_received, elapsed, settlement, borrowed: PhantomData }
+        Self { bytes_sent, bytes_received, mean_sent, elapsed, settlement, borrowed: PhantomData }
     }
 
     /// The verdict is commit: the result stays.

@@ -48,19 +48,22 @@ pub(super) struct Moved {
     pub(super) bytes_sent: u64,
     /// Payload bytes that this peer received.
     pub(super) bytes_received: u64,
+    /// Payload bytes that each peer sent on average.
+    pub(super) mean_sent: u64,
     pub(super) settlement: Settlement,
 }
 
 impl Moved {
     /// Nothing had to.
     pub(super) fn at_once(undo: UndoLog) -> Self {
-        Self { bytes_sent: 0, bytes_received: 0, settlement: Settlement::Undo(undo) }
+        Self { bytes_sent: 0, bytes_received: 0, mean_sent: 0, settlement: Settlement::Undo(undo) }
     }
 
     /// Over links.
     pub(super) fn by(operation: Operation) -> Self {
+        let mean_sent = operation.mean_sent();
         let Operation { undo, bytes_sent, bytes_received, .. } = operation;
-        Self { bytes_sent, bytes_received, settlement: Settlement::Undo(undo) }
+        Self { bytes_sent, bytes_received, mean_sent, settlement: Settlement::Undo(undo) }
     }
 }
 

@@ -37,7 +37,7 @@ const DRAIN_MAX: usize = 1_024;
 const PUBLISH_INTERVAL: Duration = Duration::from_millis(100);
 /// Somebody who asks for a look at a member waits for what comes of it: for so long every turn is published.
 const HURRY: Duration = Duration::from_millis(500);
-/// The longest wait. Nothing needs it, but a clock or a timer that fails must not stop the plane for ever.
+/// The longest wait. Nothing needs it, but a clock or a timer that fails must not stop the plane forever.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
 /// A goodbye is said this often: a datagram may be lost, and nobody acknowledges it.
@@ -113,7 +113,7 @@ impl<D: Dialler> Plane<D> {
 
     /// Runs until the goodbye is said.
     pub(super) fn run(mut self) {
-        // Whoever waits for events learns that none will come, also if the machine's asserts end this thread.
+        // Whoever waits for events learns that none will come, even if the machine's asserts end this thread.
         struct Tell(Arc<Shared>);
         impl Drop for Tell {
             fn drop(&mut self) {
@@ -359,7 +359,7 @@ impl<D: Dialler> Plane<D> {
     }
 }
 
-/// An IPv4 address is written as one, also if it came through an IPv6 socket.
+/// An IPv4 address is written as one, even if it came through an IPv6 socket.
 fn canonical(address: SocketAddr) -> SocketAddr {
     match address {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {

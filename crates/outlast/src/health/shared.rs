@@ -8,6 +8,7 @@
 use crate::bell::Bell;
 use crate::clock;
 use crate::membership::Counters;
+use crate::recorder::{Entry, Recorder};
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use outlast_proto::membership::{Event, Member, Source};
 use outlast_proto::time::{Duration, Instant};
@@ -15,6 +16,7 @@ use outlast_proto::wire::membership::Packet;
 use std::collections::VecDeque;
 use std::io;
 use std::os::fd::BorrowedFd;
+use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::SystemTime;
 
@@ -138,6 +140,8 @@ pub(crate) struct Shared {
     readable: Condvar,
     mailbox: Mutex<VecDeque<Letter>>,
     bell: Bell,
+    /// Who keeps a record of what happens.
+    recorder: OnceLock<Arc<Recorder>>,
     pub(crate) tally: Tally,
 }
 
@@ -149,6 +153,7 @@ impl Shared {
             readable: Condvar::new(),
             mailbox: Mutex::default(),
             bell: Bell::new()?,
+            recorder: OnceLock::new(),
             tally: Tally::default(),
         })
     }
@@ -156,6 +161,11 @@ impl Shared {
     /// The lists as they were published last.
     pub(crate) fn lists(&self) -> Arc<Lists> {
         Arc::clone(&lock(&self.lists))
+    }
+
+    /// Keeps a record of events there as well, from now on.
+    pub(crate) fn record_in(&self, recorder: &Arc<Recorder>) {
+        let _ = self.recorder.set(Arc::clone(recorder));
     }
 
     /// Replaces the lists. The old ones are freed outside the lock.
@@ -169,6 +179,9 @@ impl Shared {
     pub(crate) fn notify(&self, events: impl IntoIterator<Item = TimedEvent>) {
         let mut queue = lock(&self.queue);
         for event in events {
+            if let (Some(recorder), Happening::Event(event)) = (self.recorder.get(), &event.what) {
+                recorder.note(&Entry::health(event));
+            }
             if queue.events.len() == EVENTS_MAX {
                 queue.events.pop_front();
                 queue.lost += 1;

@@ -29,7 +29,7 @@ const PLAIN_MAGIC: [u8; 8] = *b"outlastD";
 const PLAIN_STRIPE_MAGIC: [u8; 8] = *b"outlastS";
 /// A refused connect is tried again after this time: the other side may be a moment behind.
 const REFUSED_PAUSE: Duration = Duration::from_millis(20);
-/// ..this often. A process that is gone refuses for ever, and whoever waits for us wants to know soon.
+/// ..this often. A process that is gone refuses forever, and whoever waits for us wants to know soon.
 const REFUSED_ATTEMPTS_MAX: u32 = 5;
 
 /// Dials plaintext TCP and says who is calling. It proves nothing (rule 34: only when asked for).

@@ -16,6 +16,10 @@ pub struct Gauge {
     pub held_up: Duration,
     /// The shortest round trip of late: the way without its queues.
     pub round_trip: Duration,
+    /// The round trip as it is now, with its queues.
+    pub loaded: Duration,
+    /// Bytes that were handed over and are not acknowledged: on the way, or still waiting for their turn.
+    pub waiting: u64,
 }
 
 /// The part of the kernel's `struct tcp_info` up to what is wanted here. The kernel fills as much of it as it
@@ -23,7 +27,13 @@ pub struct Gauge {
 #[repr(C)]
 struct TcpInfo {
     states: [u8; 8],
-    counts: [u32; 24],
+    timeouts: [u32; 2],
+    snd_mss: u32,
+    rcv_mss: u32,
+    unacked: u32,
+    others: [u32; 10],
+    rtt: u32,
+    more: [u32; 8],
     pacing_rate: u64,
     max_pacing_rate: u64,
     bytes_acked: u64,
@@ -57,6 +67,8 @@ pub(super) fn read(socket: &TcpStream) -> io::Result<Gauge> {
         busy: Duration::from_micros(info.busy_time),
         held_up: Duration::from_micros(info.rwnd_limited),
         round_trip: Duration::from_micros(round_trip.into()),
+        loaded: Duration::from_micros(info.rtt.into()),
+        waiting: u64::from(info.notsent_bytes) + u64::from(info.unacked) * u64::from(info.snd_mss),
     })
 }
 
@@ -80,7 +92,10 @@ mod tests {
             assert!(Instant::now() < deadline, "{:?}", read(&near));
             std::thread::yield_now();
         }
-        let round_trip = read(&near).unwrap().round_trip;
+        let after = read(&near).unwrap();
+        assert_eq!(after.waiting, 0, "all of it has arrived");
+        let round_trip = after.round_trip;
+        assert!(round_trip <= after.loaded && after.loaded < Duration::from_secs(5), "{after:?}");
         assert!(Duration::ZERO < round_trip && round_trip < Duration::from_secs(5), "{round_trip:?}");
     }
 }

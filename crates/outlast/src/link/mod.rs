@@ -21,6 +21,7 @@ pub use dial::{Dial, PlainDialer, PlainHello, read_plain_hello};
 pub use gauge::Gauge;
 pub use tcp::{TcpSettings, TcpWire, UnixWire};
 pub use tls::TlsWire;
+pub(crate) use tls::split;
 
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;

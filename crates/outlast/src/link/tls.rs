@@ -14,6 +14,7 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 use tokio::runtime::Handle;
+use tokio_rustls::TlsStream;
 
 /// TLS over TCP: what a data link is unless plaintext was asked for (rule 34).
 #[derive(Debug)]
@@ -116,4 +117,21 @@ impl Wire for TlsWire {
     fn limit_queue(&self, bytes: Option<u32>) -> io::Result<()> {
         self.monitored.limit_queue(bytes)
     }
+}
+
+/// Takes a stream out of a runtime's hands.
+pub(crate) fn split(
+    stream: TlsStream<Guarded<tokio::net::TcpStream>>,
+) -> io::Result<(Guarded<TcpStream>, Connection)> {
+    let (socket, session): (_, Connection) = match stream {
+        TlsStream::Client(stream) => {
+            let (socket, session) = stream.into_inner();
+            (socket, session.into())
+        }
+        TlsStream::Server(stream) => {
+            let (socket, session) = stream.into_inner();
+            (socket, session.into())
+        }
+    };
+    Ok((socket.convert(tokio::net::TcpStream::into_std)?, session))
 }

@@ -12,7 +12,7 @@ const NOBODY_V4: SocketAddr = SocketAddr::new(IpAddr::V4(Ipv4Addr::new(192, 0, 2
 const NOBODY_V6: SocketAddr = SocketAddr::new(IpAddr::V6(Ipv6Addr::new(0x2001, 0xdb8, 0, 0, 0, 0, 0, 1)), 9);
 
 /// The address to advertise for a socket that is bound to `bound`, given the seeds to join through.
-pub(super) fn advertised(bound: SocketAddr, seeds: &[SocketAddr]) -> SocketAddr {
+pub(crate) fn advertised(bound: SocketAddr, seeds: &[SocketAddr]) -> SocketAddr {
     if !bound.ip().is_unspecified() {
         return bound;
     }

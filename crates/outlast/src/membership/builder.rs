@@ -220,7 +220,7 @@ fn resolve(seeds: &[String]) -> Result<Vec<SocketAddr>, MembershipError> {
     Ok(addresses)
 }
 
-fn default_name() -> String {
+pub(crate) fn default_name() -> String {
     let host = rustix::system::uname().nodename().to_string_lossy().into_owned();
     let suffix = format!("-{}", std::process::id());
     let host = host.split('.').next().unwrap_or_default();

@@ -5,7 +5,7 @@ use crate::fork::Guarded;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::{FRAME_BYTES_MAX, HELLO_BYTES_MAX};
 use outlast_proto::wire::frame::{self, FrameBuffer};
-use outlast_proto::wire::hello::{Hello, Incompatible, Version, Versions, negotiate};
+use outlast_proto::wire::hello::{Hello, Incompatible, Standing, Version, Versions, negotiate};
 use outlast_proto::wire::{InvalidMessage, decode, encode};
 use std::io;
 use std::net::SocketAddr;
@@ -102,23 +102,30 @@ pub async fn greet(
     me: PeerId,
     timeout: Duration,
 ) -> Result<Greeted, GreetError> {
-    greet_as(opened, me, false, timeout).await
+    greet_as(opened, me, false, None, timeout).await
 }
 
-/// As [`greet`], by somebody who says whether a later start of it will have the same key (rule 39).
+/// As [`greet`], by a coordinator: it says whether a later start of it will have the same key (rule 39), and how it
+/// stands among several.
 pub async fn greet_as(
     opened: AuthenticatedStream,
     me: PeerId,
     key_is_kept: bool,
+    standing: Option<Standing>,
     timeout: Duration,
 ) -> Result<Greeted, GreetError> {
     let address = opened.address;
-    tokio::time::timeout(timeout, exchange(opened, me, key_is_kept))
+    tokio::time::timeout(timeout, exchange(opened, me, key_is_kept, standing))
         .await
         .unwrap_or(Err(GreetError::TimedOut { address, timeout }))
 }
 
-async fn exchange(opened: AuthenticatedStream, me: PeerId, key_is_kept: bool) -> Result<Greeted, GreetError> {
+async fn exchange(
+    opened: AuthenticatedStream,
+    me: PeerId,
+    key_is_kept: bool,
+    standing: Option<Standing>,
+) -> Result<Greeted, GreetError> {
     let AuthenticatedStream { peer, run, address, alpn, stream } = opened;
     let ours = Hello {
         versions: Versions::CURRENT,
@@ -127,6 +134,7 @@ async fn exchange(opened: AuthenticatedStream, me: PeerId, key_is_kept: bool) ->
         software: concat!("outlast ", env!("CARGO_PKG_VERSION")).to_owned(),
         plane: String::from_utf8_lossy(&alpn).into_owned(),
         key_is_kept,
+        standing,
     };
     let failed = |cause| GreetError::Frame { address, cause };
     let mut frames = Frames::new(stream, HELLO_BYTES_MAX);

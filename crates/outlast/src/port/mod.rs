@@ -82,6 +82,12 @@ pub const REGISTER: &[u8] = b"outlast-register/1";
 pub const PROBE: &[u8] = b"outlast-probe/1";
 /// The same in the clear.
 pub const PROBE_PLAIN: &[u8] = b"outlast-probe-plain/1";
+/// The store: links between its members.
+pub const STORE: &[u8] = b"outlast-store/1";
+/// The store: from a member to whoever decides on views.
+pub const STORE_VIEWS: &[u8] = b"outlast-store-views/1";
+/// The store: from somebody who is no member to one.
+pub const STORE_CLIENT: &[u8] = b"outlast-store-client/1";
 
 /// Nothing: whoever opens it wants to know whether this port can be reached, and hangs up.
 pub const PATH: &[u8] = b"outlast-path/1";

@@ -1,11 +1,11 @@
 //! The two ends of one measurement.
 
-use super::pump::pump;
-use super::{DURATION_MIN, Desk, ROUND_TRIPS_MIN};
+use super::Desk;
+use super::pump::{Pumped, Task, pump};
 use crate::security;
 use crate::state::exchange::Stream;
 use outlast_proto::id::PeerId;
-use outlast_proto::topology::probe::{DURATION_US_MAX, WORD_BYTES, Word};
+use outlast_proto::topology::probe::{Course, WORD_BYTES, Word};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -64,12 +64,6 @@ fn left(until: Instant) -> Duration {
     until.saturating_duration_since(Instant::now())
 }
 
-/// How long bytes are sent on a way with that round trip.
-fn duration(round_trip: Duration) -> Duration {
-    let long = Duration::from_micros(DURATION_US_MAX);
-    (ROUND_TRIPS_MIN * round_trip).clamp(DURATION_MIN, long)
-}
-
 /// Measures with a member that expects us.
 pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> {
     let Outing { peer, until, streams_max, off } = *outing;
@@ -90,33 +84,40 @@ pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> 
         }
     }
     let streams = if round_trip < LONG { 1 } else { STREAMS_LONG.min(streams_max).max(1) };
-    let duration = duration(round_trip);
-    let by = Instant::now() + WORD + 4 * round_trip;
-    let mut bulk = Vec::new();
-    for _ in 0..streams {
-        let mut stream = open(peer, by)?;
-        say(&mut stream, Word::Join(token), off)?;
-        bulk.push(stream);
+    let mut course = Course::new(round_trip);
+    while let Some((way, duration)) = course.next_part() {
+        // Streams of its own: what still waits in the buffers of the last part was dropped with them.
+        let by = Instant::now() + WORD + 4 * round_trip;
+        let mut bulk = Vec::new();
+        for _ in 0..streams {
+            let mut stream = open(peer, by)?;
+            say(&mut stream, Word::Join(token), off)?;
+            bulk.push(stream);
+        }
+        let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
+        say(&mut words, Word::Go(way, streams, micros), off)?;
+        match hear(&mut words, WORD + 2 * round_trip, off)? {
+            Word::Started => {}
+            word => return Err(unexpected(word)),
+        }
+        let (sends, receives) = (way.goes_out(), way.comes_in());
+        let here = pump(&mut bulk, Task { sends, receives, duration, tail: tail(round_trip) }, off)?;
+        let there = agree(&mut words, here, duration, off)?;
+        course.note(way, duration, (there.rate, here.loaded), (here.rate, there.loaded));
     }
-    let micros = u64::try_from(duration.as_micros()).unwrap_or(DURATION_US_MAX);
-    say(&mut words, Word::Go(streams, micros), off)?;
-    match hear(&mut words, WORD + 2 * round_trip, off)? {
-        Word::Started => {}
-        word => return Err(unexpected(word)),
-    }
-    let receives = pump(&mut bulk, duration, tail(round_trip), off)?;
-    let sends = agree(&mut words, receives, duration, off)?;
-    // What still waits in buffers is dropped with the streams, and no word waited behind it.
-    drop(bulk);
+    // Whoever does not hear it sees us go.
+    let _ = say(&mut words, Word::Over, off);
+    let (sends, receives) = course.rates();
     Ok(Measured { sends, receives, round_trip })
 }
 
 /// Says what has arrived here, and hears what has arrived there. Neither side closes its streams before it knows that the
 /// other has counted: under load one of them may begin much later.
-fn agree(words: &mut Stream, found: u64, duration: Duration, off: &dyn Fn() -> bool) -> io::Result<u64> {
-    say(words, Word::Found(found), off)?;
+fn agree(words: &mut Stream, here: Pumped, duration: Duration, off: &dyn Fn() -> bool) -> io::Result<Pumped> {
+    let loaded = u32::try_from(here.loaded.as_micros()).unwrap_or(u32::MAX);
+    say(words, Word::Found(here.rate, loaded), off)?;
     match hear(words, WORD + duration, off)? {
-        Word::Found(there) => Ok(there),
+        Word::Found(rate, loaded) => Ok(Pumped { rate, loaded: Duration::from_micros(loaded.into()) }),
         word => Err(unexpected(word)),
     }
 }
@@ -144,11 +145,11 @@ pub(crate) fn wait(desk: &Desk, outing: &Outing<'_>) -> io::Result<()> {
 }
 
 fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io::Result<()> {
-    let Outing { peer, off, .. } = *outing;
+    let off = outing.off;
     let asked = Instant::now();
     say(&mut words, Word::Ready(token), off)?;
     let mut round_trip = Duration::from_millis(1);
-    let (streams, micros) = loop {
+    loop {
         match hear(&mut words, WORD + Duration::from_secs(2), off)? {
             Word::Ping(number) => {
                 if number == 0 {
@@ -156,10 +157,26 @@ fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io:
                 }
                 say(&mut words, Word::Ping(number), off)?;
             }
-            Word::Go(streams, micros) => break (streams, micros),
+            Word::Go(way, streams, micros) => {
+                let (sends, receives) = (way.comes_in(), way.goes_out());
+                let duration = Duration::from_micros(micros);
+                let task = Task { sends, receives, duration, tail: tail(round_trip) };
+                serve_part(desk, &mut words, (token, streams), task, outing)?;
+            }
+            Word::Over => return Ok(()),
             word => return Err(unexpected(word)),
         }
-    };
+    }
+}
+
+fn serve_part(
+    desk: &Desk,
+    words: &mut Stream,
+    (token, streams): (u64, u8),
+    task: Task,
+    outing: &Outing<'_>,
+) -> io::Result<()> {
+    let Outing { peer, off, .. } = *outing;
     let mut bulk = Vec::new();
     let by = Instant::now() + WORD;
     while bulk.len() < usize::from(streams) {
@@ -170,8 +187,7 @@ fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io:
             bulk.push(stream);
         }
     }
-    say(&mut words, Word::Started, off)?;
-    let duration = Duration::from_micros(micros);
-    let found = pump(&mut bulk, duration, tail(round_trip), off)?;
-    agree(&mut words, found, duration, off).map(drop)
+    say(words, Word::Started, off)?;
+    let found = pump(&mut bulk, task, off)?;
+    agree(words, found, task.duration, off).map(drop)
 }

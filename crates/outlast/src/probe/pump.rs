@@ -1,4 +1,4 @@
-//! Sends and receives as fast as the streams allow, both at once, on one thread, as the executor does.
+//! Sends, receives or does both at once, as fast as the streams allow, on one thread, as the executor does.
 
 use super::BYTES_MAX;
 use crate::state::exchange::Stream;
@@ -14,30 +14,57 @@ const RECEIVED_AT_ONCE: usize = 256 << 10;
 /// A wire that has room and bytes all the time still lets the others have their turn.
 const TURNS: usize = 4;
 
-/// Sends for as long as `duration`, and receives for `tail` longer. Says how many bytes per second arrived in the second
-/// half of what came.
-pub(super) fn pump(
-    streams: &mut [Stream],
-    duration: Duration,
-    tail: Duration,
-    off: &dyn Fn() -> bool,
-) -> io::Result<u64> {
+/// What is to be done.
+#[derive(Clone, Copy)]
+pub(super) struct Task {
+    pub(super) sends: bool,
+    pub(super) receives: bool,
+    /// For how long is sent.
+    pub(super) duration: Duration,
+    /// For how much longer is received.
+    pub(super) tail: Duration,
+}
+
+/// What came of it.
+#[derive(Clone, Copy, Default)]
+pub(super) struct Pumped {
+    /// Bytes per second that arrived in the second half of what came; zero if nothing was to be received.
+    pub(super) rate: u64,
+    /// The round trip by the end of the sending, with its queues; zero if nothing was sent or the kernel does not say.
+    pub(super) loaded: Duration,
+}
+
+/// Does it.
+pub(super) fn pump(streams: &mut [Stream], task: Task, off: &dyn Fn() -> bool) -> io::Result<Pumped> {
+    let Task { duration, tail, .. } = task;
     let filler = vec![0x5a; PIECES[2].1];
     let mut heap = vec![0; RECEIVED_AT_ONCE];
     let start = Instant::now();
     let (mut sent, mut clock) = (0, Arrivals::new(duration));
+    let (mut loaded, mut open) = (None, true);
     loop {
         let now = Instant::now();
-        let sends = now.duration_since(start) < duration && sent < BYTES_MAX;
-        if now.duration_since(start) >= duration + tail || clock.is_over(now) {
-            return clock.rate();
+        let since = now.duration_since(start);
+        let sends = task.sends && since < duration && sent < BYTES_MAX;
+        if task.sends && !sends && loaded.is_none() {
+            loaded = streams.iter().filter_map(|stream| Some(stream.wire().gauge()?.loaded)).max();
+            loaded.get_or_insert_default();
+        }
+        let receives = task.receives && open && since < duration + tail && !clock.is_over(now);
+        if !sends && !receives {
+            let rate = if task.receives { clock.rate()? } else { 0 };
+            return Ok(Pumped { rate, loaded: loaded.unwrap_or_default() });
         }
         if off() {
             return Err(io::Error::new(io::ErrorKind::Interrupted, "called off"));
         }
-        let (mut moved, mut open) = (false, false);
+        let mut moved = false;
+        open = false;
         for stream in streams.iter_mut() {
             for _ in 0..TURNS {
+                if !receives {
+                    break;
+                }
                 match stream.wire_mut().receive(&mut [IoSliceMut::new(&mut heap)]) {
                     Ok(0) => break, // It has stopped sending; what came counts.
                     Ok(count) => {
@@ -69,11 +96,9 @@ pub(super) fn pump(
                 Err(_) => {}
             }
         }
-        if !open && !sends {
-            return clock.rate();
-        }
         if !moved {
-            let flags = if sends { PollFlags::IN | PollFlags::OUT } else { PollFlags::IN };
+            let wanted = |is_wanted, flag| if is_wanted { flag } else { PollFlags::empty() };
+            let flags = wanted(receives, PollFlags::IN) | wanted(sends, PollFlags::OUT);
             let descriptors: Vec<_> = streams.iter().map(|stream| stream.wire().descriptor()).collect();
             let mut all: Vec<_> =
                 descriptors.iter().map(|descriptor| PollFd::new(descriptor, flags)).collect();

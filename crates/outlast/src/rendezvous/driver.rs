@@ -84,7 +84,7 @@ impl Driver {
 
     /// Drives until the program lets go of its end.
     pub(super) async fn run(mut self, mut commands: mpsc::Receiver<Command>) {
-        // Also after a panic: whoever waits finds out (rule 40).
+        // Even after a panic: whoever waits finds out (rule 40).
         let _over = Over(Arc::clone(&self.shared));
         loop {
             self.pump();

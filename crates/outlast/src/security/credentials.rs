@@ -106,6 +106,12 @@ impl Credentials {
         self.secret.as_ref()
     }
 
+    /// Our secret and all that are accepted beside it.
+    #[cfg(feature = "etcd")]
+    pub(crate) fn secrets(&self) -> impl Iterator<Item = &RunSecret> {
+        self.secret.iter().chain(&self.accepted)
+    }
+
     /// Whether streams are proved by a certificate of one's own authority.
     pub fn has_certificate(&self) -> bool {
         self.certificate.is_some()

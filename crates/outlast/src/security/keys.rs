@@ -95,6 +95,15 @@ impl Generation {
     }
 }
 
+/// A key of no run in particular, for one purpose.
+#[cfg(feature = "etcd")]
+pub(super) fn secret_key(secret: &RunSecret, label: &[&[u8]]) -> Zeroizing<[u8; 32]> {
+    let root = Salt::new(HKDF_SHA256, SCHEME).extract(secret.as_bytes());
+    let mut key = Zeroizing::new([0; 32]);
+    expand(&root, label, &mut key);
+    key
+}
+
 impl fmt::Debug for RunKeys {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "RunKeys({}, not shown)", self.run)

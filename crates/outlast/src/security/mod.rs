@@ -27,6 +27,8 @@ pub mod datagram;
 pub mod identity;
 pub mod keys;
 pub mod refusal;
+#[cfg(feature = "etcd")]
+pub(crate) mod sealing;
 pub mod secret;
 pub mod tls;
 

@@ -21,7 +21,7 @@ fn role() {
 struct Run {
     workers: Vec<Worker>,
     // The lab goes last.
-    _coordinator: Worker,
+    coordinator: Worker,
     lab: Lab,
 }
 
@@ -61,7 +61,7 @@ fn run(label: &str, sites: &[&str], prepare: impl FnOnce(&Lab)) -> Option<Run> {
     for answer in all(&mut workers, &format!("connect {world}")) {
         assert_eq!(answer["world"], json!(world), "{answer}");
     }
-    Some(Run { workers, _coordinator: coordinator, lab })
+    Some(Run { workers, coordinator, lab })
 }
 
 impl Run {
@@ -74,6 +74,16 @@ impl Run {
         };
         let slowest = answers.iter().map(each).fold(0.0, f64::max);
         (slowest, answers[0]["predicted"].as_f64())
+    }
+
+    /// What is known of links, by names, in bits per second.
+    fn links(&mut self) -> Vec<(String, String, f64)> {
+        self.coordinator.tell("status");
+        let status = self.coordinator.answer();
+        let links = status["groups"][0]["links"].as_array().unwrap_or_else(|| panic!("{status}")).clone();
+        let text = |value: &Value| value.as_str().expect("a name").to_owned();
+        let bits = |link: &Value| link["rate"].as_f64().expect("a rate") * 8.0;
+        links.iter().map(|link| (text(&link["from"]), text(&link["to"]), bits(link))).collect()
     }
 
     /// Optimises until nothing is left to be measured: on a machine that is busy with other things a measurement may fail,
@@ -117,9 +127,17 @@ fn bound(bytes: usize, size: usize, bits: u64) -> f64 {
     2.0 * (size - 1) as f64 / size as f64 * bytes as f64 * 8.0 / bits as f64
 }
 
+fn place(name: &str) -> usize {
+    HOSTS.iter().position(|host| name.starts_with(host)).expect("a host")
+}
+
 fn ring_of(report: &Value) -> Vec<usize> {
-    let name = |value: &Value| HOSTS.iter().position(|host| value.as_str() == Some(host)).expect("a host");
-    report["ring"].as_array().expect("a ring").iter().map(name).collect()
+    report["ring"]
+        .as_array()
+        .expect("a ring")
+        .iter()
+        .map(|name| place(name.as_str().expect("a name")))
+        .collect()
 }
 
 #[test]
@@ -137,6 +155,17 @@ fn eight_hosts_get_the_best_ring_and_what_it_promised() {
     let (before, _) = run.reduce(BYTES, 3);
     let (pairs, report) = run.optimise();
     assert_eq!(pairs, 28, "{report}");
+    let known = run.links();
+    let share = |(from, to, bits): &(String, String, f64)| bits / 1e6 / mbit(place(from), place(to)) as f64;
+    let mut shares: Vec<_> = known.iter().map(share).collect();
+    shares.sort_by(f64::total_cmp);
+    let near = shares.iter().filter(|share| (0.9..=1.1).contains(*share)).count();
+    println!(
+        "{} of {} links measured within 10 %, the worst {:.2?}",
+        near,
+        shares.len(),
+        [shares[0], shares[55]]
+    );
     let (after, predicted) = run.reduce(BYTES, 5);
     let ring = ring_of(&report);
     let (chosen, best) = bounds(&mbit, 8, &ring);
@@ -158,7 +187,12 @@ fn eight_hosts_get_the_best_ring_and_what_it_promised() {
         let (from, to) = (ring[at], ring[(at + 1) % 8]);
         run.lab.set(HOSTS[from], HOSTS[to], rule(8)).expect("a rule");
     }
+    all(&mut run.workers, "events 0");
     let (slow, _) = run.reduce(BYTES / 2, 3);
+    for answer in all(&mut run.workers, "events 5") {
+        let told = answer.as_array().unwrap_or_else(|| panic!("{answer}"));
+        assert!(told.iter().any(|event| event.as_str().is_some_and(|it| it.contains("MB/s"))), "{answer}");
+    }
     let (_, again) = run.optimise();
     let (mended, _) = run.reduce(BYTES / 2, 3);
     println!("links changed: {slow:.3} s, replanned: {mended:.3} s, {again}");
@@ -166,36 +200,51 @@ fn eight_hosts_get_the_best_ring_and_what_it_promised() {
     assert!(mended < slow, "{slow} s became {mended} s");
 }
 
-#[test]
-fn two_sites_of_three_are_crossed_once_each_way() {
-    const BYTES: usize = 16 << 20;
+/// Two sites of three hosts, each behind an uplink of so many Mbit/s, with five times as much within. What an all-reduce took
+/// before and after, what was predicted, and what no ring can beat.
+fn two_sites(label: &str, mbit: u64, bytes: usize) -> Option<[f64; 4]> {
     // In the order of names a ring would cross six times; the first one follows the order in which members came.
     let sites = ["x", "y", "x", "y", "x", "y"];
     let uplinks = |lab: &Lab| {
-        lab.set_all(Rule::perfect().rate(Rate::mbit(1_000)).delay(Duration::from_micros(200)))
-            .expect("a rule");
-        let uplink = Rule::perfect().rate(Rate::mbit(200)).delay(Duration::from_millis(2));
+        let within = Rule::perfect().rate(Rate::mbit(5 * mbit)).delay(Duration::from_micros(200));
+        lab.set_all(within).expect("a rule");
+        let uplink = Rule::perfect().rate(Rate::mbit(mbit)).delay(Duration::from_millis(2));
         lab.uplink(["a", "c", "e"], uplink).expect("an uplink");
         lab.uplink(["b", "d", "f"], uplink).expect("an uplink");
     };
-    let Some(mut run) = run("sites", &sites, uplinks) else { return };
-    let (before, _) = run.reduce(BYTES, 2);
+    let mut run = run(label, &sites, uplinks)?;
+    let (before, _) = run.reduce(bytes, 2);
     let (pairs, report) = run.optimise();
-    // Three in each site, and one between them unless the collectives before have told it already.
-    assert!((6..=7).contains(&pairs), "{pairs} pairs: {report}");
+    // Three in each site, and one between them. What collectives carried while the ring crossed often is not believed.
+    assert_eq!(pairs, 7, "{report}");
     let ring = ring_of(&report);
     let crossings = (0..6).filter(|at| sites[ring[*at]] != sites[ring[(at + 1) % 6]]).count();
     assert_eq!(crossings, 2, "{report}");
-    let (after, predicted) = run.reduce(BYTES, 4);
-    let least = bound(BYTES, 6, 200_000_000);
+    let (after, predicted) = run.reduce(bytes, 4);
+    let (predicted, least) = (predicted.expect("measured"), bound(bytes, 6, mbit * 1_000_000));
     println!(
-        "two sites behind 200 Mbit/s, {} MiB: before {before:.3} s, after {after:.3} s, predicted {:.3} s, bound {least:.3} s",
-        BYTES >> 20,
-        predicted.expect("measured")
+        "two sites behind {mbit} Mbit/s, {} MiB: before {before:.3} s, after {after:.3} s, predicted {predicted:.3} s, \
+         bound {least:.3} s",
+        bytes >> 20
     );
     // A ring that crosses three times each way cannot take less than three times the bound. Where the first one took less, it
     // crossed less often, and there is little to gain.
     if before >= 3.0 * least {
         assert!(after < before * 0.6, "three crossings each way became one: {before} s, then {after} s");
     }
+    Some([before, after, predicted, least])
+}
+
+#[test]
+fn two_sites_of_three_are_crossed_once_each_way() {
+    two_sites("sites", 200, 16 << 20);
+}
+
+/// A quarter of the rate and of the bytes: the same time for a quarter of the processor's work.
+#[test]
+#[ignore = "figures that need a quiet machine: make soak"]
+fn two_slow_sites_take_what_their_uplink_allows() {
+    let Some([_, after, predicted, least]) = two_sites("slow", 50, 4 << 20) else { return };
+    assert!(after < least * 1.25, "{after} s where {least} s are possible");
+    assert!((0.9..=1.1).contains(&(after / predicted)), "{after} s where {predicted} s were predicted");
 }

@@ -151,6 +151,8 @@ pub(crate) fn a_stopped_backend_is_an_error_in_time_and_passes(service: &mut imp
     let register = service.register(None);
     let token = read(&register).token;
     service.stop();
+    // The signal reaches each thread in its own time.
+    std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
     let error = register.write(token, b"slow".to_vec(), Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, RendezvousError::Timeout(_)), "{error}");

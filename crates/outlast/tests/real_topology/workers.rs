@@ -46,6 +46,9 @@ pub(crate) fn be_one() {
             "connect" => comm.connect(number(1) as u32).map(|_| json!({"world": comm.world_size()})),
             "grow" => comm.update_topology(number(1) as u32).map(|_| json!({"world": comm.world_size()})),
             "optimise" => optimise(&comm),
+            "events" => comm.events(Duration::from_secs(number(1))).map(|events| {
+                json!(events.iter().map(|happened| happened.what.to_string()).collect::<Vec<_>>())
+            }),
             "reduce" => reduce(&comm, number(1) as usize, number(2)),
             other => panic!("{other:?} is no command"),
         };
@@ -70,7 +73,13 @@ fn serve(listen: &str, secret: &str) {
         .start()
         .expect("a coordinator");
     println!("@{}", json!({"answer": coordinator.address().to_string()}));
-    std::io::stdin().lines().map_while(Result::ok).for_each(drop);
+    let run = "default".parse().expect("a run id");
+    for line in std::io::stdin().lines().map_while(Result::ok) {
+        assert_eq!(line, "status", "all that a coordinator is asked");
+        let status = coordinator.status(&run).expect("an answer").expect("a run");
+        let status: Value = serde_json::from_str(&status).expect("a status");
+        println!("@{}", json!({"answer": status}));
+    }
 }
 
 fn optimise(comm: &Communicator) -> Result<Value, Error> {

@@ -18,7 +18,7 @@ use outlast_proto::wire::control::{
 };
 use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
-use outlast_proto::wire::hello::{Hello, Version, Versions};
+use outlast_proto::wire::hello::{Hello, Standing, Version, Versions};
 use outlast_proto::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
 use outlast_proto::wire::register::{Fate, FromRegister, Snapshot, ToRegister, Token};
 use std::path::PathBuf;
@@ -120,6 +120,7 @@ fn hellos() -> Vec<(&'static str, Vec<u8>)> {
         software: "outlast 0.1.0".to_owned(),
         plane: "outlast-health/1".to_owned(),
         key_is_kept: false,
+        standing: None,
     };
     let current = encode(&hello(Version { major: 1, minor: 0 }));
     let mut future = current.clone();
@@ -131,6 +132,14 @@ fn hellos() -> Vec<(&'static str, Vec<u8>)> {
         (
             "valid-with-a-kept-key",
             encode(&Hello { key_is_kept: true, ..hello(Version { major: 1, minor: 0 }) }),
+        ),
+        (
+            "valid-of-one-that-stands-by",
+            encode(&Hello {
+                key_is_kept: true,
+                standing: Some(Standing { term: 7, leads: false, leader: "10.0.0.1:29400".to_owned() }),
+                ..hello(Version { major: 2, minor: 0 })
+            }),
         ),
         ("valid-with-a-field-of-the-future", future),
         ("invalid-cut-off", current[..20].to_vec()),

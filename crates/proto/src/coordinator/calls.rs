@@ -6,6 +6,7 @@
 
 use super::Config;
 use super::admission::Gate;
+use super::directory::clipped;
 use super::groups::Groups;
 use super::office::Office;
 use super::operations::{Call, Called, Completed, Op, Operations};
@@ -189,7 +190,15 @@ impl Calls<'_> {
             None => true,
             Some(vote) => called_by_all && !vote.complete,
         };
-        let list = self.office.peers.waiting_list(now, members.iter().filter(waiting));
+        let mut list = self.office.peers.waiting_list(now, members.iter().filter(waiting));
+        // A training loop makes the same call again and again: having made the last one is not having made this one.
+        let call = op.calls.first().map(|call| format!("{call} under tag {}", key.tag));
+        let call = call.map(|call| clipped(&call));
+        for one in list.iter_mut().filter(|one| !op.votes.contains_key(&one.peer)) {
+            if call.as_ref() == Some(&one.last_call) {
+                one.last_call += " (an earlier one)";
+            }
+        }
         self.abort(key, AbortReason::Timeout(list));
     }
 

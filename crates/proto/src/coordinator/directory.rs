@@ -15,6 +15,9 @@ use crate::wire::membership::MemberInfo;
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
+/// Of a call in words, when it is passed on.
+const CALL_CHARS_MAX: usize = 200;
+
 /// Most bytes of a member's encoding besides its name and metadata.
 const MEMBER_BYTES_MAX: usize = 64;
 
@@ -235,7 +238,7 @@ impl Directory {
                 Some(peer) => peer.health_word().to_owned(),
                 None => "gone".to_owned(),
             },
-            last_call: record.map_or_else(String::new, |peer| peer.last_call.0.chars().take(200).collect()),
+            last_call: record.map_or_else(String::new, |peer| clipped(&peer.last_call.0)),
             age_ms: record.map_or(0, |peer| now.since(peer.last_call.1).as_millis() as u64),
         }
     }
@@ -244,4 +247,9 @@ impl Directory {
         let held: usize = self.peers.values().map(|peer| peer.held.len()).sum();
         self.peers.len() + self.connections.len() + held
     }
+}
+
+/// A call in words, as much of it as is passed on.
+pub(super) fn clipped(call: &str) -> String {
+    call.chars().take(CALL_CHARS_MAX).collect()
 }

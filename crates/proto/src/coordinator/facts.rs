@@ -33,7 +33,7 @@ pub struct Facts {
 }
 
 /// What is written down of one group.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode)]
 pub struct GroupFacts {
     /// Its number.
     #[n(0)]
@@ -69,9 +69,12 @@ impl Facts {
     }
 }
 
+/// Tells apart what was written down at different times.
+pub type FactsStamp = (Term, RunEpoch, u64);
+
 impl Run {
     /// Changes whenever [`Self::facts`] do. Cheap: it is asked for with every message.
-    pub fn facts_stamp(&self) -> (Term, RunEpoch, u64) {
+    pub fn facts_stamp(&self) -> FactsStamp {
         let epochs = self.groups.values().fold(0, |sum: u64, state| sum.wrapping_add(state.epoch));
         (self.office.term, self.groups.run_epoch(), epochs)
     }
@@ -84,7 +87,9 @@ impl Run {
             roster: state.roster.clone(),
             ring: state.ring.clone(),
         });
-        let groups: Vec<_> = groups.collect();
+        // Whoever was in before and has not come yet must not be forgotten by the reign after this one.
+        let away = self.inherited.iter().filter(|heir| self.groups.get(heir.group).is_none()).cloned();
+        let groups: Vec<_> = groups.chain(away).collect();
         let floor = groups.iter().map(|group| group.epoch).fold(self.groups.floor(), GroupEpoch::max);
         Facts { term: self.office.term, run_epoch: self.groups.run_epoch(), floor, groups }
     }
@@ -95,7 +100,14 @@ impl Run {
         self.office.term = facts.term.saturating_add(1).min(COUNT_MAX);
         self.groups.go_on_from(facts.run_epoch, facts.floor);
         if facts.groups.iter().any(|group| !group.roster.is_empty()) {
+            self.inherited.clone_from(&facts.groups);
             self.expect_old_members(until);
         }
+    }
+
+    /// Reigns under a term that was given from outside, and is higher than every one before it (rule 19). To be called
+    /// after [`Self::succeed`], and before anything else.
+    pub fn reign_under(&mut self, term: Term) {
+        self.office.term = self.office.term.max(term.min(COUNT_MAX));
     }
 }

@@ -64,9 +64,9 @@ mod usage;
 mod witnesses;
 
 pub use config::Config;
-pub use facts::{Facts, FactsError, GroupFacts};
+pub use facts::{Facts, FactsError, FactsStamp, GroupFacts};
 pub use peers::Sign;
 pub use run::{Action, ConnectionId, Counters, Note, Run};
 pub(crate) use states::ConnectionState;
-pub use status::{EventStatus, KickStatus, PortStatus, RefusalStatus, RunStatus, Status};
+pub use status::{EventStatus, KickStatus, PortStatus, RefusalStatus, ReignStatus, RunStatus, Status};
 pub use survey::SolveToken;

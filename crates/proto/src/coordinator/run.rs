@@ -6,6 +6,7 @@ use super::agenda::Chore;
 use super::calls::{BlamedLink, Calls};
 use super::claims::Claims;
 use super::eviction::{Evidence, Inquiry};
+use super::facts::GroupFacts;
 use super::groups::{GroupState, Groups};
 use super::office::Office;
 use super::outbox::Timer;
@@ -116,6 +117,8 @@ pub struct Run {
     pub(super) gate: Gate,
     pub(super) groups: Groups,
     pub(super) witnesses: Witnesses,
+    /// Who was in when the last reign ended, until they had their time to come back.
+    pub(super) inherited: Vec<GroupFacts>,
 }
 
 /// What happened how often since the start.
@@ -144,6 +147,7 @@ impl Run {
             gate: Gate::default(),
             groups: Groups::default(),
             witnesses: Witnesses::default(),
+            inherited: Vec::new(),
         }
     }
 
@@ -323,6 +327,7 @@ impl Run {
                 }
                 Timer::Claims(group) => self.weigh_claims(now, group),
                 Timer::Fresh => {
+                    self.inherited.clear();
                     self.gate.open();
                     self.office.agenda.count_votes();
                 }

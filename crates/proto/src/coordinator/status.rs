@@ -6,6 +6,7 @@ use super::states::{CollectiveState, connection_state};
 use crate::collective::{Group, Scope};
 use crate::id::PeerId;
 use crate::limits::{LINKS_TOLD_MAX, NAMED_MAX, STATUS_BYTES_MAX, STATUS_PEERS_MAX};
+use crate::store::registrar::StoreStatus;
 use crate::time::{Duration, Instant};
 use serde::Serialize;
 use std::collections::BTreeMap;
@@ -40,6 +41,29 @@ pub struct Status {
     events: Vec<EventStatus>,
     /// What came to the coordinator's port, for all runs together; none where nobody counts.
     port: Option<PortStatus>,
+    /// The run's store: its view, and what its members hold; none while nobody is in it.
+    store: Option<StoreStatus>,
+    /// Who reigns, of several coordinators (rule 19); none where one is alone.
+    reign: Option<ReignStatus>,
+}
+
+/// Which of several coordinators decides.
+#[derive(Clone, Debug, PartialEq, Serialize)]
+pub struct ReignStatus {
+    /// Where others reach whoever answers.
+    pub address: String,
+    /// Whether it is the one that decides.
+    pub leads: bool,
+    /// Where whoever decides can be reached; empty if nobody does.
+    pub leader: String,
+    /// The number of its reign; the run's own term may be higher.
+    pub term: u64,
+    /// How long a lease lasts.
+    pub lease_seconds: f64,
+    /// How long the leader's lasts unless it is renewed; only the leader knows.
+    pub lease_left_seconds: Option<f64>,
+    /// Where those are who stand by.
+    pub standbys: Vec<String>,
 }
 
 /// A run that the coordinator serves.
@@ -190,6 +214,20 @@ impl Status {
         self
     }
 
+    /// With who reigns, of several coordinators.
+    #[must_use]
+    pub fn with_reign(mut self, reign: Option<ReignStatus>) -> Self {
+        self.reign = reign;
+        self
+    }
+
+    /// With how the run's store stands.
+    #[must_use]
+    pub fn with_store(mut self, store: Option<StoreStatus>) -> Self {
+        self.store = store;
+        self
+    }
+
     /// The status as one JSON object.
     pub fn to_json(&self) -> String {
         serde_json::to_string(self).unwrap_or_else(|error| format!("{{\"error\":\"{error}\"}}"))
@@ -331,6 +369,8 @@ impl Run {
             runs: Vec::new(),
             events: Vec::new(),
             port: None,
+            reign: None,
+            store: None,
         }
     }
 

@@ -30,7 +30,7 @@ use crate::limits::{LINKS_MAX, NAMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::topology::schedule::{self, Map, Pair, Place};
 use crate::topology::{Answer, COST_MAX, Costs, Link, Links, NO_LINK, Question};
-use crate::wire::control::{BallotKind, LinkSpeed};
+use crate::wire::control::{BallotKind, LinkSpeed, ToPeer};
 use crate::wire::decode;
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::{IpAddr, Ipv4Addr};
@@ -284,9 +284,27 @@ impl Survey {
         off.into_iter().chain(searching).for_each(|token| outbox.act(Action::CallOff(token)));
     }
 
-    /// What a link carried in a collective of late: measured for nothing. Says what to tell whoever watches, once.
-    fn note_speed(&mut self, now: Instant, from: PeerId, speed: LinkSpeed) -> Option<Note> {
+    /// Whether a link of a ring has its way for itself: nobody else of the ring leaves or enters the same host or site there.
+    /// Not known, and so not believed, before everybody has told where it is.
+    fn is_alone(&self, ring: &[PeerId], from: PeerId, to: PeerId) -> bool {
+        let place = |peer: &PeerId| Some((*self.hosts.get(peer)?, self.sites.get(peer)?.as_str()));
+        let Some(places) = ring.iter().map(place).collect::<Option<Vec<_>>>() else { return false };
+        let at = |peer| ring.iter().position(|other| *other == peer).map(|at| places[at]);
+        let (Some(one), Some(other)) = (at(from), at(to)) else { return false };
+        let edges = || places.iter().zip(places.iter().cycle().skip(1));
+        let hosts = edges().filter(|(from, to)| from != to && (**from == one || **to == other));
+        let sites = edges().filter(|(from, to)| from.1 != to.1 && (from.1 == one.1 || to.1 == other.1));
+        // The link itself is one of them, if it crosses at all; it may leave one boundary and enter another.
+        (one == other || hosts.count() == 1) && (one.1 == other.1 || sites.count() == 1)
+    }
+
+    /// What a link carried in a collective of late: measured for nothing. Says what to tell whoever watches, once. What a link
+    /// carried that shared an uplink with others of the ring is the speed of neither.
+    fn note_speed(&mut self, now: Instant, ring: &[PeerId], from: PeerId, speed: LinkSpeed) -> Option<Note> {
         let LinkSpeed { to, rate, round_trip_us } = speed;
+        if !self.is_alone(ring, from, to) {
+            return None;
+        }
         let round_trip = Duration::from_micros(round_trip_us.into());
         let rate = rate.clamp(1, optimise::RATE_MAX);
         self.links.note(from, to, Link { rate, round_trip, at: now });
@@ -355,7 +373,10 @@ impl Run {
         let Some(state) = self.groups.get_mut(group).filter(|_| are_members && from != speed.to) else {
             return self.office.count_stale(); // It may have gone meanwhile.
         };
-        if let Some(note) = state.survey.note_speed(now, from, speed) {
+        if let Some(note) = state.survey.note_speed(now, &state.ring, from, speed) {
+            if let Note::LinkSlowed { from, to, before, rate } = note {
+                self.office.tell_all(&state.roster, ToPeer::LinkSlowed { group, from, to, before, rate });
+            }
             self.office.outbox.note(note);
         }
     }

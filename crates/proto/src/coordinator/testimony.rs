@@ -8,14 +8,24 @@
 //!
 //! *Remembering.* A member remembers its last commit and a few more verdicts per (scope, tag). Nobody can wait
 //! for the verdict on an attempt that lies before a later commit, because that commit needed its Complete. So
-//! what nobody remembers was not committed; but how it ended is not known any more, and a member that still
-//! waits for it cannot be told which of its calls pairs with the others': it must join anew.
+//! what nobody remembers was not committed; but how it ended is not known any more, and a member that has yet to
+//! hear it, whether it waits for it or for something before it, cannot be told which of its calls pairs with the
+//! others': it must join anew.
 
 use crate::collective::{GroupEpoch, OpKey, Scope, Seq, Tag};
 use crate::id::PeerId;
 use crate::limits::LEARNED_MAX;
 use crate::wire::control::{AbortReason, BallotReport, EpochRecord, Resume, TagReport, Term, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// A tag among whom: calls under it are numbered by themselves.
+type Place = (Scope, Tag);
+/// Which attempt of a place.
+type Position = (GroupEpoch, Seq);
+
+fn position(key: &OpKey) -> Position {
+    (key.epoch, key.seq)
+}
 
 /// What one member told.
 #[derive(Clone, Debug, Hash)]
@@ -26,7 +36,7 @@ pub(super) struct Testimony {
     pub(super) term: Term,
     pub(super) promised: Term,
     remembers_from: GroupEpoch,
-    tags: BTreeMap<(Scope, Tag), TagReport>,
+    tags: BTreeMap<Place, TagReport>,
 }
 
 impl Testimony {
@@ -62,9 +72,20 @@ impl Testimony {
 
     /// Whether it learned a verdict on a later attempt, and so once knew the one on this.
     fn past(&self, key: &OpKey) -> bool {
-        let at: (GroupEpoch, Seq) = (key.epoch, key.seq);
         let learned = self.report(key).map(|report| &report.learned[..]).unwrap_or_default();
-        learned.iter().any(|(later, _)| (later.epoch, later.seq) > at)
+        learned.iter().any(|(later, _)| position(later) > position(key))
+    }
+
+    /// The first attempt of that place whose end it must still hear, if it was ever begun.
+    fn wants_from(&self, place: &Place) -> Position {
+        let report = self.tags.get(place);
+        if let Some(open) = report.and_then(|report| report.open.as_ref()) {
+            return position(&open.key);
+        }
+        let after = report
+            .and_then(|report| report.learned.last())
+            .map(|(key, _)| (key.epoch, key.seq.saturating_add(1)));
+        after.unwrap_or_default().max((self.epoch, 0))
     }
 
     /// Whether it may have known the verdict on this attempt and forgotten it.
@@ -81,7 +102,7 @@ pub(super) struct Decided {
     pub(super) verdicts: Vec<(OpKey, Verdict, Vec<PeerId>)>,
     /// Whose word cannot be true.
     pub(super) liars: BTreeSet<PeerId>,
-    /// Who waits for what nobody remembers.
+    /// Who has yet to hear what nobody remembers.
     pub(super) laggards: BTreeSet<PeerId>,
 }
 
@@ -96,6 +117,13 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
     let mut again = true;
     while std::mem::take(&mut again) {
         decided.verdicts.clear();
+        let gaps = gaps(resumed);
+        let misses = |(peer, told): &(&PeerId, &Testimony)| {
+            gaps.iter().any(|(place, end)| place.0.involves(**peer) && told.wants_from(place) < *end)
+        };
+        let laggards: Vec<_> = resumed.iter().filter(misses).map(|(peer, _)| *peer).collect();
+        laggards.iter().for_each(|peer| drop(resumed.remove(peer)));
+        decided.laggards.extend(laggards);
         for key in keys(resumed) {
             let known = resumed.values().find_map(|told| told.verdict(&key).cloned());
             let in_scope = || resumed.iter().filter(|(peer, _)| key.scope.involves(**peer));
@@ -126,6 +154,32 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
         }
     }
     decided
+}
+
+/// Attempts that somebody learned the verdict on, while everybody has forgotten what came right before it.
+fn gaps(resumed: &BTreeMap<PeerId, Testimony>) -> BTreeSet<(Place, Position)> {
+    let reports = || resumed.values().flat_map(|told| &told.tags);
+    let bridged = |(place, first): &(Place, Position)| {
+        let theirs = reports().filter(|(other, _)| *other == place).map(|(_, report)| unbroken(report));
+        theirs.flat_map(|row| row.iter().skip(1)).any(|(key, _)| position(key) == *first)
+    };
+    let full = reports().filter(|(_, report)| report.learned.len() >= LEARNED_MAX);
+    let begins = full.filter_map(|(place, report)| {
+        let (key, _) = unbroken(report).first()?;
+        Some((place.clone(), position(key)))
+    });
+    begins.filter(|begin| !bridged(begin)).collect()
+}
+
+/// What a member remembers one after another: its last commit may stand before that alone.
+fn unbroken(report: &TagReport) -> &[(OpKey, Verdict)] {
+    match &report.learned[..] {
+        [(commit, _), rest @ ..] if rest.len() >= LEARNED_MAX => {
+            let follows = |next: &OpKey| position(next) == (commit.epoch, commit.seq.saturating_add(1));
+            if rest.first().is_some_and(|(next, _)| follows(next)) { &report.learned } else { rest }
+        }
+        all => all,
+    }
 }
 
 /// Whether all who are in that attempt made the same call (rule 4). Where they did not, the attempt is void, and their

@@ -13,5 +13,6 @@ mod optimise;
 mod rebuilding;
 mod revisions;
 mod sessions;
+mod speeds;
 mod states;
 mod witnesses;

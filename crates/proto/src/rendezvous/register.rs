@@ -6,7 +6,8 @@
 //!
 //! The register lives in memory. A coordinator that takes over an address may have been another before, so it first
 //! listens for as long as the control grace: whoever comes back brings the last snapshot that it saw, and the one with
-//! the highest token is taken. Then a new era begins: tokens of the old one that nobody brought match nothing.
+//! the highest token is taken. Then a new era begins: tokens of the old one that nobody brought match nothing. Eras are
+//! numbered by the time of day, so that they grow even if all who knew the last one were away for the whole of the grace.
 //!
 //! The invariant: two values never share a token, and tokens only grow.
 //!
@@ -26,6 +27,8 @@ pub struct Register {
     leases: BTreeMap<String, Instant>,
     /// Until when others may bring what they know.
     listens_until: Option<Instant>,
+    /// The era that begins when it has listened.
+    era: u64,
     /// How often anything changed that a watcher should hear of.
     changes: u64,
 }
@@ -38,13 +41,20 @@ impl Register {
             token: Token::default(),
             leases: BTreeMap::new(),
             listens_until: None,
+            era: 0,
             changes: 0,
         }
     }
 
-    /// A register that may have been elsewhere before: it answers nothing until then.
-    pub fn listening(until: Instant) -> Self {
-        Self { listens_until: Some(until), ..Self::fresh() }
+    /// A register that may have been elsewhere before, and of which nobody has brought anything in time. `era` is larger
+    /// than any that was given before, wherever that was: microseconds of the time of day.
+    pub fn anew(era: u64) -> Self {
+        Self { era, ..Self::fresh() }
+    }
+
+    /// A register that may have been elsewhere before: it answers nothing until then. `era` as above.
+    pub fn listening(until: Instant, era: u64) -> Self {
+        Self { listens_until: Some(until), ..Self::anew(era) }
     }
 
     /// Somebody brings the last snapshot that it saw. It counts while the register listens. Whose lease lasted then has
@@ -95,6 +105,10 @@ impl Register {
         if expected != self.token {
             return Some(Written::Lost);
         }
+        if self.value.is_none() {
+            // Others may know another first value, from before.
+            self.token.era = self.token.era.max(self.era);
+        }
         self.value = Some(value);
         self.token.revision += 1;
         self.changes += 1;
@@ -107,7 +121,7 @@ impl Register {
             self.listens_until = None;
             self.changes += 1;
             if self.value.is_some() {
-                self.token.era += 1;
+                self.token.era = self.token.era.saturating_add(1).max(self.era);
             }
         }
         let before = self.leases.len();
@@ -158,5 +172,64 @@ impl Register {
         }
         self.leases.insert(holder, now + lease);
         true
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const FOREVER: Duration = Duration::from_hours(1);
+
+    fn written(register: &mut Register, now: Instant, value: u8) -> Token {
+        register.handle_beat(now, "node", FOREVER);
+        let token = register.snapshot().unwrap().token;
+        assert_eq!(register.handle_write(now, "node", token, vec![value]), Some(Written::Accepted));
+        register.snapshot().unwrap().token
+    }
+
+    #[test]
+    fn a_register_to_which_nobody_brought_anything_shares_no_token_with_the_one_before() {
+        let now = Instant::ORIGIN;
+        let mut before = Register::fresh();
+        let stale: Vec<_> = (0..3).map(|value| written(&mut before, now, value)).collect();
+        // Everybody who knew it was stopped for the whole of the grace.
+        let until = now + Duration::from_secs(5);
+        for mut after in [Register::listening(until, 77), Register::anew(77)] {
+            after.handle_timeout(until);
+            assert_eq!(after.snapshot().unwrap().token, Token::default(), "nothing is written yet");
+            for value in 10..15 {
+                let token = written(&mut after, until, value);
+                assert!(!stale.contains(&token) && token > stale[2], "{token:?}");
+            }
+            for token in &stale {
+                assert_eq!(after.handle_write(until, "node", *token, vec![99]), Some(Written::Lost));
+            }
+        }
+    }
+
+    #[test]
+    fn the_highest_token_that_is_brought_in_time_is_taken_and_a_new_era_begins() {
+        let now = Instant::ORIGIN;
+        let mut before = Register::fresh();
+        let old = {
+            written(&mut before, now, 1);
+            before.snapshot().unwrap()
+        };
+        let last = {
+            written(&mut before, now, 2);
+            before.snapshot().unwrap()
+        };
+        let until = now + Duration::from_secs(5);
+        let mut after = Register::listening(until, 77);
+        after.handle_brought(now, last.clone(), FOREVER);
+        after.handle_brought(now, old.clone(), FOREVER);
+        assert_eq!(after.snapshot(), None, "it listens");
+        after.handle_timeout(until);
+        let told = after.snapshot().unwrap();
+        assert_eq!(told.value, last.value);
+        assert!(told.token > last.token && told.token.era == 77);
+        after.handle_brought(until, old, FOREVER);
+        assert_eq!(after.snapshot().unwrap(), told, "too late");
     }
 }

@@ -41,8 +41,23 @@ pub enum Action {
     /// Find out whether that peer's port can be reached: dial it, prove that it is that peer, hang up. Answer with
     /// `handle_redialled`.
     Redial(PeerId, SocketAddr),
+    /// Tell the program: a link of the ring carries much less than it did.
+    Slowed(SlowLink),
     /// Tell the thread of a call.
     Call(CallId, Command),
+}
+
+/// A link that carries much less than when the ring was made, in bytes per second.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct SlowLink {
+    /// The end that sends.
+    pub from: PeerId,
+    /// The end that receives.
+    pub to: PeerId,
+    /// Then.
+    pub before: u64,
+    /// Now.
+    pub rate: u64,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -92,6 +107,8 @@ pub struct Session {
     remembers_from: u64,
     /// Who went lately, and why; the latest last.
     departed: VecDeque<(PeerId, LossReason)>,
+    /// The question about the link of an epoch that may come, until it is answered or whoever asked is gone.
+    asked: Option<u64>,
     /// Broken links of this epoch that could not be reported yet.
     unreported: Vec<ToCoordinator>,
     global_world_size: u32,
@@ -122,6 +139,7 @@ impl Session {
             transfers: Transfers::default(),
             remembers_from: 0,
             departed: VecDeque::new(),
+            asked: None,
             unreported: Vec::new(),
             global_world_size: 0,
             out: Some(OutReason::NotConnected),
@@ -293,6 +311,7 @@ impl Session {
             self.redial = self.config.redial.0;
             self.down_since = Some(now);
         }
+        self.asked = None;
         self.connection = Connection::Down { redial_at: now + self.redial };
         self.redial = retry::longer(self.redial, self.config.redial.1);
     }
@@ -332,6 +351,7 @@ impl Session {
                 let (group, me) = (self.registration.group, self.registration.info.id);
                 let newer = self.record.as_ref().is_some_and(|known| known.epoch < record.epoch);
                 if newer && record.group == group && record.rank_of(me).is_some() {
+                    self.asked = Some(number);
                     self.act(Action::Prepare(record, number));
                 }
             }
@@ -339,6 +359,11 @@ impl Session {
             ToPeer::Redial { group, to, address } => {
                 if group == self.registration.group && to != self.registration.info.id {
                     self.actions.push_back(Action::Redial(to, address));
+                }
+            }
+            ToPeer::LinkSlowed { group, from, to, before, rate } => {
+                if group == self.registration.group {
+                    self.actions.push_back(Action::Slowed(SlowLink { from, to, before, rate }));
                 }
             }
             ToPeer::Status(_) => {}
@@ -386,9 +411,10 @@ impl Session {
         }
     }
 
-    /// The link of an epoch that may come is sure, or why not: the answer to [`Action::Prepare`].
+    /// The link of an epoch that may come is sure, or why not: the answer to [`Action::Prepare`]. An answer that nobody
+    /// waits for any more is not given: dials take time, and this may be another session by now.
     pub fn handle_prepared(&mut self, number: u64, error: Option<String>) {
-        if self.is_up() && self.out.is_none() {
+        if self.asked.take_if(|asked| *asked == number).is_some() && self.is_up() {
             let group = self.registration.group;
             let error = error.map(|error| clip(&error, TEXT_BYTES_MAX));
             self.send(ToCoordinator::Prepared { group, number, error });
@@ -636,6 +662,7 @@ impl Session {
         self.remembers_from = 0;
         self.departed.clear();
         self.unreported.clear();
+        self.asked = None;
         self.hold = false;
         self.resuming = false;
     }

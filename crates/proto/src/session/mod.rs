@@ -34,5 +34,5 @@ mod transfers;
 
 pub use calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome, PerformResult};
 pub use config::Config;
-pub use machine::{Action, Session};
+pub use machine::{Action, Session, SlowLink};
 pub use transfers::TransferName;

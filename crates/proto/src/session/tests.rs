@@ -587,6 +587,18 @@ fn a_void_attempt_costs_a_number_and_nothing_else() {
 }
 
 #[test]
+fn a_link_of_our_ring_that_got_slower_is_told_and_another_groups_is_not() {
+    let mut bench = Bench::of(&[1, 2]);
+    let slowed =
+        |group| ToPeer::LinkSlowed { group, from: id(1), to: id(2), before: 9_000_000, rate: 4_000_000 };
+    bench.hear(slowed(7));
+    assert_eq!(bench.drain(), []);
+    bench.hear(slowed(0));
+    let link = SlowLink { from: id(1), to: id(2), before: 9_000_000, rate: 4_000_000 };
+    assert_eq!(bench.drain(), [Action::Slowed(link)]);
+}
+
+#[test]
 fn the_size_of_the_run_may_change_without_an_epoch() {
     let mut bench = Bench::of(&[1, 2]);
     bench.hear(ToPeer::World { run_epoch: 9, global_world_size: 7 });

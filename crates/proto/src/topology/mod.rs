@@ -32,6 +32,7 @@
 //! | what do the two say to each other? | `probe` |
 //! | which ring crosses the fewest boundaries, and is the fastest of those? | `question` |
 //! | how long will a collective take on it? | `forecast` |
+//! | and what does one that ran say about its link? | `carried` |
 //!
 //! # What it does not do
 //!
@@ -41,6 +42,7 @@
 
 mod assignment;
 mod bound;
+mod carried;
 mod costs;
 mod exact;
 mod forecast;
@@ -53,6 +55,7 @@ mod search;
 mod tests;
 mod tour;
 
+pub use carried::{Carried, Figure};
 pub use costs::{COST_MAX, Costs, NO_LINK, Objective, RingCost};
 pub use exact::EXACT_MAX;
 pub use forecast::Forecast;

@@ -18,9 +18,10 @@
 //! them. It carries no proof. Who is at the other end was proved before ([`negotiate`] compares the two), the
 //! hello only turns a mix-up into a clear error.
 
+use super::control::Term;
 use super::{InvalidMessage, Message, within};
 use crate::id::{PeerId, RunId};
-use crate::limits::{HELLO_BYTES_MAX, HELLO_NAME_BYTES_MAX};
+use crate::limits::{HELLO_BYTES_MAX, HELLO_NAME_BYTES_MAX, NODE_ADDRESS_BYTES_MAX};
 use minicbor::{CborLen, Decode, Encode};
 use std::fmt;
 
@@ -67,6 +68,25 @@ pub struct Hello {
     /// A later start of it will have the same key, and so the same name (rule 39). Coordinators that keep theirs say so.
     #[cbor(n(5), default)]
     pub key_is_kept: bool,
+    /// How it stands among several coordinators (rule 19); one that is alone says nothing. (6 and 7 are fields of the future
+    /// in seeds and tests that are older.)
+    #[n(8)]
+    pub standing: Option<Standing>,
+}
+
+/// How a coordinator stands among several. Whoever stands by keeps the stream open and says nothing more; it closes the
+/// stream when that has changed.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+pub struct Standing {
+    /// The reign that it knows of; 0: none.
+    #[n(0)]
+    pub term: Term,
+    /// Whether that is its own, and lasts.
+    #[n(1)]
+    pub leads: bool,
+    /// Where whoever reigns can be reached, `host:port`; empty if nobody does.
+    #[n(2)]
+    pub leader: String,
 }
 
 /// Why two sides part. Nothing was agreed; the stream is closed.
@@ -158,8 +178,11 @@ impl Message for Hello {
     fn check(&self) -> Result<(), InvalidMessage> {
         within("software", self.software.len(), HELLO_NAME_BYTES_MAX)?;
         within("plane", self.plane.len(), HELLO_NAME_BYTES_MAX)?;
-        // These two are shown to people, in logs and tables.
-        for (field, text) in [("software", &self.software), ("plane", &self.plane)] {
+        // These are shown to people, in logs and tables.
+        let leader = self.standing.as_ref().map(|standing| &standing.leader);
+        within("leader", leader.map_or(0, String::len), NODE_ADDRESS_BYTES_MAX)?;
+        let shown = [("software", &self.software), ("plane", &self.plane)];
+        for (field, text) in shown.into_iter().chain(leader.map(|leader| ("leader", leader))) {
             if text.chars().any(char::is_control) {
                 return Err(InvalidMessage::Meaningless { field, value: text.escape_default().to_string() });
             }
@@ -226,6 +249,7 @@ mod tests {
             software: "outlast 0.1.0".to_owned(),
             plane: "health".to_owned(),
             key_is_kept: false,
+            standing: None,
         }
     }
 
@@ -316,6 +340,18 @@ mod tests {
     }
 
     #[test]
+    fn a_coordinator_among_several_says_how_it_stands_and_others_read_over_it() {
+        let standing = Standing { term: 7, leads: false, leader: "10.0.0.1:29400".to_owned() };
+        let ours = Hello { standing: Some(standing), ..hello() };
+        let bytes = encode(&ours);
+        assert_eq!(decode::<Hello>(&bytes).unwrap(), ours);
+        assert_eq!(bytes[0], 0x89, "fields more, which an older reader skips");
+        let odd = Standing { term: 7, leads: true, leader: "\u{1b}[2J".to_owned() };
+        let odd = minicbor::to_vec(Hello { standing: Some(odd), ..hello() }).unwrap();
+        assert!(matches!(decode::<Hello>(&odd), Err(InvalidMessage::Meaningless { field: "leader", .. })));
+    }
+
+    #[test]
     fn the_encoding_does_not_change() {
         let expected = [
             &[0x86, 0x82, 0x82, 0x01, 0x00, 0x82, 0x01, 0x00, 0x63][..],
@@ -356,6 +392,11 @@ mod tests {
             software: "s".repeat(HELLO_NAME_BYTES_MAX),
             plane: "p".repeat(HELLO_NAME_BYTES_MAX),
             key_is_kept: true,
+            standing: Some(Standing {
+                term: u64::MAX,
+                leads: true,
+                leader: "a".repeat(NODE_ADDRESS_BYTES_MAX),
+            }),
         };
         assert!(encode(&longest).len() <= HELLO_BYTES_MAX);
     }

@@ -27,6 +27,7 @@ pub mod lateness;
 pub mod membership;
 pub mod register;
 pub mod replay;
+pub mod store;
 pub(crate) mod unknown;
 
 #[cfg(test)]

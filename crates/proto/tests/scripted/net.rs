@@ -397,6 +397,7 @@ impl Net {
                 }
                 // Nobody answers dials of broken links unless a script does.
                 session::Action::Redial(..) => {}
+                session::Action::Slowed(_) => {}
                 session::Action::Call(call, command) => self.obey(number, call, command),
             }
         }

@@ -9,8 +9,8 @@ use std::sync::Arc;
 /// members of a large group hold the same result, and share it.
 pub type Buffer = Arc<BTreeMap<(PeerId, Option<u64>), u32>>;
 
-/// One ring at work on one attempt. Attempts of one key in two lineages have different rings.
-pub(super) type TransferId = (OpKey, Vec<PeerId>);
+/// One ring at work on one attempt, in the history of whoever founded the group: where all were out, numbers begin again.
+pub(super) type TransferId = (OpKey, Vec<PeerId>, Option<PeerId>);
 
 /// What one member put in.
 #[derive(Debug)]

@@ -35,7 +35,8 @@ impl World {
             (None, Command::Abort) => {}
             (Some(_), command) => state.told.push_back(command),
             (None, Command::Perform(attempt)) => {
-                self.perform(process, call, (attempt.key, attempt.ring.to_vec()));
+                let founder = self.processes[process].session.record().map(|record| record.founder);
+                self.perform(process, call, (attempt.key, attempt.ring.to_vec(), founder));
             }
             (None, Command::Commit) => state.saved = None,
             (None, Command::Undo) if self.settings.sabotage == Some(Sabotage::SkipUndo) => state.saved = None,
@@ -158,6 +159,8 @@ impl World {
         if let Some(transfer) = self.transfers.get_mut(id) {
             transfer.moved = true;
         }
+        // In a large group too, most calls meet nobody who is that slow: otherwise none would ever end well.
+        let slowly = (0.4 / ring.len() as f64).min(0.05);
         for (process, serial) in members {
             let calls = &self.processes[process].calls;
             let mine = |state: &CallState| state.executing.as_ref().is_some_and(|at| at.serial == serial);
@@ -170,7 +173,7 @@ impl World {
                 executing.flushing = true;
             }
             // The result is there; the last bytes for the next in the ring may take longer than anybody waits.
-            let slow = self.rng.chance(0.05);
+            let slow = self.rng.chance(slowly);
             let delay = self.some(if slow { self.settings.flush_max } else { Duration::from_millis(10) });
             self.after(delay, Event::Performed(process, call, serial, PerformResult::Done));
         }

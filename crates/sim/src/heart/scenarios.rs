@@ -300,11 +300,11 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "heart-training-crash-points",
-            about: "the crash points, with training loops, which say less: n is the seed modulo 300",
+            about: "the crash points, with training loops, which say less: n is the seed modulo 200",
             script: |seed| {
                 let mut script = crash_points(seed);
                 script.settings.habits.trains = true;
-                script.settings.crash_after_sends = Some(1 + seed % 300);
+                script.settings.crash_after_sends = Some(1 + seed % 200);
                 script
             },
         },

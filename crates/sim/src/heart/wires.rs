@@ -307,6 +307,8 @@ impl World {
                 }
                 Action::Prepare(record, question) => self.prepare(process, &record, question),
                 Action::Redial(to, _) => self.redial(process, to),
+                // News for a program; nothing follows from it.
+                Action::Slowed(_) => {}
                 Action::Call(call, command) => self.command(process, call, command),
             }
         }

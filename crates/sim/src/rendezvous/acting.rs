@@ -238,7 +238,8 @@ impl World {
             }
             Fault::Break => self.break_off(number, Duration::from_secs(2)),
             Fault::Restart => {
-                self.register = Register::listening(self.now + LISTENS);
+                let era = self.now.since(Instant::ORIGIN).as_micros() as u64;
+                self.register = Register::listening(self.now + LISTENS, era);
                 self.told_changes = u64::MAX;
                 self.tell_changes();
                 (0..self.hosts.len()).for_each(|number| self.break_off(number, Duration::from_secs(3)));

@@ -49,6 +49,9 @@ pub(super) fn lab(status: &Status, all_links: bool) {
         let word = if rows.len() > 1 { "other links" } else { "links" };
         println!("{others} {word}: {rule}");
     }
+    for uplink in &status.uplinks {
+        println!("uplink of {}: {}", uplink.hosts.join(", "), uplink.rule);
+    }
 }
 
 /// A lab that takes no commands: a running test's, or a leftover.

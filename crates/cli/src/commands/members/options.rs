@@ -72,7 +72,7 @@ pub(crate) struct Args {
     /// One JSON object per event
     #[arg(long)]
     pub(super) json: bool,
-    /// Lines instead of the live table, also in a terminal
+    /// Lines instead of the live table, even in a terminal
     #[arg(long)]
     pub(super) plain: bool,
     /// Also print everything that is known, as one JSON object, this often

@@ -4,6 +4,7 @@ use super::super::members::duration;
 use super::super::run_id::run_id;
 use super::super::trust::TrustArgs;
 use super::devices;
+use super::standby::StandbyArgs;
 use outlast::agent::{Budget, Elastic};
 use outlast::membership::RunId;
 use std::ffi::OsString;
@@ -18,6 +19,7 @@ Examples:
   outlast run --standalone --nproc-per-node 2 -m my.module --lr 0.1    # as python -m my.module --lr 0.1
   outlast run --max-restarts 10/3600 --log-dir logs --tee 2 train.py   # files for all, stderr on the terminal too
   outlast run --coordinator 10.0.0.1:29400 --secret-file run.secret --nnodes 2:4 --nproc-per-node 8 train.py
+  outlast run --coordinator a:29400,b:29400,c:29400 --standby --backend etcd:e:2379 --nnodes 3 train.py   # on a, b and c
 
 A worker that dies is replaced alone and the others go on (--elastic inplace), or all are started again together
 (--elastic restart). Ctrl-C and SIGTERM are passed on; who has not ended after --grace is killed, with everything
@@ -36,6 +38,8 @@ pub(crate) struct Args {
     /// The coordinator, host:port; several are separated by commas; default: `OUTLAST_COORDINATOR`, else as --standalone
     #[arg(long, value_name = "ADDR", aliases = ["rdzv-endpoint", "rdzv_endpoint"])]
     pub(super) coordinator: Option<String>,
+    #[command(flatten)]
+    pub(super) standby: StandbyArgs,
     /// How many machines take part, or the fewest and the most, as in 2:4; more than one need --coordinator
     #[arg(long, value_name = "MIN[:MAX]", default_value = "1")]
     pub(super) nnodes: Nodes,
@@ -82,7 +86,7 @@ pub(crate) struct Args {
     /// COMMAND is a Python module, as in python -m
     #[arg(short, long)]
     pub(super) module: bool,
-    /// COMMAND is a program, also if its name ends in .py
+    /// COMMAND is a program, even if its name ends in .py
     #[arg(long, alias = "no_python", conflicts_with = "module")]
     pub(super) no_python: bool,
     /// Let each worker run on the processors of one NUMA node only

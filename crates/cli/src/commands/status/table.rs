@@ -39,6 +39,10 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
         wrapped(&mut text, told, 2);
         text.push('\n');
     }
+    if status["reign"].is_object() {
+        wrapped(&mut text, &reign_line(&status["reign"]), 2);
+        text.push('\n');
+    }
     let mut peers: Vec<_> = list(&status["peers"]).iter().collect();
     peers.sort_by_key(|peer| (peer["group"].as_u64(), peer["rank"].as_u64().unwrap_or(u64::MAX)));
     if peers.is_empty() {
@@ -54,6 +58,7 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
     for group in list(&status["groups"]) {
         wrapped(&mut text, &group_line(group), 2);
     }
+    store(&mut text, &status["store"]);
     text.push('\n');
     let waiting = list(&status["waiting"]);
     if waiting.is_empty() {
@@ -72,6 +77,68 @@ pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
     }
     doors(&mut text, status);
     text
+}
+
+/// Which of several coordinators decides, and who stands by (rule 19).
+fn reign_line(reign: &Value) -> String {
+    let leader = word(&reign["leader"]);
+    let mut line = if leader.is_empty() {
+        "no coordinator reigns at the moment: nothing is decided until one is elected".to_owned()
+    } else {
+        format!("{leader} reigns, term {}", reign["term"].as_u64().unwrap_or(0))
+    };
+    let _ = write!(line, "; lease {}", seconds(&reign["lease_seconds"]));
+    if reign["lease_left_seconds"].is_number() {
+        let _ = write!(line, ", renewed in time for {} more", seconds(&reign["lease_left_seconds"]));
+    }
+    let standbys: Vec<_> = list(&reign["standbys"]).iter().map(word).collect();
+    let _ = match standbys.len() {
+        0 => write!(line, "; nobody stands by"),
+        _ => write!(line, "; standing by: {}", standbys.join(", ")),
+    };
+    if reign["leads"] == false {
+        let _ = write!(line, " (told by {}, which stands by and knows no runs)", word(&reign["address"]));
+    }
+    line
+}
+
+/// The run's store: its view, and what its members hold; nothing if nobody is in it.
+fn store(text: &mut String, store: &Value) {
+    if store.is_null() {
+        return;
+    }
+    let members = list(&store["members"]);
+    let number = |of: &Value, field: &str| of[field].as_u64().unwrap_or(0);
+    let (keys, bytes, waits) = (number(store, "keys"), number(store, "bytes"), number(store, "waits"));
+    let head = format!(
+        "store: view {} of {} members; {keys} keys, {bytes} bytes with copies, {waits} calls wait",
+        number(store, "epoch"),
+        members.len()
+    );
+    text.push('\n');
+    wrapped(text, &head, 2);
+    let change = word(&store["change"]);
+    if !change.is_empty() {
+        wrapped(text, &format!("  {change}"), 4);
+    }
+    let row = |member: &Value| {
+        let counts = ["keys", "bytes", "waits"].map(|field| number(member, field).to_string());
+        let [keys, bytes, waits] = counts;
+        let name: String = word(&member["name"]).chars().take(NAME_WIDTH).collect();
+        vec![
+            word(&member["rank"]),
+            name,
+            word(&member["address"]),
+            word(&member["state"]),
+            keys,
+            bytes,
+            waits,
+        ]
+    };
+    let rows: Vec<_> = members.iter().map(row).collect();
+    if !rows.is_empty() {
+        columns(text, &["rank", "name", "address", "state", "keys", "bytes", "waits"], &rows);
+    }
 }
 
 /// Why there is nobody to show: nobody has come, all have gone, or the run was mistyped.

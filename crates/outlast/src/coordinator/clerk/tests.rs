@@ -20,7 +20,15 @@ fn clerk(fresh_after: Option<Instant>) -> (Clerk, Serving, mpsc::Sender<Inbox>, 
     let address = port.address();
     let (inbox_of_clerk, watch) = (inbox.downgrade(), serving.watch());
     let credentials = Credentials::from(&secret);
-    let clerk = Clerk::new(config, health, credentials, address, fresh_after, inbox_of_clerk, watch);
+    let clerk = Clerk::new(
+        config,
+        health,
+        credentials,
+        address,
+        fresh_after,
+        inbox_of_clerk,
+        (watch, Arc::default()),
+    );
     (clerk, serving, inbox, letters)
 }
 
@@ -100,7 +108,7 @@ async fn whoever_cannot_be_read_is_told_why_before_the_line_is_closed() {
     let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
     let (me, lines) = (identity.peer(), inbox.clone());
     let routes = Routes::new().route(crate::port::CONTROL, move |stream| {
-        drop(tokio::spawn(super::super::line::serve(stream, me, false, lines.clone())));
+        drop(tokio::spawn(super::super::line::serve(stream, me, false, Post::default(), lines.clone())));
     });
     let _serving = port.serve(&Handle::current(), identity, routes).unwrap();
     let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());

@@ -26,11 +26,14 @@ pub(in crate::coordinator) async fn serve(
     key_is_kept: bool,
     registers: Arc<Registers>,
 ) {
-    let run = stream.run.clone();
-    let mut greeted = match port::greet_as(stream, me, key_is_kept, HELLO_TIMEOUT).await {
+    let (run, standing) = (stream.run.clone(), registers.post.standing());
+    let mut greeted = match port::greet_as(stream, me, key_is_kept, standing.clone(), HELLO_TIMEOUT).await {
         Ok(greeted) => greeted,
         Err(error) => return tracing::debug!(%error, "no hello on a stream for a register"),
     };
+    if let Some(standing) = standing.filter(|standing| !standing.leads) {
+        return registers.post.hold(&mut greeted.frames, &standing).await;
+    }
     let peer = greeted.peer;
     let frames = &mut greeted.frames;
     let talking = async {

@@ -209,7 +209,7 @@ impl Dial for TlsDialer {
         let mut session = Connection::from(session.map_err(io::Error::other)?);
         shake_hands(&mut stream, &mut session)?;
         session.writer().write_all(self.me.as_bytes())?;
-        // At once: whoever listens reads our name before it does anything else, also if no call ever uses this link.
+        // At once: whoever listens reads our name before it does anything else, even if no call ever uses this link.
         while session.wants_write() {
             session.write_tls(&mut stream)?;
         }

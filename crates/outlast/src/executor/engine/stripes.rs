@@ -12,6 +12,7 @@
 
 use super::super::ConnId;
 use super::super::LinkEvent;
+use super::super::abort::Strain;
 use super::super::conn::{Broken, Conn, Role};
 use super::super::operation::Operation;
 use super::{Engine, Output};
@@ -19,9 +20,10 @@ use crate::clock;
 use crate::link::Wire;
 use outlast_proto::collective::striping::{STREAMS_MAX, Sample, Striping};
 use outlast_proto::id::PeerId;
+use outlast_proto::topology::Carried;
 use std::io;
 use std::sync::atomic::Ordering;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// What may wait in the kernel per stream, where there are several: enough for the line while we look elsewhere,
 /// and little enough that a stream that stands still does not swallow what others could carry.
@@ -31,10 +33,6 @@ const QUEUE_BYTES: u32 = 256 << 10;
 const SPEED_MAX: u128 = 1_000_000_000;
 /// ..up to this much.
 const WINDOW_MAX: usize = 32 << 20;
-
-/// What a call must have sent, and for how long, to say anything about the speed of a link.
-const CARRIED_MIN: u64 = 1 << 20;
-const BUSY_MIN: Duration = Duration::from_millis(20);
 
 /// The streams of one outgoing link beyond the first.
 #[derive(Debug)]
@@ -72,30 +70,61 @@ impl Engine {
         self.window.store(bytes.min(WINDOW_MAX).max(self.window_min), Ordering::Relaxed);
     }
 
+    /// Looks at what waits on the streams of calls that are large enough to tell.
+    pub(super) fn watch_backlogs(&mut self, now: Instant) {
+        for (_, operation) in self.desk.iter_mut() {
+            if !operation.readings.is_empty() && operation.backlog.is_due(now) {
+                let gauges = operation.readings.iter().filter_map(|(id, _)| self.conns.get(id)?.gauge());
+                let waiting = gauges.map(|gauge| gauge.waiting).sum();
+                operation.backlog.note(now, waiting);
+            }
+        }
+    }
+
     /// A call ended well: what does it say about the link to the next member?
     pub(super) fn learn_from(&mut self, operation: &Operation) {
-        let (Some(lane), false) = (operation.outgoing.first(), operation.readings.is_empty()) else { return };
-        let (mut bytes, mut busy, mut held_up, mut round_trip) =
-            (0, Duration::ZERO, Duration::ZERO, Duration::MAX);
-        for (id, before) in &operation.readings {
-            let Some(now) = self.conns.get(id).and_then(Conn::gauge) else { return };
-            bytes += now.acknowledged.saturating_sub(before.acknowledged);
-            busy = busy.max(now.busy.saturating_sub(before.busy));
-            held_up = held_up.max(now.held_up.saturating_sub(before.held_up));
-            round_trip = round_trip.min(now.round_trip);
-        }
-        let peer = lane.peer;
-        // Too little to tell, or told by the other end's processor rather than by the way.
-        if bytes >= CARRIED_MIN && busy >= BUSY_MIN && held_up * 4 < busy {
-            let rate = (bytes as f64 / busy.as_secs_f64()) as u64;
-            self.outputs.push(Output::Event(LinkEvent::Carried { peer, rate, round_trip }));
+        let Some((peer, carried)) = self.gauged(operation) else { return };
+        let Carried { bytes, elapsed, busy, round_trip, .. } = carried;
+        if let Some(figure) = carried.figure() {
+            tracing::debug!(%peer, ?carried, ?figure, "what a link carried");
+            self.outputs.push(Output::Event(LinkEvent::Carried { peer, figure, round_trip }));
         }
         let Some(stripes) = self.stripes.get_mut(&peer) else { return };
-        let sample = Sample { bytes, elapsed: operation.started.elapsed(), busy };
+        let sample = Sample { bytes, elapsed, busy };
         if let Some(decision) = stripes.policy.handle_call(clock::now(), sample) {
             tracing::debug!(%peer, ?decision, "the streams of a link");
         }
         self.fit_streams(peer);
+    }
+
+    /// A call did not end well: was it the link to the next member that it waited for?
+    pub(super) fn explain(&self, operation: &Operation) {
+        if let Some((peer, Carried { bytes, elapsed, busy, held_up, .. })) = self.gauged(operation) {
+            let busy = busy.saturating_sub(held_up);
+            operation.parts.abort.note_strain(Strain { peer, bytes, busy, elapsed });
+        }
+    }
+
+    /// What the streams to the next member did since a call began; `None` if they were not read then.
+    fn gauged(&self, operation: &Operation) -> Option<(PeerId, Carried)> {
+        let lane = operation.outgoing.first().filter(|_| !operation.readings.is_empty())?;
+        let mut carried = Carried {
+            bytes: 0,
+            elapsed: operation.started.elapsed(),
+            busy: Duration::ZERO,
+            held_up: Duration::ZERO,
+            round_trip: Duration::MAX,
+            block_bytes: operation.parts.plan.block_bytes() as u64,
+            backlog: operation.backlog.mean(),
+        };
+        for (id, before) in &operation.readings {
+            let now = self.conns.get(id).and_then(Conn::gauge)?;
+            carried.bytes += now.acknowledged.saturating_sub(before.acknowledged);
+            carried.busy = carried.busy.max(now.busy.saturating_sub(before.busy));
+            carried.held_up = carried.held_up.max(now.held_up.saturating_sub(before.held_up));
+            carried.round_trip = carried.round_trip.min(now.round_trip);
+        }
+        Some((lane.peer, carried))
     }
 
     /// Opens streams that are wanted, and closes those that are not wanted any more and rest.

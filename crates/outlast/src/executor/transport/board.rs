@@ -156,7 +156,7 @@ impl Transport for Board {
         let Job { region, .. } = job;
         let bytes_sent = region.input_bytes() as u64;
         let settlement = Settlement::CopyOut(CopyOut::new(region, Box::new(Made { bytes, _pinned: pinned })));
-        Ok(Moved { bytes_sent, bytes_received: received, settlement })
+        Ok(Moved { bytes_sent, bytes_received: received, mean_sent: bytes_sent, settlement })
     }
 
     fn epoch_opened(&self, group: Group, epoch: GroupEpoch) {

@@ -44,7 +44,7 @@ fn a_checkpoint_is_never_overwritten() {
     loaded.load(&path).unwrap();
     assert_eq!(loaded.digest(), state(1.5).digest());
     assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 1, "the attempt left nothing behind");
-    // Also where both looked at the same time.
+    // Even where both looked at the same time.
     let other = folder.path().join("other");
     fs::create_dir(&other).unwrap();
     assert_eq!(rename_to_new(&other, &path).unwrap_err().kind(), io::ErrorKind::AlreadyExists);

@@ -148,6 +148,23 @@ fn the_first_deadline_ends_the_call_for_all_and_says_who_was_waited_for() {
     assert_eq!(bench.lost(), [], "being slow is no reason for an eviction");
 }
 
+/// A training loop makes the same call in every step. Whoever made it in the last one and not in this one looked as if it
+/// had made this one too, and a slow link was blamed.
+#[test]
+fn having_made_the_last_call_is_not_having_made_this_one() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.all_say(&[1, 2], &initiate(key(1, 0, 0)));
+    bench.all_say(&[1, 2], &complete(key(1, 0, 0)));
+    bench.clear();
+    bench.say(1, ToCoordinator::Initiate { key: key(1, 0, 1), fingerprint: call(8), timeout_ms: 500 });
+    bench.wait(ms(500));
+    let told = bench.told(1);
+    let [ToPeer::Verdict { verdict: Verdict::Abort(AbortReason::Timeout(waiting)), .. }] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(waiting[0].last_call, format!("{} under tag 0 (an earlier one)", call(8)));
+}
+
 #[test]
 fn a_call_that_waited_for_a_lost_peer_until_its_deadline_names_it() {
     let mut bench = Bench::of(&[1, 2]);

@@ -45,6 +45,28 @@ fn the_next_reign_counts_on_and_waits_for_those_who_were_in() {
 }
 
 #[test]
+fn a_reign_that_ends_before_anybody_came_back_hands_on_who_was_in() {
+    let mut bench = Bench::of(&[1, 2]);
+    let first = bench.run.facts();
+    bench.run = Run::new(Config::preset(Preset::Local));
+    bench.run.succeed(&first, bench.now + ms(2_000));
+    let second = bench.run.facts();
+    assert_eq!((&second.groups, second.term), (&first.groups, first.term + 1));
+    bench.wait(ms(2_000));
+    assert_eq!(bench.run.facts().groups, [], "they had their time");
+}
+
+#[test]
+fn a_term_from_outside_counts_if_it_is_higher() {
+    let mut run = Run::new(Config::preset(Preset::Local));
+    run.succeed(&Facts { term: 5, ..Facts::default() }, Instant::ORIGIN);
+    run.reign_under(3);
+    assert_eq!(run.term(), 6);
+    run.reign_under(900);
+    assert_eq!((run.term(), run.facts().term), (900, 900));
+}
+
+#[test]
 fn where_nobody_was_newcomers_are_let_in_at_once() {
     let mut bench = Bench::new();
     let facts = Facts { term: 5, run_epoch: 7, floor: 9, groups: Vec::new() };

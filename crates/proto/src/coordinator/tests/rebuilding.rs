@@ -275,12 +275,31 @@ fn who_waits_for_what_nobody_remembers_joins_anew() {
     let mut bench = rebuilt(vec![(1, vec![since.clone()]), (2, vec![open(key(1, 0, 0), true)])]);
     assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
     assert_eq!(members(&bench.epoch(1).unwrap()), [id(1)]);
-    // The last commit is never forgotten.
-    let mut with_commit = since;
-    with_commit.learned.insert(0, (key(1, 0, 0), COMMIT));
-    let mut bench = rebuilt(vec![(1, vec![with_commit]), (2, vec![open(key(1, 0, 0), true)])]);
-    assert_eq!(verdicts(&mut bench, 2)[0], ToPeer::Verdict { key: key(1, 0, 0), verdict: COMMIT });
-    assert_eq!(verdicts(&mut bench, 2).len(), 0);
+    // The last commit is never forgotten; but what came between it and the rest is.
+    let after_commit = |first: u64| {
+        let learned = (first..first + 8).map(abort);
+        TagReport { learned: [(key(1, 0, 0), COMMIT)].into_iter().chain(learned).collect(), open: None }
+    };
+    let mut bench = rebuilt(vec![(1, vec![after_commit(5)]), (2, vec![open(key(1, 0, 0), true)])]);
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+    let mut bench = rebuilt(vec![(1, vec![after_commit(1)]), (2, vec![open(key(1, 0, 0), true)])]);
+    let told = verdicts(&mut bench, 2);
+    assert_eq!(told[0], ToPeer::Verdict { key: key(1, 0, 0), verdict: COMMIT });
+    assert_eq!(told.len(), 9);
+    // So it is for one that waits for nothing: its next call would end as another one of theirs did.
+    let heard = TagReport { learned: vec![abort(3)], open: None };
+    let mut bench = rebuilt(vec![(1, vec![since.clone()]), (2, vec![heard])]);
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+    // What a third remembers is enough.
+    let third = TagReport { learned: (1..9).map(abort).collect(), open: None };
+    let heard = TagReport { learned: vec![abort(1)], open: None };
+    let resumes = [(1, since), (2, heard), (3, third)];
+    let mut bench = Bench::new();
+    for (number, report) in resumes {
+        bench.resume(number, Resume { tags: vec![report], ..resume(number, record(1, &[1, 2, 3])) });
+    }
+    assert_eq!(verdicts(&mut bench, 2).len(), 11);
+    assert_eq!(verdicts(&mut bench, 3).len(), 4);
     // One that has made room for other tags says so, and is not taken for one that never knew.
     let mut bench = Bench::new();
     bench.resume(2, Resume { tags: vec![open(key(1, 0, 0), true)], ..resume(2, record(1, &[1, 2])) });

@@ -63,7 +63,7 @@ fn run(commands: &[&str]) -> String {
             }
             "wait" => race.pass(time(names[0])),
             "run" => race.settle(),
-            "restart" => race.register = Register::listening(race.now + Duration::from_secs(5)),
+            "restart" => race.register = Register::listening(race.now + Duration::from_secs(5), 1),
             "show" => {
                 let text = race.register.snapshot().map_or("listens".to_owned(), |told| {
                     let value = told.value.map(|value| State::from_bytes(&value).unwrap());

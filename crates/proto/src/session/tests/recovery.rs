@@ -664,3 +664,37 @@ fn a_coordinator_that_does_not_know_the_kind_fails_the_call_and_nothing_else() {
     );
     assert_eq!(bench.session.out(), None);
 }
+
+#[test]
+fn whether_a_link_can_be_made_is_said_to_whoever_asked_and_to_nobody_else() {
+    let answer = |number| send(ToCoordinator::Prepared { group: 0, number, error: None });
+    let ask = |bench: &mut Bench, number| {
+        let record = record(2, &[1, 2]);
+        bench.hear(ToPeer::Prepare { record: record.clone(), number });
+        assert_eq!(bench.drain(), [Action::Prepare(record, number)]);
+    };
+    let mut bench = Bench::of(&[1, 2]);
+    ask(&mut bench, 5);
+    bench.session.handle_prepared(4, None);
+    assert_eq!(bench.drain(), [], "an older question");
+    bench.session.handle_prepared(5, None);
+    assert_eq!(bench.drain(), [answer(5)]);
+    // The connection on which it was asked is gone.
+    ask(&mut bench, 6);
+    bench.reconnect();
+    bench.hear(ToPeer::Resumed { term: 1 });
+    bench.drain();
+    bench.session.handle_prepared(6, None);
+    assert_eq!(bench.drain(), []);
+    // So is the session: in the next one it is no member, and an answer would be a breach.
+    ask(&mut bench, 7);
+    bench.hear(ToPeer::Kicked { reason: KickReason::Evicted, text: String::new(), term: 1 });
+    bench.drain();
+    bench.session.renew(Registration { session: SessionId([8; 16]), ..registration() });
+    bench.session.handle_connect_call(bench.now, 1, bench.now + ms(60_000));
+    bench.session.handle_connected(bench.now);
+    bench.hear(ToPeer::Registered { term: 1 });
+    bench.drain();
+    bench.session.handle_prepared(7, None);
+    assert_eq!(bench.drain(), []);
+}

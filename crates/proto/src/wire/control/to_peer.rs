@@ -115,6 +115,25 @@ pub enum ToPeer {
         #[n(1)]
         number: u64,
     },
+    /// A link of the group's ring carries much less than when the ring was made. Nothing follows from it but news.
+    #[n(15)]
+    LinkSlowed {
+        /// The group.
+        #[n(0)]
+        group: Group,
+        /// The end that sends.
+        #[n(1)]
+        from: PeerId,
+        /// The end that receives.
+        #[n(2)]
+        to: PeerId,
+        /// Bytes per second when the ring was made.
+        #[n(3)]
+        before: u64,
+        /// Bytes per second now.
+        #[n(4)]
+        rate: u64,
+    },
     /// How a ballot ended that the peer may have voted in.
     #[n(13)]
     BallotEnded {

@@ -1,6 +1,6 @@
 //! One sample of everything that travels.
 
-use super::{register, sync};
+use super::{register, store, sync};
 use crate::ballot::optimise::{Brought, Promise, RingOutcome, RingWish, Told};
 use crate::collective::frame::{FrameKind, Header, OpName};
 use crate::collective::{DataType, Fingerprint, Layout, OpKey, OpKind, Quantisation, ReduceOp, Scope};
@@ -281,6 +281,7 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::World { run_epoch, global_world_size },
         ToPeer::Redial { group, to: peer(2), address: info().address },
         ToPeer::Prepare { record: epoch(), number: 7 },
+        ToPeer::LinkSlowed { group, from: peer(1), to: peer(2), before: 12_500_000, rate: 1_250_000 },
         ballot_ended(BallotEnd::Agreed(b"outcome".to_vec())),
     ]
 }
@@ -422,6 +423,7 @@ pub(super) fn families() -> Vec<Family> {
         software: "outlast".to_owned(),
         plane: "outlast-control/1".to_owned(),
         key_is_kept: true,
+        standing: None,
     };
     let bare = Fingerprint::new(OpKind::Barrier, DataType::U8, []);
     let packet = |body| Packet { body, records: records() };
@@ -471,6 +473,18 @@ pub(super) fn families() -> Vec<Family> {
         family("Offer", None, Strategy::ALL.map(sync::offer).to_vec()),
         family("Elected", None, vec![sync::elected()]),
         family("Healed", None, vec![sync::healed()]),
+        message("Hop", Some(Part), store::hops()),
+        message("Letter", Some(Part), store::letters()),
+        message("ToRegistrar", Some(Part), store::to_registrar()),
+        message("FromRegistrar", Some(Part), store::from_registrar()),
+        message("FromClient", Some(Part), store::from_client()),
+        message("ToClient", Some(Part), store::to_client()),
+        message("Datagram", Some(Part), store::datagrams()),
+        family("Operation", Some(Part), store::operations()),
+        family("Answer", Some(Part), store::answers()),
+        family("Objection", Some(Part), store::objections()),
+        family("Space", Some(Part), store::spaces()),
+        family("StoreView", None, vec![store::view()]),
         family("Silence", Some(Skip), vec![Silence::Silent, Silence::Refused]),
         family("SignOfLife", Some(Skip), vec![SignOfLife::Acked, SignOfLife::Heard, SignOfLife::Kernel]),
         family("DeathReason", Some(Skip), death_reasons()),

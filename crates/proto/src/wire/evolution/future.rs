@@ -4,7 +4,7 @@ use super::families::{
     Family, Policy, ballot_ended, call, epoch, families, key, open_vote, peer, registration, resume,
 };
 use super::register::snapshot;
-use super::sync;
+use super::{store, sync};
 use crate::ballot::optimise::{RingOutcome, RingWish};
 use crate::ballot::sync::{Outcome, Wish};
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
@@ -12,6 +12,11 @@ use crate::state::election::{NoDonor, Strategy};
 use crate::wire::control::*;
 use crate::wire::membership::{Body, DeathReason, Packet, Record, SignOfLife, Silence};
 use crate::wire::register::{Fate, FromRegister, ToRegister};
+use crate::wire::store::account::Datagram;
+use crate::wire::store::client::{FromClient, ToClient};
+use crate::wire::store::mesh::{Hop, Letter};
+use crate::wire::store::operation::{Answer, Objection, Operation, Space};
+use crate::wire::store::views::{FromRegistrar, ToRegistrar};
 use crate::wire::{InvalidMessage, Message, decode};
 use minicbor::Encode;
 use std::fmt::Debug;
@@ -240,10 +245,11 @@ fn health() -> Vec<Carrier> {
 
 #[test]
 fn variants_of_the_future_are_met_as_their_policies_say() {
-    let mut carriers: Vec<_> = [calls(), control(), losses(), health(), registers(), rings(), syncs()]
-        .into_iter()
-        .flatten()
-        .collect();
+    let mut carriers: Vec<_> =
+        [calls(), control(), losses(), health(), registers(), rings(), syncs(), stores()]
+            .into_iter()
+            .flatten()
+            .collect();
     carriers.push(decider());
     let wrong: Vec<_> = carriers.iter().flat_map(|carrier| &carrier.wrong).collect();
     assert!(wrong.is_empty(), "{wrong:#?}");
@@ -275,6 +281,31 @@ fn syncs() -> Vec<Carrier> {
         whole::<Outcome>("Outcome"),
         carrier("Strategy", strategies, |strategy| Wish::Offer(sync::offer(*strategy), Some(5)), None),
         carrier("NoDonor", reasons, |why| sync::no_donor(*why), Some(&sync::no_donor(NoDonor::NotKnown))),
+    ]
+}
+
+fn stores() -> Vec<Carrier> {
+    let (get, check) = (Operation::Get, Operation::Check);
+    let asked = |operation: &Operation| FromClient::Ask(store::request(operation.clone()));
+    let answered = |answer: &Answer| ToClient::Answered { call: store::call(), answer: answer.clone() };
+    let refused = |objection: &Objection| answered(&Answer::Refused(*objection));
+    let named = |space: &Space| {
+        let mut request = store::request(Operation::Get);
+        request.key.space = *space;
+        FromClient::Ask(request)
+    };
+    vec![
+        whole::<Hop>("Hop"),
+        whole::<Letter>("Letter"),
+        whole::<ToRegistrar>("ToRegistrar"),
+        whole::<FromRegistrar>("FromRegistrar"),
+        whole::<FromClient>("FromClient"),
+        whole::<ToClient>("ToClient"),
+        whole::<Datagram>("Datagram"),
+        carrier("Operation", (&get, &check), asked, None),
+        carrier("Answer", (&Answer::Done, &Answer::Nothing), answered, None),
+        carrier("Objection", (&Objection::Full, &Objection::TooLong), refused, None),
+        carrier("Space", (&Space::Values, &Space::Queues), named, None),
     ]
 }
 

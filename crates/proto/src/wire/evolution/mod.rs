@@ -16,6 +16,7 @@
 mod families;
 mod future;
 mod register;
+mod store;
 mod sync;
 
 use super::hello::{Hello, Incompatible, Version, Versions, negotiate};

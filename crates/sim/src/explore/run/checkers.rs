@@ -89,12 +89,14 @@ pub(super) fn finished(
     }
     let Ok(Done::Committed { key, contributors, .. }) = outcome else { return Ok(()) };
     // Rule 4: every member's Complete, with the same fingerprint. Who died, or gave its session up, while a coordinator
-    // was away was not asked (rule 17).
+    // was away was not asked (rule 17), nor was whoever did not come back to it before its patience ended.
     let votes = state.completed.get(key);
     let mine = votes.and_then(|votes| votes.get(&number));
-    for member in contributors.iter().map(|id| process_of(*id)) {
+    let knows_us = contributors.iter().any(|id| process_of(*id) == number && state.run.knows(*id));
+    for (id, member) in contributors.iter().map(|id| (*id, process_of(*id))) {
         let theirs = votes.and_then(|votes| votes.get(&member));
-        let excused = state.restarted.is_some() && state.present().all(|(other, _)| other != member);
+        let gone = state.present().all(|(other, _)| other != member);
+        let excused = state.restarted.is_some() && (gone || (knows_us && !state.run.knows(id)));
         if theirs.is_none() && !excused {
             let text =
                 format!("{key} is committed at process {number}, and process {member} did not complete it");

@@ -2,7 +2,7 @@
 //! while a coordinator was rebuilt: then the word of all who are left is enough (rule 17).
 
 use super::{Checker, Fact, World};
-use outlast_proto::collective::OpKey;
+use outlast_proto::collective::{GroupEpoch, OpKey};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::Done;
 use outlast_proto::time::Instant;
@@ -12,7 +12,8 @@ use std::collections::{BTreeMap, BTreeSet};
 #[derive(Default)]
 pub struct CommitNeedsAll {
     completed: BTreeMap<OpKey, BTreeSet<PeerId>>,
-    lost: BTreeSet<PeerId>,
+    /// Who was put out, and the first epoch that it opened when it was back: commits before it may be told late.
+    lost: BTreeMap<PeerId, Option<GroupEpoch>>,
     /// By attempt: contributors of whom it is known. Who completed or is lost stays so.
     judged: BTreeMap<OpKey, Vec<PeerId>>,
 }
@@ -28,10 +29,12 @@ impl Checker for CommitNeedsAll {
                 self.completed.entry(key.clone()).or_default().insert(*peer);
             }
             Fact::Lost { peer, .. } => {
-                self.lost.insert(*peer);
+                self.lost.insert(*peer, None);
             }
-            Fact::Opened { peer, .. } => {
-                self.lost.remove(peer); // It is in again.
+            Fact::Opened { peer, record, .. } => {
+                if let Some(back) = self.lost.get_mut(peer) {
+                    back.get_or_insert(record.epoch);
+                }
             }
             Fact::Finished { process, outcome: Ok(Done::Committed { key, contributors, .. }), .. } => {
                 if self.judged.get(key) == Some(contributors) {
@@ -43,7 +46,9 @@ impl Checker for CommitNeedsAll {
                     let lives = world
                         .process_of(**peer)
                         .is_some_and(|process| process.lives() && process.id() == **peer);
-                    lives && !completed.contains(*peer) && !self.lost.contains(*peer)
+                    let was_out =
+                        self.lost.get(*peer).is_some_and(|back| back.is_none_or(|back| key.epoch < back));
+                    lives && !completed.contains(*peer) && !was_out
                 };
                 if let Some(peer) = contributors.iter().find(silent) {
                     return Err(format!("process {process} committed {key} without {}", peer.short()));

@@ -9,10 +9,14 @@ use outlast_proto::session::{CallError, Done};
 use outlast_proto::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
+/// An attempt, its contributors, and the founder of their history: where all were out, numbers begin again.
+type Attempt = (OpKey, Vec<PeerId>, Option<PeerId>);
+
 /// See above.
 #[derive(Default)]
 pub struct ExactValues {
-    results: BTreeMap<(OpKey, Vec<PeerId>), (PeerId, Buffer, u32)>,
+    /// Who was told last, what, and of how many newcomers.
+    results: BTreeMap<Attempt, (PeerId, Buffer, u32)>,
 }
 
 impl Checker for ExactValues {
@@ -37,7 +41,8 @@ impl Checker for ExactValues {
             }
             Ok(Done::Ballot { .. }) | Err(_) => return Ok(()),
         };
-        let place = (key.clone(), contributors.clone());
+        let founder = world.processes[*process].session.record().map(|record| record.founder);
+        let place = (key.clone(), contributors.clone(), founder);
         // What is equal to a result that was looked at needs no second look.
         if self.results.get(&place).is_none_or(|(_, result, _)| result != after) {
             let peers: BTreeSet<_> = after.keys().map(|(peer, _)| *peer).collect();

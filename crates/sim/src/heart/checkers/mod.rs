@@ -83,7 +83,7 @@ impl Suite {
                 Box::new(SameOutcome::default()),
                 Box::new(Ghosts::default()),
                 Box::new(Causes::default()),
-                Box::new(Bystanders),
+                Box::new(Bystanders::default()),
             ],
             violations: Vec::new(),
         }

@@ -7,7 +7,7 @@ use outlast_proto::id::PeerId;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::LossReason;
 use outlast_proto::wire::membership::DeathReason;
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after a block ended an eviction may still be its consequence: a last redial and the way of a resume.
 const AFTERMATH: Duration = Duration::from_secs(2);
@@ -17,6 +17,9 @@ const AFTERMATH: Duration = Duration::from_secs(2);
 pub struct NoFalseEviction {
     /// Whose session is over, and who opened no epoch in another since: there is nothing that it could resume.
     out: BTreeSet<PeerId>,
+    /// When a peer last heard how something ended: until it hears again, it is as far back as a block left it, and
+    /// others may have gone on for longer than they remember (`coordinator/testimony.rs`).
+    heard: BTreeMap<PeerId, Instant>,
 }
 
 impl Checker for NoFalseEviction {
@@ -30,7 +33,11 @@ impl Checker for NoFalseEviction {
                 return self.lost(world, at, *coordinator, *peer, *reason);
             }
             Fact::Out { peer, .. } => drop(self.out.insert(*peer)),
-            Fact::Opened { peer, .. } => drop(self.out.remove(peer)),
+            Fact::Opened { peer, .. } => {
+                self.out.remove(peer);
+                self.heard.insert(*peer, at);
+            }
+            Fact::Heard { peer, .. } => drop(self.heard.insert(*peer, at)),
             _ => {}
         }
         Ok(())
@@ -65,6 +72,9 @@ impl NoFalseEviction {
                 gone || world.link_victims.contains(&index) || world.processes.iter().any(cut_off)
             }
             LossReason::NotResumed if self.out.contains(&peer) => true,
+            LossReason::NotResumed if self.heard.get(&peer).is_some_and(|at| *at < process.blocked_until) => {
+                true
+            }
             LossReason::NotResumed | LossReason::Dead(_) => gone || blocked,
             // Nobody honest breaks the protocol.
             _ => false,

@@ -1,7 +1,9 @@
 //! No two terms decide (invariant 7): nobody acts on the word of a lower term than one it has obeyed, and no
-//! commit that anybody acts on was said by a term after a higher one had begun to decide.
+//! commit that anybody acts on was said by a term after a higher one had begun to decide. What a peer does with itself
+//! alone is not decided between two: a term that is rebuilt from its word only tells it the end of its own call.
 
 use super::{Checker, Fact, World};
+use outlast_proto::collective::{OpKey, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::Verdict;
@@ -23,6 +25,9 @@ impl Checker for NoTwoTerms {
         match fact {
             Fact::ObeyedLowerTerm { process, term, obeyed, .. } => {
                 Err(format!("process {process} obeyed term {term} after term {obeyed}"))
+            }
+            Fact::Heard { key: OpKey { scope: Scope::Members(members), .. }, .. } if members.len() < 2 => {
+                Ok(())
             }
             Fact::Heard { key, verdict, founder, term, sent, .. } => {
                 let reigns = self.reigns.entry(*founder).or_default();

@@ -1,5 +1,6 @@
 //! Two peers never get different verdicts on one attempt (invariant 2). The word covers the members of the next
-//! epoch (rule 5): whoever is put out, or dies, before it shares an epoch with the other does not count.
+//! epoch (rule 5): whoever is put out, or dies, before it shares an epoch with the other does not count, not even if it
+//! comes back under its own id.
 
 use super::{Checker, Fact, World};
 use outlast_proto::collective::OpKey;
@@ -42,6 +43,12 @@ impl Checker for OneVerdict {
                 self.last.insert(*peer, (record.epoch, roster));
                 for (founder, key) in self.conflicts.iter().filter(|(_, key)| key.epoch < record.epoch) {
                     self.judge(*founder, key)?;
+                }
+            }
+            Fact::Out { peer, .. } => {
+                self.last.remove(peer);
+                for told in self.heard.values_mut() {
+                    told.remove(peer);
                 }
             }
             _ => {}

@@ -1,0 +1,105 @@
+//! `outlast debug`: what processes did lately, from the flight recorders that they carry.
+//!
+//! A dump is asked for by SIGUSR2, which is how a process can be asked that does nothing else any more; it writes the file by
+//! itself, and this command waits for it. A process without a recorder would be killed by the signal, so whoever has none
+//! is refused. A merge reads files only: it needs neither the run nor its secret.
+
+mod chrome;
+mod dump;
+mod flight;
+mod stuck;
+mod words;
+
+use crate::ExitCode;
+use anyhow::Context as _;
+use flight::Flight;
+use std::io::Write as _;
+use std::path::PathBuf;
+
+/// See what processes did lately: their flight recorders, on one time line.
+#[derive(Debug, clap::Args)]
+pub(crate) struct Args {
+    #[command(subcommand)]
+    command: Command,
+}
+
+#[derive(Debug, clap::Subcommand)]
+enum Command {
+    Dump(Dump),
+    Merge(Merge),
+}
+
+const DUMP_EXAMPLES: &str = "\
+Example: everybody of yours on this host writes down what it did lately
+  outlast debug dump
+
+Example: one process, such as the coordinator; the same by hand is kill -USR2 PID
+  outlast debug dump 4711
+
+Exit code: 0 if every process answered, 1 otherwise.";
+
+/// Let processes on this host write their flight records to files.
+///
+/// The last few thousand messages, calls, links and health events of each communicator and coordinator, as JSON lines. The
+/// process goes on as before.
+#[derive(Debug, clap::Args)]
+#[command(after_help = DUMP_EXAMPLES)]
+struct Dump {
+    /// Which processes; default: all of yours that have a recorder
+    #[arg(value_name = "PID")]
+    processes: Vec<u32>,
+    /// Print one JSON object per process
+    #[arg(long)]
+    json: bool,
+}
+
+const MERGE_EXAMPLES: &str = "\
+Example: where is it stuck? What each call waits for is told at the end.
+  outlast debug merge --text flight-*.jsonl
+
+Example: look at it in chrome://tracing or at ui.perfetto.dev
+  outlast debug merge --chrome trace.json flight-*.jsonl > run.jsonl";
+
+/// Put the flight records of several processes on one time line.
+///
+/// Prints JSON lines, the oldest first. Clocks of different hosts are believed, unless a message would have arrived before it
+/// was sent: then its host's clock is moved, and the first line says by how much.
+#[derive(Debug, clap::Args)]
+#[command(after_help = MERGE_EXAMPLES)]
+struct Merge {
+    /// Files that processes wrote, in any order; several of one process are joined
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
+    /// Lines for people, and what every call that is not over waits for
+    #[arg(long)]
+    text: bool,
+    /// Write a trace that `chrome://tracing` and Perfetto open
+    #[arg(long, value_name = "FILE")]
+    chrome: Option<PathBuf>,
+}
+
+pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
+    match args.command {
+        Command::Dump(args) => dump::run(&args.processes, args.json),
+        Command::Merge(args) => merge(&args),
+    }
+}
+
+fn merge(args: &Merge) -> anyhow::Result<ExitCode> {
+    let mut flight = Flight::default();
+    for path in &args.files {
+        let text =
+            std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+        flight.add(&text).with_context(|| format!("{} is no flight record", path.display()))?;
+    }
+    flight.align();
+    let open = stuck::open_calls(&flight);
+    if let Some(path) = &args.chrome {
+        let trace = chrome::trace(&flight, &open).to_string();
+        std::fs::write(path, trace).with_context(|| format!("cannot write {}", path.display()))?;
+    }
+    let text = if args.text { words::text(&flight, &open) } else { words::json_lines(&flight, &open) };
+    // Whoever read our lines may have gone.
+    let _ = std::io::stdout().lock().write_all(text.as_bytes());
+    Ok(ExitCode::SUCCESS)
+}

@@ -1,0 +1,153 @@
+//! How this coordinator stands among several, for everybody in the process who has to know.
+//!
+//! The election writes it; the clerk and the registers ask before they decide, and lines tell their callers. Whether
+//! something may be decided is a question to the clock, not to a flag that somebody has to lower in time: a process that
+//! was stopped finds out by itself, with the first thing that it does.
+//!
+//! A coordinator that is alone may always decide, and says nothing of this.
+
+use crate::clock;
+use crate::port::Frames;
+use outlast_proto::coordinator::{Config, ReignStatus, Run};
+use outlast_proto::membership::Preset;
+use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire::control::{Term, ToCoordinator, ToPeer};
+use outlast_proto::wire::hello::Standing;
+use outlast_proto::wire::{decode, encode};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::sync::watch;
+
+/// A coordinator's post: alone, or among several.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Post(Option<Arc<Several>>);
+
+#[derive(Debug)]
+struct Several {
+    /// Until when something may be decided, on the clock that goes on while the machine sleeps.
+    good_until: AtomicU64,
+    view: watch::Sender<View>,
+}
+
+/// What is known of the election.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(super) struct View {
+    /// Where others reach this coordinator.
+    pub(super) own: String,
+    pub(super) term: Term,
+    /// Whether that term is ours.
+    pub(super) leads: bool,
+    /// Where whoever reigns can be reached; empty if nobody does.
+    pub(super) leader: String,
+    /// Where those are who stand by.
+    pub(super) standbys: Vec<String>,
+    /// How long leases last.
+    pub(super) lease: Duration,
+}
+
+impl Post {
+    /// Among several, standing by.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) fn among_several(own: String) -> Self {
+        let view = watch::Sender::new(View { own, ..View::default() });
+        Self(Some(Arc::new(Several { good_until: AtomicU64::new(0), view })))
+    }
+
+    /// Whether something may be decided at this moment.
+    pub(super) fn may_decide(&self) -> bool {
+        self.0.as_ref().is_none_or(|several| {
+            clock::boot_now() < Instant::from_nanos(several.good_until.load(Ordering::Acquire))
+        })
+    }
+
+    /// Until when it may be; `None`: not at all.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) fn permit(&self, until: Option<Instant>) {
+        if let Some(several) = &self.0 {
+            several.good_until.store(until.map_or(0, Instant::as_nanos), Ordering::Release);
+        }
+    }
+
+    /// The election goes on.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) fn tell(&self, change: impl FnOnce(&mut View)) {
+        if let Some(several) = &self.0 {
+            several.view.send_if_modified(|view| {
+                let before = view.clone();
+                change(view);
+                *view != before
+            });
+        }
+    }
+
+    /// Where others reach us.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) fn standing_at(&self) -> Option<String> {
+        self.0.as_ref().map(|several| several.view.borrow().own.clone())
+    }
+
+    /// What is said in a hello.
+    pub(super) fn standing(&self) -> Option<Standing> {
+        let view = self.0.as_ref()?.view.borrow().clone();
+        let leads = view.leads && self.may_decide();
+        let leader = if view.leads && !leads { String::new() } else { view.leader };
+        Some(Standing { term: view.term, leads, leader })
+    }
+
+    /// For people.
+    pub(super) fn status(&self) -> Option<ReignStatus> {
+        let several = self.0.as_ref()?;
+        let view = several.view.borrow().clone();
+        let until = Instant::from_nanos(several.good_until.load(Ordering::Acquire));
+        let seconds = |time: Duration| (time.as_secs_f64() * 1_000.0).round() / 1_000.0;
+        Some(ReignStatus {
+            address: view.own,
+            leads: view.leads && self.may_decide(),
+            leader: view.leader,
+            term: view.term,
+            lease_seconds: seconds(view.lease),
+            lease_left_seconds: view.leads.then(|| seconds(until.since(clock::boot_now()))),
+            standbys: view.standbys,
+        })
+    }
+
+    /// Keeps a stream open whose other end was told that we stand by, until that is not true any more, or somebody else
+    /// reigns, or the other end goes. Whoever only wants to know how things stand is told.
+    pub(super) async fn hold<S: AsyncRead + AsyncWrite + Unpin>(
+        &self,
+        frames: &mut Frames<S>,
+        told: &Standing,
+    ) {
+        let Some(several) = &self.0 else { return };
+        let mut view = several.view.subscribe();
+        loop {
+            let now = self.standing();
+            if now
+                .as_ref()
+                .is_some_and(|now| !now.leader.is_empty() && (now.term, now.leads) != (told.term, told.leads))
+            {
+                let _ = tokio::time::timeout(GOODBYE_TIMEOUT, frames.finish()).await;
+                return;
+            }
+            tokio::select! {
+                changed = view.changed() => if changed.is_err() { return },
+                frame = frames.next() => {
+                    let Ok(Some(bytes)) = frame else { return };
+                    if matches!(decode::<ToCoordinator>(&bytes), Ok(ToCoordinator::AskStatus)) {
+                        let run = Run::new(Config::preset(Preset::Lan)).status(clock::now());
+                        let run = run.with_history(false, Vec::new(), Vec::new()).with_reign(self.status());
+                        let answer = encode(&ToPeer::Status(run.to_json()));
+                        let said = tokio::time::timeout(GOODBYE_TIMEOUT, frames.send(&answer)).await;
+                        if !matches!(said, Ok(Ok(()))) {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+}
+
+/// How long last words, or an answer, may take.
+const GOODBYE_TIMEOUT: Duration = Duration::from_secs(5);

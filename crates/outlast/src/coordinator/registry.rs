@@ -1,0 +1,247 @@
+//! The registrars of a coordinator's runs: who is in each run's store.
+//!
+//! One task owns them, on threads of the store's own: neither votes nor handshakes hold up a view, nor the other way
+//! round. Each member has a stream (ALPN `outlast-store-views/1`); what is said on it is put into the task's inbox, what
+//! a registrar says into bounded queues. Whoever does not read loses its stream, and comes back.
+
+use super::clerk::knock;
+use crate::port::{self, AuthenticatedStream};
+use crate::sync::{Arc, Mutex, lock};
+use crate::{clock, runtime};
+use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::membership::ConnectOutcome;
+use outlast_proto::store::registrar::{Command, Knocked, StoreStatus, StreamId};
+use outlast_proto::store::{Config, Registrar};
+use outlast_proto::time::Instant;
+use outlast_proto::wire::store::MemberId;
+use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
+use outlast_proto::wire::{decode, encode};
+use std::collections::BTreeMap;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// How long the hello may take, and one write.
+const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
+const WRITE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Letters that wait for the task, and words that wait for one member.
+const INBOX_MAX: usize = 16_384;
+const QUEUE_MAX: usize = 4_096;
+
+static NEXT: AtomicU64 = AtomicU64::new(1);
+
+enum Letter {
+    Opened(RunId, StreamId, mpsc::Sender<FromRegistrar>),
+    Said(RunId, StreamId, PeerId, Box<ToRegistrar>),
+    Closed(RunId, StreamId),
+    Knocked(RunId, MemberId, Knocked),
+}
+
+/// How the stores of all runs stand.
+pub(crate) type Standings = Arc<Mutex<BTreeMap<RunId, StoreStatus>>>;
+
+/// See the module's essay. Dropping it ends the task, which closes every stream.
+#[derive(Clone)]
+pub(crate) struct Registry {
+    inbox: mpsc::Sender<Letter>,
+    runtime: Handle,
+}
+
+impl Registry {
+    /// Starts the task. Members of a coordinator that was here before may come back until `fresh_after`.
+    /// A first view needs that many `founders`.
+    pub(crate) fn start(
+        runtime: &Handle,
+        config: Config,
+        fresh_after: Option<Instant>,
+        founders: usize,
+    ) -> (Self, Standings) {
+        let (inbox, letters) = mpsc::channel(INBOX_MAX);
+        let standings = Standings::default();
+        let desk = Desk {
+            config,
+            fresh_after,
+            founders,
+            runs: BTreeMap::new(),
+            lines: BTreeMap::new(),
+            inbox: inbox.downgrade(),
+            standings: Arc::clone(&standings),
+        };
+        runtime.spawn(async move {
+            runtime::to_its_end("the registrars of the store", desk.run(letters)).await;
+        });
+        (Self { inbox, runtime: runtime.clone() }, standings)
+    }
+
+    /// Takes over a stream that a member has opened.
+    pub(crate) fn serve(&self, stream: AuthenticatedStream, me: PeerId) {
+        let inbox = self.inbox.clone();
+        self.runtime.spawn(async move {
+            let run = stream.run.clone();
+            let mut greeted = match port::greet(stream, me, HELLO_TIMEOUT).await {
+                Ok(greeted) => greeted,
+                Err(error) => return tracing::debug!(%error, "no hello on a stream for views"),
+            };
+            let (id, peer) = (StreamId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
+            let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
+            if inbox.send(Letter::Opened(run.clone(), id, queue)).await.is_err() {
+                return;
+            }
+            let carrying = carry(&mut greeted.frames, &mut outbound, &inbox, (&run, id, peer));
+            runtime::to_its_end("a stream for views", carrying).await;
+            let _ = inbox.send(Letter::Closed(run, id)).await;
+        });
+    }
+}
+
+async fn carry(
+    frames: &mut super::ControlFrames,
+    outbound: &mut mpsc::Receiver<FromRegistrar>,
+    inbox: &mpsc::Sender<Letter>,
+    (run, id, peer): (&RunId, StreamId, PeerId),
+) {
+    loop {
+        tokio::select! {
+            biased;
+            frame = frames.next() => {
+                let Ok(Some(bytes)) = frame else { break };
+                let Ok(message) = decode::<ToRegistrar>(&bytes) else { break };
+                let letter = Letter::Said(run.clone(), id, peer, Box::new(message));
+                if inbox.send(letter).await.is_err() {
+                    break;
+                }
+            }
+            order = outbound.recv() => {
+                let Some(order) = order else { break };
+                let sent = tokio::time::timeout(WRITE_TIMEOUT, frames.send(&encode(&order))).await;
+                if !matches!(sent, Ok(Ok(()))) {
+                    break;
+                }
+            }
+        }
+    }
+    let _ = tokio::time::timeout(Duration::from_secs(1), frames.finish()).await;
+}
+
+struct Desk {
+    config: Config,
+    fresh_after: Option<Instant>,
+    founders: usize,
+    runs: BTreeMap<RunId, Registrar>,
+    lines: BTreeMap<StreamId, mpsc::Sender<FromRegistrar>>,
+    inbox: mpsc::WeakSender<Letter>,
+    standings: Standings,
+}
+
+impl Desk {
+    async fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
+        loop {
+            let due = self.runs.values().filter_map(Registrar::poll_timeout).min();
+            let left =
+                due.map_or(Duration::from_secs(1), |due| due.since(clock::now()).min(Duration::from_secs(1)));
+            tokio::select! {
+                biased;
+                letter = letters.recv() => {
+                    let Some(letter) = letter else { return };
+                    self.handle(letter);
+                    // What came is taken before timers are looked at.
+                    while let Ok(letter) = letters.try_recv() {
+                        self.handle(letter);
+                    }
+                }
+                () = tokio::time::sleep(left) => {}
+            }
+            let now = clock::now();
+            let runs: Vec<_> = self.runs.keys().cloned().collect();
+            for run in runs {
+                if let Some(registrar) = self.runs.get_mut(&run)
+                    && registrar.poll_timeout().is_some_and(|due| due <= now)
+                {
+                    registrar.handle_timeout(now);
+                }
+                self.carry_out(&run);
+            }
+        }
+    }
+
+    fn handle(&mut self, letter: Letter) {
+        let now = clock::now();
+        let run = match letter {
+            Letter::Opened(run, id, line) => {
+                self.lines.insert(id, line);
+                run
+            }
+            Letter::Said(run, id, peer, message) => {
+                let (config, fresh_after, founders) = (self.config.clone(), self.fresh_after, self.founders);
+                let registrar = self.runs.entry(run.clone()).or_insert_with(|| {
+                    let mut registrar = Registrar::new(config, founder());
+                    registrar.found_with(founders);
+                    if let Some(until) = fresh_after.filter(|until| now < *until) {
+                        registrar.listen(until);
+                    }
+                    registrar
+                });
+                registrar.handle_message(now, id, peer, *message);
+                run
+            }
+            Letter::Closed(run, id) => {
+                self.lines.remove(&id);
+                if let Some(registrar) = self.runs.get_mut(&run) {
+                    registrar.handle_closed(now, id);
+                }
+                run
+            }
+            Letter::Knocked(run, member, knocked) => {
+                if let Some(registrar) = self.runs.get_mut(&run) {
+                    registrar.handle_knock(now, member, knocked);
+                }
+                run
+            }
+        };
+        self.carry_out(&run);
+    }
+
+    fn carry_out(&mut self, run: &RunId) {
+        let Some(registrar) = self.runs.get_mut(run) else { return };
+        while let Some(command) = registrar.poll_command() {
+            match command {
+                Command::Send(id, order) => {
+                    if self.lines.get(&id).is_some_and(|line| line.try_send(order).is_err()) {
+                        self.lines.remove(&id);
+                    }
+                }
+                Command::Close(id) => drop(self.lines.remove(&id)),
+                Command::Knock(member, address, timeout) => {
+                    let Some(inbox) = self.inbox.upgrade() else { continue };
+                    let run = run.clone();
+                    tokio::spawn(async move {
+                        let knocked = match knock(address, timeout).await {
+                            ConnectOutcome::Accepted => Knocked::Accepted,
+                            ConnectOutcome::Refused => Knocked::Refused,
+                            _ => Knocked::Silent,
+                        };
+                        let _ = inbox.send(Letter::Knocked(run, member, knocked)).await;
+                    });
+                }
+                // The coordinator decides alone: what it says is decided.
+                Command::Decide(view) => registrar.handle_decided(clock::now(), view.epoch),
+                Command::Note(text) => tracing::info!(%run, "{text}"),
+            }
+        }
+        let status = registrar.status(clock::now());
+        let mut standings = lock(&self.standings);
+        if let Some(status) = status {
+            standings.insert(run.clone(), status);
+        } else {
+            standings.remove(run);
+            self.runs.remove(run);
+        }
+    }
+}
+
+/// A name for a store. It only has to differ from others.
+fn founder() -> u64 {
+    let key = *crate::security::ProcessKey::generate().peer().as_bytes();
+    u64::from_le_bytes([key[0], key[1], key[2], key[3], key[4], key[5], key[6], key[7]]) >> 4
+}

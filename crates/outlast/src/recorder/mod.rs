@@ -1,0 +1,168 @@
+//! The flight recorder: the last few thousand things that a peer or a coordinator did, for the hour after.
+//!
+//! # The problem
+//!
+//! A run stands still, or one call in ten thousand fails. What a person wants to see then is over: who had said what to
+//! whom, in which order. A log that tells everything is too slow to be on, and one that is off has nothing to tell.
+//!
+//! # The intuition
+//!
+//! Keep everything, for a short while, in a form that costs nothing: a ring of fixed records in memory. A record is a
+//! few words (time, message, epoch, tag, number, peer) that are copied as they are; nothing is formatted and nothing is
+//! allocated until somebody asks. Asking is a signal (SIGUSR2), a function, or an error that nobody handled; the answer
+//! is a file of JSON lines, which `outlast debug merge` puts on one time line with those of others.
+//!
+//! # The invariant
+//!
+//! Whoever notes something never waits: it takes the next slot by one atomic addition, and takes no lock. A reader
+//! that finds a slot in the middle of a change leaves it out: each slot carries the number of its record, which is wiped
+//! before the words change and written after them.
+//!
+//! # What it does not do
+//!
+//! It keeps no tensor, no secret and no key. It decides nothing, and nothing reads it but people. After [`EVENTS_MAX`]
+//! more records an old one is gone; the dump says how many were overwritten.
+
+mod dump;
+mod entry;
+mod signal;
+
+pub use dump::{DumpError, dump, folder_for};
+pub(crate) use entry::{Entry, What, key_of};
+
+use crate::clock;
+use crate::sync::{Arc, Mutex, lock};
+use entry::WORDS;
+use outlast_proto::id::PeerId;
+use std::collections::BTreeMap;
+use std::ptr;
+use std::sync::atomic::{AtomicPtr, AtomicU64, Ordering, fence};
+
+/// Records that are kept.
+pub const EVENTS_MAX: usize = 4_096;
+/// Recorders that are kept although their owners are closed: an error that nobody handles is told after that.
+const CLOSED_MAX: usize = 8;
+/// Names of peers and runs that are kept.
+const NAMES_MAX: usize = 4_096;
+
+/// Everybody in one process who records.
+struct Crew {
+    process: u32,
+    /// The oldest first.
+    recorders: Mutex<Vec<Arc<Recorder>>>,
+}
+
+/// The crew of this process. A forked child inherits its parent's, perhaps with the lock taken, and makes its own.
+static CREW: AtomicPtr<Crew> = AtomicPtr::new(ptr::null_mut());
+
+/// Whose records they are.
+#[derive(Clone, Debug)]
+pub(crate) struct Owner {
+    pub(crate) role: &'static str,
+    pub(crate) id: Option<PeerId>,
+    pub(crate) name: String,
+    pub(crate) run: String,
+}
+
+struct Slot {
+    /// The number of the record, counted from one; zero while it changes.
+    number: AtomicU64,
+    words: [AtomicU64; WORDS],
+}
+
+/// See the module's essay.
+pub(crate) struct Recorder {
+    owner: Owner,
+    noted: AtomicU64,
+    slots: Box<[Slot]>,
+    names: Mutex<BTreeMap<u64, String>>,
+}
+
+impl std::fmt::Debug for Recorder {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        f.debug_struct("Recorder").field("owner", &self.owner).finish_non_exhaustive()
+    }
+}
+
+impl Recorder {
+    /// Begins to record for `owner`, and to answer SIGUSR2 if nobody else in this process does.
+    pub(crate) fn start(owner: Owner) -> Arc<Self> {
+        let recorder = Arc::new(Self::new(owner, EVENTS_MAX));
+        let mut all = lock(&crew().recorders);
+        let closed = all.iter().filter(|other| Arc::strong_count(other) == 1).count();
+        let mut surplus = closed.saturating_sub(CLOSED_MAX);
+        all.retain(|other| {
+            let goes = surplus > 0 && Arc::strong_count(other) == 1;
+            surplus -= usize::from(goes);
+            !goes
+        });
+        all.push(Arc::clone(&recorder));
+        drop(all);
+        recorder
+    }
+
+    fn new(owner: Owner, size: usize) -> Self {
+        let slot = || Slot { number: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] };
+        let slots = (0..size).map(|_| slot()).collect();
+        Self { owner, noted: AtomicU64::new(0), slots, names: Mutex::default() }
+    }
+
+    /// Keeps a record of what happens now.
+    pub(crate) fn note(&self, entry: &Entry<'_>) {
+        let number = self.noted.fetch_add(1, Ordering::Relaxed);
+        let slot = &self.slots[(number % self.slots.len() as u64) as usize];
+        slot.number.store(0, Ordering::Relaxed);
+        // Nobody may see a new word under the old number.
+        fence(Ordering::Release);
+        entry.write(clock::now(), &slot.words);
+        slot.number.store(number + 1, Ordering::Release);
+    }
+
+    /// Remembers what people call a peer or, by its number, a run.
+    pub(crate) fn name(&self, key: u64, name: &str) {
+        let mut names = lock(&self.names);
+        if names.len() < NAMES_MAX || names.contains_key(&key) {
+            names.entry(key).or_insert_with(|| name.to_owned());
+        }
+    }
+
+    /// The records that are whole, the oldest first, each with its number.
+    fn records(&self) -> Vec<(u64, [u64; WORDS])> {
+        let read = |slot: &Slot| {
+            let number = slot.number.load(Ordering::Acquire);
+            let words = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
+            fence(Ordering::Acquire);
+            (number > 0 && slot.number.load(Ordering::Relaxed) == number).then_some((number, words))
+        };
+        let mut records: Vec<_> = self.slots.iter().filter_map(read).collect();
+        records.sort_by_key(|(number, _)| *number);
+        records
+    }
+}
+
+fn crew() -> &'static Crew {
+    loop {
+        let current = CREW.load(Ordering::Acquire);
+        // SAFETY: the pointer is null or came from `Box::into_raw` below and is never freed.
+        if let Some(crew) = unsafe { current.as_ref() }.filter(|crew| crew.process == std::process::id()) {
+            return crew;
+        }
+        let fresh =
+            Box::into_raw(Box::new(Crew { process: std::process::id(), recorders: Mutex::default() }));
+        if CREW.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok() {
+            signal::answer();
+        } else {
+            // Another thread was faster; its crew is found in the next round.
+            // SAFETY: ours was not published, so nobody else has seen it.
+            drop(unsafe { Box::from_raw(fresh) });
+        }
+    }
+}
+
+/// The recorders of this process.
+fn recorders() -> Vec<Arc<Recorder>> {
+    lock(&crew().recorders).clone()
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,452 @@
+//! What goes around from driver to driver: a member of the store, and its links.
+//!
+//! As with collectives, whoever waits for an answer drives: it reads and writes the links on behalf of everybody, so an
+//! answer wakes nobody (decision 16). While no call waits, a thread of the store's own stands in (`standin.rs`). What
+//! other threads want waits in the [`Inbox`].
+//!
+//! The invariant: the engine never waits inside, and holds no lock while it reads or writes.
+
+use super::links::Linked;
+use super::shared::{Pending, Shared};
+use crate::baton::Drive;
+use crate::bell::Bell;
+use crate::clock;
+use crate::fork::Guarded;
+use crate::link::{TlsWire, Wire as _};
+use crate::sync::{Arc, Mutex, lock};
+use outlast_proto::store::{Action, Failure, Member, Ticket};
+use outlast_proto::time::Instant as Moment;
+use outlast_proto::wire::frame::{self, FrameBuffer};
+use outlast_proto::wire::store::client::{FromClient, ToClient};
+use outlast_proto::wire::store::mesh::Hop;
+use outlast_proto::wire::store::operation::{Answer, Key, Operation};
+use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
+use outlast_proto::wire::store::{CallName, MemberId};
+use outlast_proto::wire::{decode, encode};
+use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use std::collections::BTreeMap;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::os::fd::OwnedFd;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc;
+
+/// Read at once from one link.
+const READ_BYTES: usize = 256 << 10;
+/// Reads of one link in one turn, so that others get theirs.
+const READS_MAX: usize = 4;
+/// The longest single wait.
+const WAIT_MAX: Duration = Duration::from_secs(1);
+
+/// The longest that a client may wait.
+const PATIENCE_MAX: Duration = Duration::from_hours(24);
+
+/// What other threads want of the engine.
+pub(super) enum Letter {
+    Call(What, Duration, Arc<Pending>),
+    Abandon(Arc<Pending>),
+    /// A client that is no member asks.
+    Foreign(Box<FromClient>, mpsc::Sender<ToClient>),
+    Linked(Box<Linked>),
+    Unreachable(MemberId),
+    /// There is a stream to a registrar.
+    Registrar(mpsc::Sender<ToRegistrar>),
+    Order(Box<FromRegistrar>),
+    Shutdown,
+    Leave,
+    /// This member goes, whether or not anybody let it.
+    Gone,
+}
+
+/// What a call is about.
+pub(super) enum What {
+    One(Key, Operation),
+    Keys(Vec<u8>),
+    Count,
+}
+
+#[derive(Default)]
+pub(super) struct Inbox {
+    letters: Mutex<Vec<Letter>>,
+    is_filled: AtomicBool,
+}
+
+impl Inbox {
+    pub(super) fn put(&self, letter: Letter) {
+        lock(&self.letters).push(letter);
+        self.is_filled.store(true, Ordering::SeqCst);
+    }
+
+    fn take(&self) -> Vec<Letter> {
+        if self.is_filled.load(Ordering::SeqCst) && self.is_filled.swap(false, Ordering::SeqCst) {
+            std::mem::take(&mut lock(&self.letters))
+        } else {
+            Vec::new()
+        }
+    }
+}
+
+struct Conn {
+    wire: TlsWire,
+    token: u64,
+    incoming: FrameBuffer,
+    out: Vec<u8>,
+    /// How much of `out` is gone.
+    written: usize,
+    /// The socket takes no more at present.
+    is_full: bool,
+    /// Whoever has the lower id dialled it: of two connections this one stays.
+    dialled_by_lower: bool,
+}
+
+/// See the module's essay.
+pub(super) struct Engine {
+    member: Member,
+    conns: BTreeMap<MemberId, Conn>,
+    tokens: BTreeMap<u64, MemberId>,
+    next_token: u64,
+    calls: BTreeMap<Ticket, Arc<Pending>>,
+    /// Calls of clients that are no members, by whom they are answered to.
+    foreign: BTreeMap<Ticket, (CallName, mpsc::Sender<ToClient>)>,
+    registrar: Option<mpsc::Sender<ToRegistrar>>,
+    shared: Arc<Shared>,
+    bell: Arc<Bell>,
+    scratch: Vec<u8>,
+    leaving: bool,
+}
+
+/// A descriptor that is readable when any link is.
+pub(super) fn watch() -> io::Result<Guarded<OwnedFd>> {
+    Guarded::new(epoll::create(epoll::CreateFlags::CLOEXEC)?)
+}
+
+impl Engine {
+    pub(super) fn new(member: Member, shared: Arc<Shared>, bell: Arc<Bell>) -> Self {
+        Self {
+            member,
+            conns: BTreeMap::new(),
+            tokens: BTreeMap::new(),
+            next_token: 0,
+            calls: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            registrar: None,
+            shared,
+            bell,
+            scratch: vec![0; READ_BYTES],
+            leaving: false,
+        }
+    }
+
+    /// Does all that can be done now. Whether anything was.
+    fn work(&mut self) -> bool {
+        self.bell.answer();
+        let letters = self.shared.inbox.take();
+        let mut moved = !letters.is_empty();
+        letters.into_iter().for_each(|letter| self.take_in(letter));
+        self.act();
+        moved |= self.read_all();
+        let now = clock::now();
+        if self.member.poll_timeout().is_some_and(|due| due <= now) {
+            self.member.handle_timeout(now);
+        }
+        self.act();
+        self.flush();
+        self.shared.set_due(self.member.poll_timeout());
+        moved
+    }
+
+    fn take_in(&mut self, letter: Letter) {
+        let now = clock::now();
+        match letter {
+            Letter::Call(what, timeout, pending) => {
+                let member = &mut self.member;
+                let ticket = match what {
+                    What::One(key, operation) => member.call(now, key, operation, timeout),
+                    What::Keys(prefix) => member.keys(now, prefix, timeout),
+                    What::Count => member.count_keys(now, timeout),
+                };
+                self.calls.insert(ticket, pending);
+            }
+            Letter::Abandon(pending) => {
+                let ticket = self.calls.iter().find(|(_, other)| Arc::ptr_eq(other, &pending));
+                if let Some(ticket) = ticket.map(|(ticket, _)| *ticket) {
+                    self.calls.remove(&ticket);
+                    self.member.abandon(ticket);
+                }
+            }
+            Letter::Foreign(asked, answers) => self.ask_for(now, *asked, answers),
+            Letter::Linked(linked) => self.link(now, *linked),
+            Letter::Unreachable(member) => self.member.handle_unreachable(now, member),
+            Letter::Registrar(sender) => {
+                let _ = sender.try_send(self.member.registration());
+                if self.leaving {
+                    let _ = sender.try_send(ToRegistrar::Leave);
+                }
+                self.registrar = Some(sender);
+            }
+            Letter::Order(order) => self.member.handle_order(now, *order),
+            Letter::Shutdown => self.member.shutdown(now),
+            Letter::Leave => {
+                self.leaving = true;
+                self.member.leave(now);
+            }
+            Letter::Gone => self.member.gone(now),
+        }
+    }
+
+    fn ask_for(&mut self, now: Moment, asked: FromClient, answers: mpsc::Sender<ToClient>) {
+        let (name, ticket) = match asked {
+            FromClient::Ask(request) => {
+                let patience = Duration::from_millis(request.patience_ms).min(PATIENCE_MAX);
+                let (name, key, operation) = (request.call, request.key, request.operation);
+                (name, self.member.call_for(now, name, key, operation, patience))
+            }
+            FromClient::Keys { call, prefix, patience_ms } => {
+                let patience = Duration::from_millis(patience_ms).min(PATIENCE_MAX);
+                (call, self.member.keys(now, prefix.to_vec(), patience))
+            }
+        };
+        self.foreign.insert(ticket, (name, answers));
+    }
+
+    fn link(&mut self, now: Moment, linked: Linked) {
+        let Linked { other, peer, to, wire, incoming, first, dialled } = linked;
+        let me = self.member.me().id;
+        // Whoever is there must be who it says (rule 39), mean us, and be in a view that we know of.
+        let is_known = self.member.knows(other).is_some_and(|member| member.peer == peer);
+        if to != me || !is_known {
+            if dialled {
+                self.member.handle_unreachable(now, other);
+            }
+            return;
+        }
+        let dialled_by_lower = dialled == (me < other);
+        if let Some(conn) = self.conns.get(&other)
+            && conn.dialled_by_lower
+            && !dialled_by_lower
+        {
+            return;
+        }
+        self.drop_conn(other);
+        self.next_token += 1;
+        let token = self.next_token;
+        let flags = epoll::EventFlags::IN;
+        if epoll::add(&*self.shared.watch, wire.descriptor(), epoll::EventData::new_u64(token), flags)
+            .is_err()
+        {
+            return self.member.handle_unreachable(now, other);
+        }
+        let (out, written, is_full) = (Vec::new(), 0, false);
+        let conn = Conn { wire, token, incoming, out, written, is_full, dialled_by_lower };
+        self.tokens.insert(token, other);
+        self.conns.insert(other, conn);
+        self.member.handle_connected(now, other);
+        if let Some(hop) = first {
+            self.member.handle_hop(now, other, hop);
+        }
+        // What came along with the first frame.
+        self.read(other);
+    }
+
+    fn drop_conn(&mut self, other: MemberId) {
+        if let Some(conn) = self.conns.remove(&other) {
+            self.tokens.remove(&conn.token);
+            let _ = epoll::delete(&*self.shared.watch, conn.wire.descriptor());
+        }
+    }
+
+    fn read_all(&mut self) -> bool {
+        let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let Ok((events, _)) = epoll::wait(&*self.shared.watch, &mut events[..], Some(&at_once)) else {
+            return false;
+        };
+        let ready: Vec<_> =
+            events.iter().filter_map(|event| self.tokens.get(&event.data.u64()).copied()).collect();
+        for other in &ready {
+            if let Some(conn) = self.conns.get_mut(other) {
+                conn.is_full = false;
+            }
+            self.read(*other);
+        }
+        !ready.is_empty()
+    }
+
+    fn read(&mut self, other: MemberId) {
+        for _ in 0..READS_MAX {
+            let Some(conn) = self.conns.get_mut(&other) else { return };
+            let read = conn.wire.receive(&mut [IoSliceMut::new(&mut self.scratch)]);
+            let ended = match read {
+                Ok(0) => true,
+                Ok(count) => {
+                    conn.incoming.push(&self.scratch[..count]);
+                    !self.take_frames(other)
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    // Frames that came with the handshake are in the buffer already.
+                    let _ = self.take_frames(other) || self.hang_up(other);
+                    return;
+                }
+                Err(_) => true,
+            };
+            if ended {
+                self.hang_up(other);
+                return;
+            }
+        }
+    }
+
+    fn hang_up(&mut self, other: MemberId) -> bool {
+        self.drop_conn(other);
+        self.member.handle_disconnected(clock::now(), other);
+        false
+    }
+
+    /// Hands over whole frames. False if the stream is not what it should be.
+    fn take_frames(&mut self, other: MemberId) -> bool {
+        loop {
+            let Some(conn) = self.conns.get_mut(&other) else { return true };
+            match conn.incoming.take() {
+                Ok(Some(bytes)) => match decode::<Hop>(&bytes) {
+                    // Time is looked at after the frame came: whatever it asks was asked before.
+                    Ok(hop) => self.member.handle_hop(clock::now(), other, hop),
+                    Err(error) => {
+                        tracing::warn!(%other, %error, "a member of the store says what we cannot read");
+                        return false;
+                    }
+                },
+                Ok(None) => return true,
+                Err(_) => return false,
+            }
+        }
+    }
+
+    fn act(&mut self) {
+        while let Some(action) = self.member.poll_action() {
+            match action {
+                Action::Send(other, hop) => {
+                    if let Some(conn) = self.conns.get_mut(&other) {
+                        frame::append(&encode(&hop), &mut conn.out);
+                    }
+                }
+                Action::Finish(ticket, result) => {
+                    if let Some((call, answers)) = self.foreign.remove(&ticket) {
+                        // Whoever does not read its answers, or has gone, does without.
+                        let _ = answers.try_send(answer_to(call, result));
+                    } else if let Some(pending) = self.calls.remove(&ticket) {
+                        pending.finish(result);
+                    }
+                }
+                Action::Connect(member) => self.shared.dial(self.member.me().id, member),
+                Action::Disconnect(other) => self.drop_conn(other),
+                Action::Tell(message) => {
+                    // A stream that is full or gone is opened again, and what matters is said again.
+                    if self.registrar.as_ref().is_some_and(|line| line.try_send(message).is_err()) {
+                        self.registrar = None;
+                    }
+                }
+                Action::Entered(view) => self.shared.entered(view),
+                Action::Deliver(..) | Action::Datagram(..) => {}
+                Action::Out(why) => {
+                    let now = clock::now();
+                    if self.leaving {
+                        self.member.gone(now);
+                        continue;
+                    }
+                    tracing::info!("this member joins the store anew: {why}");
+                    self.shared.left_view();
+                    self.member.be_reborn(now, MemberId(self.shared.random()));
+                    // The next stream registers the new one.
+                    self.registrar = None;
+                }
+                Action::Ended(ending) => {
+                    self.shared.ended(ending);
+                    let others: Vec<_> = self.conns.keys().copied().collect();
+                    self.flush();
+                    others.into_iter().for_each(|other| self.drop_conn(other));
+                    self.registrar = None;
+                }
+            }
+        }
+    }
+
+    fn flush(&mut self) {
+        let mut broken = Vec::new();
+        for (other, conn) in &mut self.conns {
+            if conn.is_full || (conn.out.is_empty() && conn.written == 0) {
+                continue;
+            }
+            let flushed = loop {
+                if conn.written == conn.out.len() {
+                    conn.out.clear();
+                    conn.written = 0;
+                    break conn.wire.flush();
+                }
+                match conn.wire.send(&[IoSlice::new(&conn.out[conn.written..])]) {
+                    Ok(count) => conn.written += count,
+                    Err(error) => break Err(error),
+                }
+            };
+            let waits = matches!(&flushed, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
+            if !waits && flushed.is_err() {
+                broken.push(*other);
+            }
+            let flags =
+                if waits { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
+            if waits != conn.is_full || waits {
+                let data = epoll::EventData::new_u64(conn.token);
+                let _ = epoll::modify(&*self.shared.watch, conn.wire.descriptor(), data, flags);
+            }
+            conn.is_full = waits;
+        }
+        for other in broken {
+            self.hang_up(other);
+        }
+    }
+
+    fn is_over(&self) -> bool {
+        self.shared.ending().is_some()
+    }
+}
+
+impl Drive for Engine {
+    fn heed(&mut self) {
+        crate::runtime::guarded("the store's engine", || self.work());
+    }
+
+    fn turn(&mut self) -> bool {
+        crate::runtime::guarded("the store's engine", || self.work()).unwrap_or(false)
+    }
+
+    fn wait(&mut self, until: Instant) {
+        if self.is_over() {
+            return std::thread::yield_now();
+        }
+        let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
+        let due = self.member.poll_timeout().map(|due| due.since(clock::now()));
+        let left = due.map_or(left, |due| due.min(left));
+        wait_for(&self.bell, &self.shared.watch, left);
+    }
+}
+
+/// A call's end, as a client is told of it.
+fn answer_to(call: CallName, result: Result<Answer, Failure>) -> ToClient {
+    match result {
+        Ok(answer) => ToClient::Answered { call, answer },
+        Err(failure) => {
+            let timed_out = matches!(failure, Failure::TimedOut(_));
+            ToClient::Failed { call, timed_out, text: failure.to_string() }
+        }
+    }
+}
+
+/// Waits until a link is readable or the bell rings, and no longer than that.
+fn wait_for(bell: &Bell, watch: &OwnedFd, left: Duration) {
+    let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+    let mut polled =
+        [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN), PollFd::new(watch, PollFlags::IN)];
+    let _ = poll(&mut polled, Some(&timeout));
+    if !polled[0].revents().is_empty() {
+        bell.heard();
+    }
+}

@@ -1,0 +1,423 @@
+//! The client: calls of this member's own program, and of clients that are no members.
+//!
+//! A call has a name that it keeps until it ends, so it may be sent as often as it takes: again when a view begins,
+//! again when the reader was not the owner, again when nothing was heard for long. It ends with an answer, with the end
+//! of the store, or at its deadline with a text that says why; for that text others are asked while there is time.
+//!
+//! Questions about all keys go to every member, and begin anew in every view; they are not atomic (rule 30).
+
+use super::{Action, Member};
+use crate::limits::{STORE_ASKED_KEY_BYTES_MAX, STORE_CALLS_MAX};
+use crate::store::layout::slot;
+use crate::time::{Duration, Instant};
+use crate::wire::store::account::{Account, Datagram, Inquiry};
+use crate::wire::store::mesh::{Letter, Request};
+use crate::wire::store::operation::{Answer, Key, Objection, Operation};
+use crate::wire::store::{Blob, CallName, ClientId, MemberId};
+use std::collections::{BTreeMap, BTreeSet};
+
+/// A call that is under way here.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct Ticket(pub u64);
+
+/// Why a call has no answer.
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[non_exhaustive]
+pub enum Failure {
+    /// Its time is over. Whether a change was made is not known.
+    #[error("{0}")]
+    TimedOut(String),
+    /// The store has ended, by a shutdown.
+    #[error("the store was shut down")]
+    ShutDown,
+    /// The store has ended because that member was gone and was to end it.
+    #[error("store was shut down on {0}")]
+    ShutDownOn(String),
+    /// The owner objects. Nothing was changed.
+    #[error("{operation} of {key}: {objection}")]
+    Refused {
+        /// What was asked.
+        operation: &'static str,
+        /// Of which key.
+        key: String,
+        /// Why not.
+        objection: Objection,
+    },
+    /// This member has left the store.
+    #[error("this member has left the store; join again to use it")]
+    Left,
+    /// Too many calls are under way. Nothing was done.
+    #[error("{STORE_CALLS_MAX} calls are under way, which is the limit")]
+    TooMany,
+}
+
+/// Parts of a second before the deadline at which others are asked why it takes so long.
+const ASK_BEFORE: Duration = Duration::from_millis(400);
+/// A member that is behind is asked again soon.
+const SOON: Duration = Duration::from_millis(3);
+
+#[derive(Debug)]
+pub(super) struct Calls {
+    client: ClientId,
+    number: u64,
+    under_way: BTreeMap<Ticket, Call>,
+    /// Calls of others, by name.
+    foreign: BTreeMap<CallName, Ticket>,
+    /// Numbers of own calls that change a key and are not answered.
+    changing: BTreeMap<Key, BTreeSet<u64>>,
+    timers: BTreeSet<(Instant, Ticket)>,
+}
+
+#[derive(Debug)]
+pub(super) struct Call {
+    pub(super) name: CallName,
+    pub(super) what: What,
+    pub(super) begun: Instant,
+    pub(super) deadline: Instant,
+    ask_at: Instant,
+    asked: bool,
+    /// To whom it was sent last, in which view, when.
+    pub(super) sent: Option<(MemberId, u64, Instant)>,
+    pub(super) sends: u32,
+    send_at: Instant,
+    pub(super) accounts: BTreeMap<MemberId, (Instant, Account)>,
+}
+
+#[derive(Debug)]
+pub(super) enum What {
+    One(Key, Operation),
+    /// Keys that begin so: those found, and of each member that is not through, the last one.
+    Keys(Blob, Vec<Blob>, BTreeMap<MemberId, Option<Blob>>),
+    /// The number of keys: so far, and who has not told.
+    Count(u64, BTreeSet<MemberId>),
+}
+
+impl Calls {
+    pub(super) fn new(client: ClientId) -> Self {
+        Self {
+            client,
+            number: 0,
+            under_way: BTreeMap::new(),
+            foreign: BTreeMap::new(),
+            changing: BTreeMap::new(),
+            timers: BTreeSet::new(),
+        }
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        self.timers.first().map(|(at, _)| *at)
+    }
+
+    fn ticket(&self, name: CallName) -> Option<Ticket> {
+        let own = (name.client == self.client).then_some(Ticket(name.number));
+        own.or_else(|| self.foreign.get(&name).copied()).filter(|ticket| self.under_way.contains_key(ticket))
+    }
+
+    fn set_timer(&mut self, ticket: Ticket) {
+        if let Some(call) = self.under_way.get(&ticket) {
+            self.timers.insert((call.timer(), ticket));
+        }
+    }
+
+    fn remove(&mut self, ticket: Ticket) -> Option<Call> {
+        let call = self.under_way.remove(&ticket)?;
+        self.timers.remove(&(call.timer(), ticket));
+        self.foreign.remove(&call.name);
+        if let What::One(key, operation) = &call.what
+            && operation.changes()
+            && let Some(numbers) = self.changing.get_mut(key)
+        {
+            numbers.remove(&call.name.number);
+            if numbers.is_empty() {
+                self.changing.remove(key);
+            }
+        }
+        Some(call)
+    }
+
+    pub(super) fn under_way(&self) -> impl Iterator<Item = (Ticket, &Call)> {
+        self.under_way.iter().map(|(ticket, call)| (*ticket, call))
+    }
+}
+
+impl Call {
+    fn timer(&self) -> Instant {
+        let ask = if self.asked { self.deadline } else { self.ask_at };
+        self.deadline.min(ask).min(self.send_at)
+    }
+
+    pub(super) fn words(&self) -> String {
+        match &self.what {
+            What::One(key, operation) => format!("{} of {key:?}", operation.word()),
+            What::Keys(prefix, ..) => format!("keys that begin with {prefix:?}"),
+            What::Count(..) => "num_keys".to_owned(),
+        }
+    }
+}
+
+impl Member {
+    /// Begins a call on one key. Its end is an [`Action::Finish`].
+    pub fn call(&mut self, now: Instant, key: Key, operation: Operation, timeout: Duration) -> Ticket {
+        let ticket = self.begin(now, None, What::One(key, operation), timeout);
+        self.settle(now);
+        ticket
+    }
+
+    /// The same in the name of a client that is no member and gave the call its number.
+    pub fn call_for(
+        &mut self,
+        now: Instant,
+        name: CallName,
+        key: Key,
+        operation: Operation,
+        timeout: Duration,
+    ) -> Ticket {
+        let ticket = self.begin(now, Some(name), What::One(key, operation), timeout);
+        self.settle(now);
+        ticket
+    }
+
+    /// Asks for the keys that begin with `prefix`. Not atomic.
+    pub fn keys(&mut self, now: Instant, prefix: Vec<u8>, timeout: Duration) -> Ticket {
+        let ticket = self.begin(now, None, What::Keys(prefix.into(), Vec::new(), BTreeMap::new()), timeout);
+        self.settle(now);
+        ticket
+    }
+
+    /// Asks how many keys there are. Not atomic.
+    pub fn count_keys(&mut self, now: Instant, timeout: Duration) -> Ticket {
+        let ticket = self.begin(now, None, What::Count(0, BTreeSet::new()), timeout);
+        self.settle(now);
+        ticket
+    }
+
+    /// The program waits no more. A change that was asked for may still be made.
+    pub fn abandon(&mut self, ticket: Ticket) {
+        self.calls.remove(ticket);
+    }
+
+    fn begin(&mut self, now: Instant, name: Option<CallName>, what: What, timeout: Duration) -> Ticket {
+        self.calls.number += 1;
+        let ticket = Ticket(self.calls.number);
+        let own = CallName { client: self.calls.client, number: ticket.0 };
+        if let Some(failure) = self.ending.failure() {
+            self.actions.push_back(Action::Finish(ticket, Err(failure)));
+            return ticket;
+        }
+        if self.calls.under_way.len() >= STORE_CALLS_MAX {
+            self.actions.push_back(Action::Finish(ticket, Err(Failure::TooMany)));
+            return ticket;
+        }
+        if let Some(name) = name {
+            self.calls.foreign.insert(name, ticket);
+        }
+        if let What::One(key, operation) = &what
+            && operation.changes()
+            && name.is_none()
+        {
+            self.calls.changing.entry(key.clone()).or_default().insert(ticket.0);
+        }
+        let deadline = now + timeout;
+        let call = Call {
+            name: name.unwrap_or(own),
+            what,
+            begun: now,
+            deadline,
+            ask_at: deadline - ASK_BEFORE.min(timeout / 2),
+            asked: false,
+            sent: None,
+            sends: 0,
+            send_at: deadline,
+            accounts: BTreeMap::new(),
+        };
+        self.calls.under_way.insert(ticket, call);
+        self.calls.set_timer(ticket);
+        self.send_call(now, ticket);
+        ticket
+    }
+
+    /// Sends a call to whom it concerns, if there is a view.
+    fn send_call(&mut self, now: Instant, ticket: Ticket) {
+        let Some(layout) = self.active.as_ref() else { return };
+        let resend = self.config.resend;
+        let Some(call) = self.calls.under_way.get_mut(&ticket) else { return };
+        let was = call.timer();
+        let (name, epoch) = (call.name, layout.epoch());
+        let bodies: Vec<_> = match &mut call.what {
+            What::One(key, operation) => {
+                let Some(owner) = layout.owner(slot(key)) else { return };
+                let changing = self.calls.changing.get(key).and_then(BTreeSet::first).copied();
+                let patience = u64::try_from(call.deadline.since(now).as_millis()).unwrap_or(u64::MAX);
+                let request = Request {
+                    call: name,
+                    answered_below: if name.client == self.calls.client {
+                        changing.unwrap_or(name.number)
+                    } else {
+                        name.number
+                    },
+                    key: key.clone(),
+                    operation: operation.clone(),
+                    patience_ms: patience,
+                };
+                call.sent = Some((owner, epoch, now));
+                vec![(owner, Letter::Request(request))]
+            }
+            What::Keys(prefix, found, left) => {
+                if call.sent.is_none_or(|(_, sent, _)| sent != epoch) {
+                    found.clear();
+                    *left = layout.view().members.iter().map(|member| (member.id, None)).collect();
+                }
+                call.sent = Some((self.me.id, epoch, now));
+                let ask = |(member, after): (&MemberId, &Option<Blob>)| {
+                    let (prefix, after) = (prefix.clone(), after.clone());
+                    (*member, Letter::ListKeys { call: name, prefix, after })
+                };
+                left.iter().map(ask).collect()
+            }
+            What::Count(so_far, left) => {
+                if call.sent.is_none_or(|(_, sent, _)| sent != epoch) {
+                    *so_far = 0;
+                    *left = layout.view().members.iter().map(|member| member.id).collect();
+                }
+                call.sent = Some((self.me.id, epoch, now));
+                left.iter().map(|member| (*member, Letter::CountKeys(name))).collect()
+            }
+        };
+        call.sends += 1;
+        // What is long takes its time; and whoever waits for a key is known to its owner.
+        let is_long = matches!(&call.what, What::One(_, operation) if operation.is_long());
+        call.send_at = now + if is_long { resend * 10 } else { resend };
+        self.calls.timers.remove(&(was, ticket));
+        self.calls.set_timer(ticket);
+        bodies.into_iter().for_each(|(to, body)| self.send(now, to, body));
+    }
+
+    /// A view begins: everything that is under way is sent again.
+    pub(super) fn call_again(&mut self, now: Instant) {
+        let all: Vec<_> = self.calls.under_way.keys().copied().collect();
+        all.into_iter().for_each(|ticket| self.send_call(now, ticket));
+    }
+
+    pub(super) fn replied(&mut self, now: Instant, from: MemberId, name: CallName, answer: Answer) {
+        let Some(ticket) = self.calls.ticket(name) else { return };
+        let Some(call) = self.calls.under_way.get_mut(&ticket) else { return };
+        let finished = match (&mut call.what, answer) {
+            (What::One(key, operation), Answer::Refused(objection)) => {
+                let (operation, key) = (operation.word(), format!("{key:?}"));
+                Err(Failure::Refused { operation, key, objection })
+            }
+            // The value that it was to have is known here, and need not travel.
+            (What::One(_, Operation::CompareSet(_, desired)), Answer::Done) => {
+                Ok(Answer::Value(desired.clone()))
+            }
+            (What::One(..), answer) => Ok(answer),
+            (What::Keys(_, found, left), Answer::Keys(keys, more)) => {
+                let last = keys.last().cloned();
+                let Some(after) = left.get(&from) else { return };
+                // An answer that was asked for twice.
+                if after.as_ref().zip(keys.first()).is_some_and(|(after, first)| first <= after) {
+                    return;
+                }
+                found.extend(keys);
+                if more {
+                    left.insert(from, last);
+                    return self.send_call(now, ticket);
+                }
+                left.remove(&from);
+                if !left.is_empty() {
+                    return;
+                }
+                found.sort_unstable();
+                Ok(Answer::Keys(std::mem::take(found), false))
+            }
+            (What::Count(so_far, left), Answer::Number(count)) => {
+                if !left.remove(&from) {
+                    return;
+                }
+                *so_far += count as u64;
+                if !left.is_empty() {
+                    return;
+                }
+                Ok(Answer::Number(*so_far as i64))
+            }
+            _ => return,
+        };
+        self.calls.remove(ticket);
+        self.actions.push_back(Action::Finish(ticket, finished));
+    }
+
+    /// Whoever was asked is not the owner in its view.
+    pub(super) fn not_here(&mut self, now: Instant, from: MemberId, name: CallName, epoch: u64) {
+        let ours = self.epoch();
+        let Some(ticket) = self.calls.ticket(name) else { return };
+        let Some(call) = self.calls.under_way.get_mut(&ticket) else { return };
+        let is_current =
+            call.sent.is_some_and(|(to, sent, _)| sent == ours && (to == from || to == self.me.id));
+        // It is ahead of us: our view ends soon, and then the call is sent again anyway.
+        if is_current && epoch <= ours {
+            let was = call.timer();
+            call.send_at = now + SOON;
+            self.calls.timers.remove(&(was, ticket));
+            self.calls.set_timer(ticket);
+        }
+    }
+
+    /// The store is over, or this member's part in it.
+    pub(super) fn fail_all(&mut self, failure: &Failure) {
+        let all: Vec<_> = self.calls.under_way.keys().copied().collect();
+        for ticket in all {
+            self.calls.remove(ticket);
+            self.actions.push_back(Action::Finish(ticket, Err(failure.clone())));
+        }
+    }
+
+    pub(super) fn calls_due(&mut self, now: Instant) {
+        while let Some((at, ticket)) = self.calls.timers.first().copied().filter(|(at, _)| *at <= now) {
+            self.calls.timers.remove(&(at, ticket));
+            let Some(call) = self.calls.under_way.get_mut(&ticket) else { continue };
+            if now >= call.deadline {
+                let text = self.diagnosis(now, ticket);
+                self.calls.remove(ticket);
+                self.actions.push_back(Action::Finish(ticket, Err(Failure::TimedOut(text))));
+                continue;
+            }
+            if !call.asked && now >= call.ask_at {
+                call.asked = true;
+                self.calls.set_timer(ticket);
+                self.inquire(now, ticket);
+                continue;
+            }
+            call.send_at = now + self.config.resend;
+            self.calls.set_timer(ticket);
+            self.send_call(now, ticket);
+        }
+    }
+
+    /// Asks those on the way of a call what they know, over the route and by datagrams.
+    fn inquire(&mut self, now: Instant, ticket: Ticket) {
+        let Some(call) = self.calls.under_way.get(&ticket) else { return };
+        let What::One(key, _) = &call.what else { return };
+        let holders = self.active.as_ref().and_then(|layout| layout.holders(slot(key)));
+        let Some(holders) = holders else { return };
+        let asked = (key.name.len() <= STORE_ASKED_KEY_BYTES_MAX).then(|| key.clone());
+        let inquiry = Inquiry { number: ticket.0, call: call.name, key: asked, from: self.me.id };
+        let way = self.post.way(holders.owner);
+        let whom: BTreeSet<_> =
+            [Some(holders.owner), holders.replica].into_iter().flatten().chain(way).collect();
+        for member in whom {
+            if let Some(address) = self.post.known(member).map(|member| member.address) {
+                let datagram = Datagram::Inquire(inquiry.clone());
+                self.actions.push_back(Action::Datagram(address, datagram));
+            }
+            self.send(now, member, Letter::Inquire(inquiry.clone()));
+        }
+    }
+
+    /// Somebody on the way tells what it knows.
+    pub(super) fn told(&mut self, account: Account) {
+        let now = self.post.clock();
+        if let Some(call) = self.calls.under_way.get_mut(&Ticket(account.number)) {
+            call.accounts.insert(account.from, (now, account));
+        }
+    }
+}

@@ -1,0 +1,494 @@
+//! Links, routes, parcels: how a message gets to its reader.
+//!
+//! A link that is up is taken at once. Otherwise the message goes to the next member on the way; a link that breaks is
+//! taken out of the map in the same moment, what it had not carried goes another way, and the others are told, so that
+//! they go around it too. With `direct`, somebody to whom there is something to say is also dialled, and from then on
+//! spoken to without hands between.
+//!
+//! What gets lost: whatever was in the hands of a member that died. It is asked for again (calls, replication, fetches).
+
+use super::{Action, Member};
+use crate::limits::{
+    STORE_CASTS_MAX, STORE_HELD_MAX, STORE_HOPS_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES,
+};
+use crate::retry;
+use crate::store::hop::{HopLink, HopLinks};
+use crate::store::mesh::{Link, Mesh, Routes, link};
+use crate::time::{Duration, Instant};
+use crate::wire::store::mesh::{Envelope, Hop, Letter};
+use crate::wire::store::{Blob, MemberId, StoreMember};
+use crate::wire::{decode, encode};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
+
+/// How long an acknowledgement may wait for something to ride on.
+const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(20);
+/// Pauses between dials.
+const DIAL_PAUSE: Duration = Duration::from_millis(20);
+const DIAL_PAUSE_MAX: Duration = Duration::from_millis(500);
+/// The member with the higher id waits this long for the other to dial.
+const DIAL_PATIENCE: Duration = Duration::from_millis(300);
+/// Pieces of one parcel that are on their way to their reader at once.
+const PIECES_AHEAD: u32 = 128;
+/// Pieces after which their reader says how many it has.
+const PIECES_TOLD: u32 = 32;
+/// In a view of more members than this, somebody is dialled only after so many messages.
+const DIALS_ALL: usize = 32;
+const WORTH_DIALLING: u32 = 8;
+/// Own broadcasts that are sent again in a new view.
+const CASTS_KEPT: usize = 16;
+
+#[derive(Debug, Default)]
+pub(super) struct Post {
+    links: HopLinks,
+    mesh: Mesh,
+    routes: Routes,
+    known: BTreeMap<MemberId, StoreMember>,
+    dials: BTreeMap<MemberId, Dial>,
+    /// Messages for members beside the mesh.
+    wants: BTreeMap<MemberId, u32>,
+    /// Neighbours that we cannot reach, and what others said of theirs.
+    broken: BTreeSet<MemberId>,
+    reports: BTreeMap<MemberId, BTreeSet<MemberId>>,
+    /// The last number of a parcel or a broadcast.
+    number: u64,
+    outgoing: BTreeMap<(MemberId, u64), Outgoing>,
+    incoming: BTreeMap<(MemberId, u64), Incoming>,
+    seen: BTreeMap<MemberId, BTreeSet<(u64, u32)>>,
+    casts: VecDeque<(u64, Letter)>,
+    /// What there was no way for.
+    stranded: VecDeque<Envelope>,
+    clock: Instant,
+    acknowledge_at: Option<Instant>,
+    dial_at: Option<Instant>,
+}
+
+#[derive(Debug, Default)]
+struct Dial {
+    under_way: bool,
+    failures: u32,
+    at: Instant,
+}
+
+#[derive(Debug)]
+struct Outgoing {
+    waiting: VecDeque<Envelope>,
+    sent: u32,
+    taken: u32,
+}
+
+#[derive(Debug)]
+struct Incoming {
+    pieces: Vec<Option<Blob>>,
+    missing: u32,
+    told: u32,
+}
+
+impl Post {
+    pub(super) fn clock(&self) -> Instant {
+        self.clock
+    }
+
+    pub(super) fn due(&self) -> Option<Instant> {
+        [self.acknowledge_at, self.dial_at].into_iter().flatten().min()
+    }
+
+    /// Those with whom there is a link.
+    pub(super) fn linked(&self) -> impl Iterator<Item = MemberId> {
+        self.links.keys().copied()
+    }
+
+    /// Numbers of a reborn member go on above those of any earlier life.
+    pub(super) fn numbers_from(&mut self, now: Instant) {
+        self.number = now.as_nanos();
+    }
+
+    /// Pieces belong to a view.
+    pub(super) fn begin_view(&mut self) {
+        self.outgoing.clear();
+        self.incoming.clear();
+        self.stranded.clear();
+    }
+
+    pub(super) fn links(&self) -> &HopLinks {
+        &self.links
+    }
+
+    pub(super) fn known(&self, member: MemberId) -> Option<&StoreMember> {
+        self.known.get(&member)
+    }
+
+    /// The way to somebody, the first hop first.
+    pub(super) fn way(&self, to: MemberId) -> Vec<MemberId> {
+        if self.links.get(&to).is_some_and(HopLink::is_up) {
+            return vec![to];
+        }
+        let mut way: Vec<_> = self.routes.path(to).collect();
+        way.reverse();
+        way
+    }
+
+    fn broken_links(&self, me: MemberId) -> BTreeSet<Link> {
+        let ours = self.broken.iter().map(|other| link(me, *other));
+        let theirs =
+            self.reports.iter().flat_map(|(one, others)| others.iter().map(|other| link(*one, *other)));
+        ours.chain(theirs).collect()
+    }
+}
+
+impl Member {
+    /// Sends a body to its reader.
+    pub(super) fn send(&mut self, now: Instant, to: MemberId, body: Letter) {
+        self.post.clock = now;
+        let epoch = self.epoch();
+        if to == self.me.id {
+            return self.local.push_back((epoch, body));
+        }
+        let contents = encode(&body);
+        if contents.len() <= STORE_PIECE_BYTES {
+            let envelope = self.envelope(Some(to), 0, (0, 1), contents.into());
+            return self.route(now, envelope);
+        }
+        self.post.number += 1;
+        let (number, pieces) = (self.post.number, contents.len().div_ceil(STORE_PIECE_BYTES) as u32);
+        let cut = contents.chunks(STORE_PIECE_BYTES).enumerate();
+        let waiting = cut
+            .map(|(at, piece)| self.envelope(Some(to), number, (at as u32, pieces), piece.into()))
+            .collect();
+        self.post.outgoing.insert((to, number), Outgoing { waiting, sent: 0, taken: 0 });
+        self.push_parcel(now, to, number);
+    }
+
+    fn envelope(
+        &self,
+        to: Option<MemberId>,
+        number: u64,
+        (piece, pieces): (u32, u32),
+        contents: Blob,
+    ) -> Envelope {
+        let (epoch, from) = (self.epoch(), self.me.id);
+        Envelope { epoch, from, to, hops: 0, number, piece, pieces, contents, floods: false }
+    }
+
+    fn push_parcel(&mut self, now: Instant, to: MemberId, number: u64) {
+        let Some(parcel) = self.post.outgoing.get_mut(&(to, number)) else { return };
+        let room = (parcel.taken + PIECES_AHEAD).saturating_sub(parcel.sent) as usize;
+        let ready: Vec<_> = parcel.waiting.drain(..room.min(parcel.waiting.len())).collect();
+        parcel.sent += ready.len() as u32;
+        if parcel.waiting.is_empty() {
+            self.post.outgoing.remove(&(to, number));
+        }
+        ready.into_iter().for_each(|piece| self.route(now, piece));
+    }
+
+    pub(super) fn pieces_taken(&mut self, now: Instant, from: MemberId, parcel: u64, count: u32) {
+        if let Some(outgoing) = self.post.outgoing.get_mut(&(from, parcel)) {
+            outgoing.taken = outgoing.taken.max(count);
+            self.push_parcel(now, from, parcel);
+        }
+    }
+
+    /// Tells everybody, each once.
+    pub(super) fn cast(&mut self, now: Instant, body: Letter) {
+        self.post.number += 1;
+        let number = self.post.number;
+        if self.post.casts.len() >= CASTS_KEPT {
+            self.post.casts.pop_front();
+        }
+        self.post.casts.push_back((number, body.clone()));
+        self.cast_numbered(now, number, &body);
+    }
+
+    fn cast_numbered(&mut self, now: Instant, number: u64, body: &Letter) {
+        let contents = encode(body);
+        let pieces = contents.len().div_ceil(STORE_PIECE_BYTES).max(1) as u32;
+        for (at, piece) in contents.chunks(STORE_PIECE_BYTES).enumerate() {
+            let mut envelope = self.envelope(None, number, (at as u32, pieces), piece.into());
+            // A tree needs all of its members: one that is stopped would keep these from everybody behind it.
+            envelope.floods =
+                matches!(body, Letter::Broken(_) | Letter::Shutdown { .. } | Letter::Exit { .. });
+            self.pass_cast_on(now, None, envelope);
+        }
+    }
+
+    /// In a new view what was told before is told again: whoever heard it drops it.
+    pub(super) fn cast_again(&mut self, now: Instant) {
+        for (number, body) in self.post.casts.clone() {
+            self.cast_numbered(now, number, &body);
+        }
+    }
+
+    /// Passes a broadcast on along the tree of its origin; news of broken links, which is what trees are made of, and of
+    /// the store's end to all.
+    fn pass_cast_on(&mut self, now: Instant, came_from: Option<MemberId>, envelope: Envelope) {
+        let me = self.me.id;
+        let next: Vec<_> = if envelope.floods {
+            self.post.mesh.neighbours(me).filter(|other| Some(*other) != came_from).collect()
+        } else {
+            let routes = self.post.mesh.routes(envelope.from, &self.post.broken_links(me));
+            routes.children(me).collect()
+        };
+        next.into_iter().for_each(|child| self.put_on_link(now, child, envelope.clone()));
+    }
+
+    /// Puts an envelope on its way.
+    fn route(&mut self, now: Instant, envelope: Envelope) {
+        let Some(to) = envelope.to else { return };
+        if !self.post.known.contains_key(&to) {
+            return;
+        }
+        let is_direct = self.post.links.get(&to).is_some_and(HopLink::is_up);
+        if !is_direct && self.config.direct && !self.post.mesh.has(self.me.id, to) {
+            let count = self.post.wants.entry(to).or_default();
+            *count += 1;
+            if *count == 1 || *count == WORTH_DIALLING {
+                self.ensure_links(now);
+            }
+        }
+        let hop = if is_direct { Some(to) } else { self.post.routes.next_hop(to) };
+        match hop {
+            Some(hop) => self.put_on_link(now, hop, envelope),
+            None if self.post.stranded.len() < STORE_HELD_MAX => self.post.stranded.push_back(envelope),
+            None => {}
+        }
+    }
+
+    fn put_on_link(&mut self, now: Instant, hop: MemberId, envelope: Envelope) {
+        let me = self.me.id;
+        let link = self.post.links.entry(hop).or_insert_with(|| HopLink::new(now, me, hop));
+        let mut out = Vec::new();
+        link.send(envelope, &mut out);
+        self.put_out(hop, out);
+    }
+
+    fn put_out(&mut self, to: MemberId, out: Vec<Hop>) {
+        self.actions.extend(out.into_iter().map(|hop| Action::Send(to, hop)));
+    }
+
+    pub(super) fn connected(&mut self, now: Instant, member: MemberId) {
+        self.post.clock = now;
+        let me = self.me.id;
+        let link = self.post.links.entry(member).or_insert_with(|| HopLink::new(now, me, member));
+        let greeting = link.handle_connected(now);
+        self.actions.push_back(Action::Send(member, greeting));
+        let dial = self.post.dials.entry(member).or_default();
+        (dial.under_way, dial.failures) = (false, 0);
+    }
+
+    pub(super) fn disconnected(&mut self, now: Instant, member: MemberId) {
+        self.post.clock = now;
+        if let Some(link) = self.post.links.get_mut(&member) {
+            link.handle_disconnected(now);
+            let dial = self.post.dials.entry(member).or_default();
+            (dial.under_way, dial.at) = (false, now + DIAL_PAUSE);
+            self.go_around(now, member);
+        }
+    }
+
+    pub(super) fn unreachable(&mut self, now: Instant, member: MemberId) {
+        self.post.clock = now;
+        let dial = self.post.dials.entry(member).or_default();
+        dial.under_way = false;
+        dial.failures += 1;
+        dial.at = now + retry::nth(DIAL_PAUSE, dial.failures, DIAL_PAUSE_MAX);
+        if !self.post.links.get(&member).is_some_and(HopLink::is_up) {
+            self.go_around(now, member);
+        }
+    }
+
+    /// The link with a member does not carry: everything on it goes another way.
+    fn go_around(&mut self, now: Instant, member: MemberId) {
+        if self.post.mesh.has(self.me.id, member) && self.post.broken.insert(member) {
+            self.report_broken(now);
+        }
+        self.find_routes();
+        let held = self.post.links.get_mut(&member).map(HopLink::hand_back).unwrap_or_default();
+        for mut envelope in held {
+            // Those behind it in the tree wait for it too, whoever is before them by now: from there on it goes to all.
+            if envelope.to.is_none() {
+                (envelope.to, envelope.floods) = (Some(member), true);
+            }
+            self.route(now, envelope);
+        }
+        self.ensure_links(now);
+    }
+
+    fn report_broken(&mut self, now: Instant) {
+        let broken = self.post.broken.iter().copied().collect();
+        self.post.casts.retain(|(_, body)| !matches!(body, Letter::Broken(_)));
+        self.cast(now, Letter::Broken(broken));
+    }
+
+    pub(super) fn broken_reported(&mut self, now: Instant, from: MemberId, members: Vec<MemberId>) {
+        self.post.reports.insert(from, members.into_iter().collect());
+        self.find_routes();
+        self.unstrand(now);
+    }
+
+    fn find_routes(&mut self) {
+        let me = self.me.id;
+        self.post.routes = self.post.mesh.routes(me, &self.post.broken_links(me));
+    }
+
+    fn unstrand(&mut self, now: Instant) {
+        for envelope in std::mem::take(&mut self.post.stranded) {
+            self.route(now, envelope);
+        }
+    }
+
+    pub(super) fn arrived(&mut self, now: Instant, from: MemberId, hop: Hop) {
+        self.post.clock = now;
+        let Some(link) = self.post.links.get_mut(&from) else { return };
+        let (mut out, was_up) = (Vec::new(), link.is_up());
+        let envelope = link.handle(now, hop, &mut out);
+        let (is_up, owes) = (link.is_up(), link.owes());
+        self.put_out(from, out);
+        if owes {
+            self.post.acknowledge_at.get_or_insert(now + ACKNOWLEDGE_AFTER);
+        }
+        if is_up && !was_up {
+            if self.post.broken.remove(&from) {
+                self.report_broken(now);
+            }
+            self.find_routes();
+            self.unstrand(now);
+        }
+        if let Some(envelope) = envelope {
+            self.accept(now, from, envelope);
+        }
+    }
+
+    fn accept(&mut self, now: Instant, hop: MemberId, mut envelope: Envelope) {
+        let me = self.me.id;
+        match envelope.to {
+            Some(to) if to == me && !envelope.floods => self.assemble(now, envelope),
+            Some(to) if to != me => {
+                envelope.hops += 1;
+                if envelope.hops < STORE_HOPS_MAX {
+                    self.route(now, envelope);
+                }
+            }
+            _ => {
+                envelope.to = None;
+                let seen = self.post.seen.entry(envelope.from).or_default();
+                if envelope.from == me || !seen.insert((envelope.number, envelope.piece)) {
+                    return;
+                }
+                if seen.len() > STORE_CASTS_MAX {
+                    seen.pop_first();
+                }
+                envelope.hops = envelope.hops.saturating_add(1);
+                self.pass_cast_on(now, Some(hop), envelope.clone());
+                self.assemble(now, envelope);
+            }
+        }
+    }
+
+    /// Puts pieces together, and opens what is whole. What cannot be read is dropped: whoever wrote it is a member and
+    /// harms nobody but itself.
+    fn assemble(&mut self, now: Instant, envelope: Envelope) {
+        let Envelope { epoch, from, to, number, piece, pieces, contents, .. } = envelope;
+        if pieces == 1 {
+            if let Ok(body) = decode::<Letter>(&contents) {
+                self.open(now, from, epoch, body);
+            }
+            return;
+        }
+        let parcel = self.post.incoming.entry((from, number)).or_insert_with(|| {
+            let most = STORE_MESSAGE_BYTES_MAX.div_ceil(STORE_PIECE_BYTES);
+            let pieces = (pieces as usize).min(most);
+            Incoming { pieces: vec![None; pieces], missing: pieces as u32, told: 0 }
+        });
+        let Some(place) = parcel.pieces.get_mut(piece as usize) else { return };
+        if place.replace(contents).is_none() {
+            parcel.missing -= 1;
+        }
+        let have = parcel.pieces.len() as u32 - parcel.missing;
+        let tells = to.is_some() && (have - parcel.told >= PIECES_TOLD || parcel.missing == 0);
+        if tells {
+            parcel.told = have;
+        }
+        let is_whole = parcel.missing == 0;
+        if tells && !is_whole {
+            self.send(now, from, Letter::Pieces { parcel: number, count: have });
+        }
+        if is_whole && let Some(parcel) = self.post.incoming.remove(&(from, number)) {
+            let contents: Vec<u8> =
+                parcel.pieces.iter().flatten().flat_map(|piece| piece.iter().copied()).collect();
+            if let Ok(body) = decode::<Letter>(&contents) {
+                self.open(now, from, epoch, body);
+            }
+        }
+    }
+
+    /// The members, and with them the links that there should be, have changed.
+    pub(super) fn rewire(&mut self, now: Instant) {
+        self.post.clock = now;
+        let me = self.me.id;
+        self.post.mesh = self.wiring();
+        let views = self.view().into_iter().chain(self.next.as_ref().map(super::Handover::view));
+        let known: BTreeMap<_, _> = views
+            .flat_map(|view| &view.members)
+            .filter(|member| member.id != me)
+            .map(|member| (member.id, member.clone()))
+            .collect();
+        let gone: Vec<_> = self.post.linked().filter(|member| !known.contains_key(member)).collect();
+        for member in gone {
+            self.post.links.remove(&member);
+            self.actions.push_back(Action::Disconnect(member));
+        }
+        let post = &mut self.post;
+        post.wants.retain(|member, _| known.contains_key(member));
+        post.dials.retain(|member, _| known.contains_key(member));
+        post.reports.retain(|member, _| known.contains_key(member));
+        post.seen.retain(|member, _| known.contains_key(member));
+        post.broken.retain(|member| known.contains_key(member) && post.mesh.has(me, *member));
+        post.known = known;
+        for neighbour in post.mesh.neighbours(me) {
+            post.links.entry(neighbour).or_insert_with(|| HopLink::new(now, me, neighbour));
+        }
+        self.find_routes();
+        self.unstrand(now);
+        self.ensure_links(now);
+    }
+
+    /// Dials whoever should be linked and is not.
+    fn ensure_links(&mut self, now: Instant) {
+        let (me, all) = (self.me.id, self.post.known.len() < DIALS_ALL);
+        let wanted = self.post.wants.iter().filter(|(_, count)| all || **count >= WORTH_DIALLING);
+        let wanted: BTreeSet<_> = wanted.map(|(member, _)| *member).collect();
+        let needed: Vec<_> = self.post.mesh.neighbours(me).chain(wanted.iter().copied()).collect();
+        self.post.dial_at = None;
+        for member in needed {
+            let link = self.post.links.entry(member).or_insert_with(|| HopLink::new(now, me, member));
+            if link.is_connected() {
+                continue;
+            }
+            let patience =
+                if me < member || wanted.contains(&member) { Duration::ZERO } else { DIAL_PATIENCE };
+            let dial = self.post.dials.entry(member).or_default();
+            let at = dial.at.max(link.since() + patience);
+            if dial.under_way {
+                continue;
+            }
+            if at > now {
+                self.post.dial_at = Some(self.post.dial_at.map_or(at, |other| other.min(at)));
+            } else if let Some(member) = self.post.known.get(&member) {
+                dial.under_way = true;
+                self.actions.push_back(Action::Connect(member.clone()));
+            }
+        }
+    }
+
+    pub(super) fn post_due(&mut self, now: Instant) {
+        if self.post.acknowledge_at.is_some_and(|at| now >= at) {
+            self.post.acknowledge_at = None;
+            for (member, link) in &mut self.post.links {
+                let hop = link.acknowledge().map(|hop| Action::Send(*member, hop));
+                self.actions.extend(hop);
+            }
+        }
+        if self.post.dial_at.is_some_and(|at| now >= at) {
+            self.ensure_links(now);
+        }
+    }
+}

@@ -1,0 +1,253 @@
+//! What a registrar says to whom, step by step; above all one that was restarted.
+
+use super::{Command, FromRegistrar, Knocked, Registrar, StreamId, ToRegistrar};
+use crate::id::PeerId;
+use crate::preset::Preset;
+use crate::store::Config;
+use crate::time::{Duration, Instant};
+use crate::wire::store::{ClientId, MemberId, StoreMember, View};
+
+fn member(number: u64) -> StoreMember {
+    StoreMember {
+        id: MemberId(number),
+        peer: PeerId::from_bytes([number as u8; 16]),
+        client: ClientId(number),
+        rank: number as u32,
+        address: ([127, 0, 0, 1], number as u16).into(),
+        closed_port: 0,
+        name: format!("p{number}"),
+        host: number,
+        ends_store: false,
+    }
+}
+
+fn view(epoch: u64, members: &[u64]) -> View {
+    View { epoch, founder: 9, members: members.iter().map(|number| member(*number)).collect() }
+}
+
+fn at(millis: u64) -> Instant {
+    Instant::ORIGIN + Duration::from_secs(10) + Duration::from_millis(millis)
+}
+
+/// A registrar that was restarted a moment ago, and listens for two seconds.
+fn restarted() -> Registrar {
+    let mut registrar = Registrar::new(Config::preset(Preset::Local), 1);
+    registrar.handle_timeout(at(0));
+    registrar.listen(at(2_000));
+    registrar
+}
+
+/// A member has the stream of its own number.
+fn comes(registrar: &mut Registrar, now: Instant, number: u64, view: Option<View>, next: Option<View>) {
+    let epoch = next.as_ref().or(view.as_ref()).map_or(0, |view| view.epoch);
+    let register = ToRegistrar::Register { member: member(number), view, term: 1, epoch, next };
+    says(registrar, now, number, register);
+}
+
+fn says(registrar: &mut Registrar, now: Instant, number: u64, message: ToRegistrar) {
+    registrar.handle_message(now, StreamId(number), PeerId::from_bytes([number as u8; 16]), message);
+}
+
+/// Who was told that which view is in force, who was given a lease, who was put out.
+fn said(registrar: &mut Registrar) -> Vec<String> {
+    let mut said = Vec::new();
+    while let Some(command) = registrar.poll_command() {
+        match command {
+            Command::Send(stream, FromRegistrar::Activate { view, .. }) => {
+                said.push(format!("{}: view {}", stream.0, view.epoch));
+            }
+            Command::Send(stream, FromRegistrar::Prepare { view, .. }) => {
+                said.push(format!("{}: prepare {}", stream.0, view.epoch));
+            }
+            Command::Send(stream, FromRegistrar::Granted { .. }) => said.push(format!("{}: lease", stream.0)),
+            Command::Send(stream, FromRegistrar::Out(_)) => said.push(format!("{}: out", stream.0)),
+            _ => {}
+        }
+    }
+    said
+}
+
+fn renew() -> ToRegistrar {
+    ToRegistrar::Renew { number: 1, keys: 0, bytes: 0, waits: 0 }
+}
+
+#[test]
+fn a_restarted_registrar_gives_no_lease_before_it_knows_how_things_stand() {
+    let mut registrar = restarted();
+    comes(&mut registrar, at(10), 1, Some(view(5, &[1, 2])), None);
+    says(&mut registrar, at(20), 1, renew());
+    assert_eq!(said(&mut registrar), [] as [&str; 0]);
+    // All have come, and nobody froze for another view: there is none.
+    comes(&mut registrar, at(30), 2, Some(view(5, &[1, 2])), None);
+    assert_eq!(said(&mut registrar), ["1: view 5", "2: view 5"]);
+    says(&mut registrar, at(40), 1, ToRegistrar::Activated(5));
+    says(&mut registrar, at(40), 1, renew());
+    assert_eq!(said(&mut registrar), ["1: lease"]);
+    says(&mut registrar, at(50), 2, renew());
+    assert_eq!(said(&mut registrar), [] as [&str; 0], "it did not say yet that it is in the view");
+}
+
+#[test]
+fn whoever_may_be_in_a_later_view_is_waited_for() {
+    let mut registrar = restarted();
+    for number in [1, 2] {
+        comes(&mut registrar, at(10), number, Some(view(5, &[1, 2])), Some(view(6, &[1, 2, 3])));
+    }
+    registrar.handle_timeout(at(2_500));
+    assert_eq!(said(&mut registrar), [] as [&str; 0], "the third may be in view 6");
+    comes(&mut registrar, at(2_600), 3, Some(view(6, &[1, 2, 3])), None);
+    assert_eq!(said(&mut registrar), ["1: view 6", "2: view 6", "3: view 6"]);
+}
+
+#[test]
+fn if_all_who_may_be_in_a_later_view_are_dead_the_earlier_one_goes_on() {
+    let mut registrar = restarted();
+    for number in [1, 2] {
+        comes(&mut registrar, at(10), number, Some(view(5, &[1, 2])), Some(view(6, &[1, 2, 3])));
+    }
+    registrar.handle_timeout(at(1_900));
+    registrar.handle_knock(at(1_900), MemberId(3), Knocked::Refused);
+    says(&mut registrar, at(1_990), 1, renew());
+    assert_eq!(said(&mut registrar), [] as [&str; 0], "a lease of the one before us may last until then");
+    registrar.handle_timeout(at(2_000));
+    assert_eq!(said(&mut registrar), ["1: view 5", "2: view 5"]);
+    // Should it come after all, it joins anew.
+    comes(&mut registrar, at(2_100), 3, Some(view(6, &[1, 2, 3])), None);
+    assert_eq!(said(&mut registrar), ["3: out"]);
+}
+
+#[test]
+fn who_comes_with_a_view_that_has_passed_joins_anew() {
+    let mut registrar = restarted();
+    comes(&mut registrar, at(10), 1, Some(view(5, &[1, 2, 3])), None);
+    comes(&mut registrar, at(20), 2, Some(view(6, &[2, 3])), None);
+    comes(&mut registrar, at(30), 3, Some(view(6, &[2, 3])), None);
+    assert_eq!(said(&mut registrar), ["1: out", "2: view 6", "3: view 6"]);
+}
+
+#[test]
+fn a_view_that_is_given_up_leaves_nothing_frozen() {
+    let mut registrar = Registrar::new(Config::preset(Preset::Local), 1);
+    registrar.handle_timeout(at(0));
+    comes(&mut registrar, at(0), 1, None, None);
+    registrar.handle_timeout(at(20));
+    says(&mut registrar, at(21), 1, ToRegistrar::Prepared(1));
+    says(&mut registrar, at(22), 1, ToRegistrar::Ready(1));
+    while let Some(command) = registrar.poll_command() {
+        if let Command::Decide(view) = command {
+            registrar.handle_decided(at(22), view.epoch);
+        }
+    }
+    says(&mut registrar, at(23), 1, ToRegistrar::Activated(1));
+    comes(&mut registrar, at(30), 2, None, None);
+    registrar.handle_timeout(at(50));
+    assert_eq!(said(&mut registrar), ["1: prepare 2", "2: prepare 2"]);
+    says(&mut registrar, at(51), 1, ToRegistrar::Prepared(2));
+    // The newcomer dies before it froze anything.
+    registrar.handle_closed(at(60), StreamId(2));
+    registrar.handle_knock(at(61), MemberId(2), Knocked::Refused);
+    registrar.handle_timeout(at(200));
+    assert_eq!(said(&mut registrar), ["1: view 1"]);
+}
+
+/// A store without a coordinator, with that many members in its first view.
+fn bootstrapped(count: u64) -> Registrar {
+    let mut registrar = restarted();
+    registrar.found_with(count as usize);
+    let members: Vec<_> = (1..=count).collect();
+    (1..=count).for_each(|number| comes(&mut registrar, at(10), number, Some(view(1, &members)), None));
+    (1..=count).for_each(|number| says(&mut registrar, at(10), number, ToRegistrar::Activated(1)));
+    said(&mut registrar);
+    registrar
+}
+
+/// That one is cut off, or killed; the others are heard for so long.
+fn without(
+    registrar: &mut Registrar,
+    gone: &[u64],
+    knocked: Knocked,
+    count: u64,
+    millis: u64,
+) -> Vec<String> {
+    gone.iter().for_each(|number| registrar.handle_closed(at(20), StreamId(*number)));
+    for now in (30..millis).step_by(100) {
+        for number in (1..=count).filter(|number| !gone.contains(number)) {
+            says(registrar, at(now), number, renew());
+        }
+        gone.iter().for_each(|number| registrar.handle_knock(at(now), MemberId(*number), knocked));
+        registrar.handle_timeout(at(now));
+    }
+    said(registrar).into_iter().filter(|word| !word.ends_with("lease")).collect()
+}
+
+#[test]
+fn without_a_coordinator_more_than_half_go_on_and_fewer_wait_and_say_so() {
+    let mut registrar = bootstrapped(3);
+    assert_eq!(without(&mut registrar, &[3], Knocked::Silent, 3, 8_000), ["1: prepare 2", "2: prepare 2"]);
+    let mut registrar = bootstrapped(3);
+    let words = without(&mut registrar, &[2, 3], Knocked::Silent, 3, 30_000);
+    assert_eq!(
+        words.last().map(String::as_str),
+        Some("1: view 1"),
+        "what was frozen is served again: {words:?}"
+    );
+    let status = registrar.status(at(30_000)).unwrap();
+    assert!(status.change.contains("the majority of the 3 members of view 1 is lost"), "{}", status.change);
+    assert!(status.change.contains("rank 2"), "{}", status.change);
+    // One is back, and that is enough.
+    comes(&mut registrar, at(30_100), 2, Some(view(1, &[1, 2, 3])), None);
+    let words = said(&mut registrar);
+    assert!(words.iter().any(|word| word.starts_with("1: prepare")), "{words:?}");
+}
+
+#[test]
+fn of_two_one_goes_on_alone_only_if_the_other_is_dead_for_certain() {
+    let mut registrar = bootstrapped(2);
+    assert_eq!(without(&mut registrar, &[2], Knocked::Silent, 2, 30_000), [] as [&str; 0]);
+    let mut registrar = bootstrapped(2);
+    assert_eq!(without(&mut registrar, &[2], Knocked::Refused, 2, 300), ["1: prepare 2"]);
+}
+
+#[test]
+fn a_restarted_registrar_without_a_coordinator_goes_on_with_a_majority_only() {
+    let mut registrar = restarted();
+    registrar.found_with(3);
+    comes(&mut registrar, at(10), 1, Some(view(4, &[1, 2, 3])), None);
+    assert_eq!(without(&mut registrar, &[2, 3], Knocked::Refused, 3, 30_000), [] as [&str; 0]);
+    comes(&mut registrar, at(30_100), 2, Some(view(4, &[1, 2, 3])), None);
+    let words = said(&mut registrar);
+    assert!(words.starts_with(&["1: view 4".to_owned(), "2: view 4".to_owned()]), "{words:?}");
+}
+
+#[test]
+fn who_listens_where_somebody_listened_before_has_taken_its_place() {
+    let mut registrar = bootstrapped(2);
+    registrar.handle_closed(at(20), StreamId(2));
+    let mut newcomer = member(7);
+    newcomer.address = member(2).address;
+    let register = ToRegistrar::Register { member: newcomer, view: None, term: 0, epoch: 0, next: None };
+    says(&mut registrar, at(30), 7, register);
+    registrar.handle_timeout(at(60));
+    assert_eq!(said(&mut registrar), ["1: prepare 2", "7: prepare 2"]);
+}
+
+#[test]
+fn who_is_stopped_while_a_view_is_prepared_is_left_out_once_its_lease_is_over() {
+    let mut registrar = bootstrapped(3);
+    registrar.found_with(1);
+    (1..=3).for_each(|number| says(&mut registrar, at(20), number, renew()));
+    comes(&mut registrar, at(30), 4, None, None);
+    registrar.handle_timeout(at(60));
+    let words = said(&mut registrar);
+    assert!(
+        words.contains(&"3: prepare 2".to_owned()) && words.contains(&"4: prepare 2".to_owned()),
+        "{words:?}"
+    );
+    // The third says nothing any more, though its stream is open.
+    for now in (100..1_500).step_by(100) {
+        [1, 2, 4].iter().for_each(|number| says(&mut registrar, at(now), *number, renew()));
+        registrar.handle_timeout(at(now));
+    }
+    let words: Vec<_> = said(&mut registrar).into_iter().filter(|word| word.contains("prepare")).collect();
+    assert_eq!(words, ["1: prepare 3", "2: prepare 3", "4: prepare 3"]);
+}

@@ -1,0 +1,283 @@
+//! Rules of the store, each by itself. How they hold together under faults is `sim`'s to say.
+
+use super::hop::HopLink;
+use super::layout::{Layout, slot};
+use super::mesh::{Mesh, link};
+use super::record::{Effect, Record};
+use super::shelf::Shelf;
+use crate::id::PeerId;
+use crate::limits::STORE_SLOTS;
+use crate::time::Instant;
+use crate::wire::store::mesh::{Envelope, Hop, Request};
+use crate::wire::store::operation::{Answer, Key, Objection, Operation};
+use crate::wire::store::{Blob, CallName, ClientId, MemberId, StoreMember, View};
+use std::collections::{BTreeMap, BTreeSet};
+
+fn member(number: u64, host: u64) -> StoreMember {
+    StoreMember {
+        id: MemberId(number),
+        peer: PeerId::from_bytes([number as u8; 16]),
+        client: ClientId(number),
+        rank: number as u32,
+        address: ([127, 0, 0, 1], 1).into(),
+        closed_port: 0,
+        name: format!("p{number}"),
+        host,
+        ends_store: false,
+    }
+}
+
+fn view(members: impl Iterator<Item = (u64, u64)>) -> View {
+    View { epoch: 1, founder: 9, members: members.map(|(number, host)| member(number, host)).collect() }
+}
+
+fn blob(text: &str) -> Blob {
+    text.as_bytes().into()
+}
+
+fn request(client: u64, number: u64, answered_below: u64, operation: Operation) -> Request {
+    let call = CallName { client: ClientId(client), number };
+    Request { call, answered_below, key: Key::value("key"), operation, patience_ms: 1_000 }
+}
+
+#[test]
+fn owner_and_replica_are_on_two_hosts_where_there_are_two() {
+    let layout = Layout::new(view((1..=8).map(|number| (number, number % 2))));
+    for slot in 0..STORE_SLOTS as u16 {
+        let holders = layout.holders(slot).unwrap();
+        let replica = holders.replica.unwrap();
+        assert_ne!(holders.owner.0 % 2, replica.0 % 2, "slot {slot}");
+    }
+    let alone = Layout::new(view([(1, 0)].into_iter()));
+    assert_eq!(alone.holders(0).unwrap().replica, None);
+    let one_host = Layout::new(view([(1, 0), (2, 0)].into_iter()));
+    assert!(one_host.holders(0).unwrap().replica.is_some());
+}
+
+#[test]
+fn slots_are_dealt_evenly_and_only_those_of_who_comes_or_goes_move() {
+    let eight = Layout::new(view((1..=8).map(|number| (number, 0))));
+    let nine = Layout::new(view((1..=9).map(|number| (number, 0))));
+    let mut owned = BTreeMap::<MemberId, usize>::new();
+    for slot in 0..STORE_SLOTS as u16 {
+        *owned.entry(eight.owner(slot).unwrap()).or_default() += 1;
+    }
+    let fair = STORE_SLOTS / 8;
+    assert!(owned.values().all(|count| (fair * 3 / 4..fair * 5 / 4).contains(count)), "{owned:?}");
+    for slot in eight.moved(&nine) {
+        assert!(nine.holds(MemberId(9), slot), "slot {slot} moved between members that stayed");
+    }
+}
+
+#[test]
+fn what_moves_is_handed_over_by_the_owner_or_else_by_the_replica() {
+    let layout = Layout::new(view((1..=3).map(|number| (number, number))));
+    let part = slot(&Key::value("key"));
+    let holders = layout.holders(part).unwrap();
+    assert_eq!(layout.source(part, |_| false), Some(holders.owner));
+    assert_eq!(layout.source(part, |member| member == holders.owner), holders.replica);
+    assert_eq!(layout.source(part, |member| holders.has(member)), None);
+    assert_eq!(layout.lost(|_| true), STORE_SLOTS);
+}
+
+#[test]
+fn up_to_four_members_are_a_ring_and_more_have_shortcuts() {
+    for count in 1..=4_u64 {
+        let mesh = Mesh::new(&view((1..=count).map(|number| (number, 0))));
+        let most = [0, 0, 1, 2, 2][count as usize];
+        assert!((1..=count).all(|number| mesh.neighbours(MemberId(number)).count() == most), "{count}");
+    }
+    for count in [5, 16, 64, 500] {
+        let view = view((1..=count).map(|number| (number, 0)));
+        let mesh = Mesh::new(&view);
+        assert_eq!(mesh, Mesh::new(&view), "the same view gives the same mesh");
+        let links: usize = (1..=count).map(|number| mesh.neighbours(MemberId(number)).count()).sum();
+        assert!(links <= 6 * count as usize, "{count} members have {links} ends of links");
+        let farthest =
+            (1..=count).filter_map(|to| mesh.routes(MemberId(1), &BTreeSet::new()).hops(MemberId(to))).max();
+        assert!(farthest.unwrap() <= 8, "{count} members: {farthest:?} hops");
+    }
+}
+
+#[test]
+fn a_broken_link_is_gone_around_and_every_member_hears_a_broadcast_once() {
+    let view = view((1..=20).map(|number| (number, 0)));
+    let mesh = Mesh::new(&view);
+    let me = MemberId(1);
+    let first = mesh.neighbours(me).next().unwrap();
+    let broken = BTreeSet::from([link(me, first)]);
+    let around = mesh.routes(me, &broken);
+    assert_ne!(around.next_hop(first), Some(first));
+    assert!(around.hops(first).unwrap() >= 2);
+    for broken in [BTreeSet::new(), broken] {
+        let tree = mesh.routes(me, &broken);
+        let mut heard = BTreeMap::<MemberId, u32>::from([(me, 1)]);
+        for member in &view.members {
+            tree.children(member.id).for_each(|child| *heard.entry(child).or_default() += 1);
+        }
+        assert_eq!(heard.len(), 20);
+        assert!(heard.values().all(|times| *times == 1), "{heard:?}");
+    }
+}
+
+fn envelope(text: &str) -> Envelope {
+    Envelope {
+        epoch: 1,
+        from: MemberId(1),
+        to: Some(MemberId(2)),
+        hops: 0,
+        number: 0,
+        piece: 0,
+        pieces: 1,
+        contents: blob(text),
+        floods: false,
+    }
+}
+
+/// Hands every frame over; what the reader got.
+fn deliver(frames: Vec<Hop>, reader: &mut HopLink, back: &mut Vec<Hop>) -> Vec<String> {
+    let now = Instant::ORIGIN;
+    let got = frames.into_iter().filter_map(|hop| reader.handle(now, hop, back));
+    got.map(|envelope| String::from_utf8(envelope.contents.to_vec()).unwrap()).collect()
+}
+
+#[test]
+fn a_connection_that_breaks_loses_nothing_and_repeats_nothing() {
+    let now = Instant::from_nanos(7);
+    let (mut one, mut two) =
+        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
+    let (mut to_two, mut to_one) = (vec![one.handle_connected(now)], vec![two.handle_connected(now)]);
+    deliver(std::mem::take(&mut to_one), &mut one, &mut to_two);
+    deliver(std::mem::take(&mut to_two), &mut two, &mut to_one);
+    one.send(envelope("a"), &mut to_two);
+    one.send(envelope("b"), &mut to_two);
+    // Only the first of them arrives, twice; then the connection is gone.
+    let first = to_two[0].clone();
+    assert_eq!(deliver(vec![first.clone(), first], &mut two, &mut to_one), ["a"]);
+    one.handle_disconnected(now);
+    two.handle_disconnected(now);
+    one.send(envelope("c"), &mut Vec::new());
+    let (mut to_two, mut to_one) = (vec![one.handle_connected(now)], vec![two.handle_connected(now)]);
+    deliver(std::mem::take(&mut to_one), &mut one, &mut to_two);
+    assert_eq!(deliver(to_two, &mut two, &mut to_one), ["b", "c"]);
+    let acknowledged = two.acknowledge();
+    deliver(acknowledged.into_iter().collect(), &mut one, &mut Vec::new());
+    assert_eq!(one.pending(), 0);
+}
+
+#[test]
+fn whoever_forgot_a_link_begins_to_count_anew() {
+    let now = Instant::from_nanos(7);
+    let (mut one, mut two) =
+        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
+    let greet = |one: &mut HopLink, two: &mut HopLink| {
+        let (mut to_two, mut to_one) = (vec![one.handle_connected(now)], vec![two.handle_connected(now)]);
+        deliver(std::mem::take(&mut to_one), one, &mut to_two);
+        deliver(to_two, two, &mut to_one)
+    };
+    greet(&mut one, &mut two);
+    let mut out = Vec::new();
+    one.send(envelope("a"), &mut out);
+    two.send(envelope("x"), &mut out);
+    deliver(vec![out.remove(0)], &mut two, &mut Vec::new());
+    deliver(out, &mut one, &mut Vec::new());
+    let mut two = HopLink::new(Instant::from_nanos(8), MemberId(2), MemberId(1));
+    one.handle_disconnected(now);
+    one.send(envelope("b"), &mut Vec::new());
+    // It never heard of what was acknowledged to its predecessor, only of what is still open.
+    assert!(greet(&mut one, &mut two).contains(&"b".to_owned()));
+    let mut out = Vec::new();
+    two.send(envelope("y"), &mut out);
+    assert_eq!(deliver(out, &mut one, &mut Vec::new()), ["y"], "its first frame is not taken for an old one");
+}
+
+#[test]
+fn a_call_is_done_once_however_often_it_is_asked_for() {
+    let mut record = Record::default();
+    let any = |_: ClientId| true;
+    let add = |number, below| request(1, number, below, Operation::Add(1));
+    assert_eq!(record.apply(&add(1, 1), any), Effect::Changed(Answer::Number(1)));
+    assert_eq!(record.apply(&add(1, 1), any), Effect::Again(Answer::Number(1)));
+    assert_eq!(record.apply(&add(2, 2), any), Effect::Changed(Answer::Number(2)));
+    // The client has had the answer of the first: a copy that comes now went astray.
+    assert_eq!(record.apply(&add(1, 1), any), Effect::Over);
+    // That something changed nothing is remembered, too.
+    let pop = |number| request(2, number, number, Operation::Pop);
+    assert_eq!(record.apply(&pop(1), any), Effect::Same(Answer::Nothing));
+    record.apply(&request(3, 1, 1, Operation::Push(blob("element"))), any);
+    assert_eq!(record.apply(&pop(1), any), Effect::Again(Answer::Nothing));
+    // And it moves with the key.
+    let (_, mut moved) = Record::received(record.carried(&Key::value("key")));
+    assert_eq!(moved, record);
+    assert_eq!(moved.apply(&add(2, 2), any), Effect::Again(Answer::Number(2)));
+}
+
+#[test]
+fn compare_set_does_with_missing_keys_what_torch_does() {
+    let any = |_: ClientId| true;
+    let mut record = Record::default();
+    let mut number = 0;
+    let mut set = |record: &mut Record, expected: &str, desired: &str| {
+        number += 1;
+        record.apply(&request(1, number, number, Operation::CompareSet(blob(expected), blob(desired))), any)
+    };
+    assert_eq!(set(&mut record, "x", "y"), Effect::Same(Answer::Value(blob("x"))));
+    assert_eq!(set(&mut record, "", "a"), Effect::Changed(Answer::Done));
+    assert_eq!(set(&mut record, "b", "c"), Effect::Same(Answer::Value(blob("a"))));
+    assert_eq!(set(&mut record, "a", "c"), Effect::Changed(Answer::Done));
+}
+
+#[test]
+fn numbers_are_checked_and_nothing_changes_when_they_are_none() {
+    let any = |_: ClientId| true;
+    let mut record = Record::default();
+    record.apply(&request(1, 1, 1, Operation::Set(blob("many"))), any);
+    let add = |number, amount| request(1, number, number, Operation::Add(amount));
+    assert_eq!(record.apply(&add(2, 1), any), Effect::Same(Answer::Refused(Objection::NotANumber)));
+    record.apply(&request(1, 3, 3, Operation::Set(blob(&i64::MAX.to_string()))), any);
+    assert_eq!(record.apply(&add(4, 1), any), Effect::Same(Answer::Refused(Objection::Overflow)));
+}
+
+#[test]
+fn bytes_are_counted_up_and_down() {
+    let any = |_: ClientId| true;
+    let mut shelf = Shelf::default();
+    shelf.apply(&request(1, 1, 1, Operation::Set(blob(&"x".repeat(1_000)))), any);
+    let full = shelf.bytes();
+    assert!((1_000..2_000).contains(&full), "{full}");
+    shelf.apply(&request(1, 2, 2, Operation::Delete), any);
+    assert!(shelf.bytes() < 500, "{}", shelf.bytes());
+    shelf.forget(|_| false);
+    assert_eq!(shelf.bytes(), 0);
+}
+
+#[test]
+fn a_slot_is_handed_over_in_messages_of_bounded_size() {
+    let any = |_: ClientId| true;
+    let (mut shelf, mut keys) = (Shelf::default(), 0);
+    let part = slot(&Key::value("0"));
+    for number in 0..200_000_u64 {
+        let key = Key::value(number.to_string());
+        if slot(&key) == part {
+            let mut set = request(1, number + 1, 1, Operation::Set(blob(&"v".repeat(100_000))));
+            set.key = key;
+            shelf.apply(&set, any);
+            keys += 1;
+        }
+    }
+    let (mut got, mut after, mut messages) = (Vec::new(), None, 0);
+    loop {
+        let (records, finished) = shelf.export(&[part], after.as_ref());
+        after = records.last().map(|record| record.key.clone());
+        got.extend(records);
+        messages += 1;
+        if finished == 1 {
+            break;
+        }
+    }
+    assert_eq!(got.len(), keys);
+    assert!(messages > 2, "{keys} keys in {messages} messages");
+    let mut other = Shelf::default();
+    other.replace(BTreeMap::from([(part, got)]));
+    assert_eq!(other.bytes(), shelf.bytes());
+}

@@ -1,0 +1,18 @@
+//! The store in a world of kills, stops, cuts, broken links and a registrar that may be restarted.
+//!
+//! Every process is a production member with a program that calls without pause; the registrar is the production one.
+//! What travels between them is encoded and decoded. Links deliver frames late, twice and out of order, and break with
+//! frames on them; a killed process comes back with nothing. First faults strike; then all is healed, every key is read
+//! once more, and the whole history of each key must be one that a single copy could have had.
+//!
+//! What is checked: every key's history is linearizable, reads included ([`history`]); no call outlives its deadline;
+//! after the heal every call succeeds within a bound. A process is killed only while every key is with two members: what
+//! is lost when both holders die before a third has fetched the key is stated, not checked.
+
+mod acting;
+pub mod cost;
+pub mod history;
+pub mod scenarios;
+mod world;
+
+pub use world::{Plan, Sabotage, World};

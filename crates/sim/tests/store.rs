@@ -1,0 +1,117 @@
+//! The store under every kind of fault, and each checker proven by a bug that it must find.
+
+use outlast_sim::report::Report;
+use outlast_sim::store::{Sabotage, cost, scenarios};
+
+fn played(name: &str, seed: u64, sabotage: Option<Sabotage>) -> Report {
+    let scenario = scenarios::find(name).expect("the scenario exists");
+    let mut plan = (scenario.plan)(seed);
+    plan.sabotage = sabotage;
+    scenarios::run(name, seed, plan, false)
+}
+
+fn play(name: &str, seeds: std::ops::Range<u64>) {
+    for seed in seeds {
+        let report = played(name, seed, None);
+        assert!(report.passed(), "{report}");
+    }
+}
+
+/// Some seed of the scenario must show the bug to that checker.
+fn assert_found(name: &str, sabotage: Sabotage, checker: &str) {
+    assert_found_among(0..30, name, sabotage, checker);
+}
+
+fn assert_found_among(seeds: std::ops::Range<u64>, name: &str, sabotage: Sabotage, checker: &str) {
+    let finds = |seed| {
+        let report = played(name, seed, Some(sabotage));
+        report.violations.iter().any(|violation| violation.checker == checker)
+    };
+    let mut seeds = seeds;
+    assert!(seeds.any(finds), "{checker} does not find {sabotage:?}");
+}
+
+#[test]
+fn nothing_goes_wrong_where_nothing_goes_wrong() {
+    play("store-calm", 0..4);
+}
+
+#[test]
+fn members_that_die_and_come_back_with_nothing() {
+    play("store-kills", 0..8);
+}
+
+#[test]
+fn members_that_are_stopped() {
+    play("store-stops", 0..8);
+}
+
+#[test]
+fn members_that_cannot_reach_each_other() {
+    play("store-cuts", 0..8);
+}
+
+#[test]
+fn a_registrar_that_is_restarted() {
+    play("store-restarts", 0..8);
+}
+
+#[test]
+fn members_that_leave() {
+    play("store-leaves", 0..6);
+}
+
+#[test]
+fn messages_that_pass_many_hands() {
+    play("store-routed", 0..8);
+}
+
+#[test]
+fn all_faults() {
+    play("store-mixed", 0..8);
+}
+
+#[test]
+fn one_seed_one_story() {
+    let hash = |seed| played("store-mixed", seed, None).trace_hash;
+    assert_eq!(hash(3), hash(3));
+    assert_ne!(hash(3), hash(4));
+}
+
+#[test]
+fn linearizable_finds_leases_that_never_end() {
+    // Somebody who only reads must own what it reads, and be given up for long: one seed of forty.
+    assert_found_among(34..44, "store-cuts", Sabotage::EndlessLease, "linearizable");
+}
+
+#[test]
+fn linearizable_finds_a_replica_that_never_got_what_it_acknowledged() {
+    assert_found("store-kills", Sabotage::FalseCopy, "linearizable");
+}
+
+#[test]
+fn linearizable_finds_a_call_that_is_done_twice() {
+    assert_found("store-calm", Sabotage::ForgottenName, "linearizable");
+}
+
+#[test]
+fn linearizable_finds_a_view_that_begins_with_empty_hands() {
+    assert_found("store-kills", Sabotage::EmptyFetch, "linearizable");
+}
+
+#[test]
+fn liveness_finds_answers_that_do_not_come() {
+    assert_found("store-calm", Sabotage::LostAnswers, "liveness");
+}
+
+/// What `docs/guide/store.md` says about it.
+#[test]
+fn an_operation_costs_few_hops_also_among_a_thousand_members() {
+    let four = cost::measure(4);
+    assert!((four.links - 2.0).abs() < f64::EPSILON && four.hops_max == 2, "{four:?}");
+    for (members, hops) in [(16, 3.0), (64, 4.0), (1_000, 7.0)] {
+        let cost = cost::measure(members);
+        println!("{cost:?}");
+        assert!(cost.hops <= hops && cost.links <= 6.0, "{cost:?}");
+    }
+}
