@@ -9,7 +9,7 @@ PAGE = (ROOT / "docs/guide/elastic.md").read_text()
 (LOOP,) = [code for code in re.findall(r"^```python\n(.*?)^```", PAGE, re.S | re.M) if "while elastic.number" in code]
 
 
-def guide_loop(checkpoints, *, state='{"w": w}', before=""):
+def guide_loop(checkpoints, *, state='{"w": w}', before="", pause="0.004"):
     """The program of the page, a little slower and with fewer steps; it tells where it began and what it ends with."""
     code = before + LOOP
 
@@ -21,7 +21,7 @@ def guide_loop(checkpoints, *, state='{"w": w}', before=""):
     change("elastic.number < 1000", f"elastic.number < {STEPS}")
     change('"checkpoints"', repr(str(checkpoints)))
     change('{"w": w}', state)
-    change("        x, y = batch(", "        import time; time.sleep(0.004)\n        x, y = batch(")
+    change("        x, y = batch(", f"        import time; time.sleep({pause})\n        x, y = batch(")
     change("comm = outlast.Communicator()", 'comm = outlast.Communicator(preset="local")\nfirst = None')
     change("        w -= 0.05 * g", "        first = elastic.number if first is None else first\n        w -= 0.05 * g")
     return code + '\nprint("end", first, elastic.number, w.tobytes().hex(), flush=True)\n'
@@ -67,11 +67,14 @@ def test_a_newcomer_alone_does_not_begin_anew_and_goes_on_from_a_checkpoint(coor
 
 def test_a_member_that_comes_again_in_the_middle_of_a_sync(coordinator, program, tmp_path):
     # So much that a sync takes a while, and the kills meet it.
-    before = "import numpy as np\nballast = np.zeros(60_000_000, np.uint8)\n"
+    before = "import os\nimport numpy as np\nballast = np.zeros(60_000_000, np.uint8)\n"
     state = '{"w": w, "ballast": ballast}'
+    # Until all kills have met it the training takes its time: it must not be over before an interpreter has started.
+    killed = tmp_path / "killed"
+    pause = f"0.004 if os.path.exists({str(killed)!r}) else 0.1"
 
     def start(name):
-        return program(guide_loop(tmp_path / name, state=state, before=before))
+        return program(guide_loop(tmp_path / name, state=state, before=before, pause=pause))
 
     def syncs():
         return any("Sync" in peer["state"] for peer in coordinator.status()["peers"])
@@ -84,7 +87,10 @@ def test_a_member_that_comes_again_in_the_middle_of_a_sync(coordinator, program,
         victim.kill()
         victim.wait()
     assert trained.poll() is None, "the kills met a training"
+    wait_until(lambda: len(coordinator.status()["peers"]) == 1)
     again = start("again")
+    wait_until(lambda: len(coordinator.status()["peers"]) == 2)
+    killed.touch()
     ends = [end_of(process) for process in [trained, again]]
     assert {end[1:] for end in ends} == {(STEPS, ends[0][2])}
     assert ends[1][0] > 20

@@ -121,7 +121,14 @@ fn sites_are_crossed_once_each_way_and_their_way_is_measured_once() {
     let sites = ["a", "b", "a", "b", "a", "b"];
     let comms: Vec<_> =
         sites.iter().zip(20..).map(|(site, host)| at_host(&coordinator, host, site)).collect();
-    each(&comms, |comm| comm.connect(6).expect("connected"));
+    // One after another, because ranks and the first ring go by arrival: it crosses six times.
+    for (arrived, comm) in comms.iter().enumerate() {
+        let (newcomer, world) = (Arc::clone(comm), arrived as u32 + 1);
+        let connecting = thread::spawn(move || newcomer.connect(world).expect("connected"));
+        each(&comms[..arrived], move |comm| comm.update_topology(world).expect("admitted"));
+        connecting.join().unwrap();
+    }
+    assert_eq!(each(&comms, |comm| comm.rank()), [0, 1, 2, 3, 4, 5]);
     let reports = optimised(&comms);
     // Three pairs in each site, and one between them.
     assert_eq!(reports[0].measured_pairs, 7);
