@@ -3,7 +3,7 @@
 use outlast::security::{Credentials, OwnCertificate, RunSecret};
 use std::path::PathBuf;
 
-/// See `docs/protocol/security.md`.
+/// See `docs/security.md`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct TrustArgs {
     /// A file with one more secret that is accepted while the secret is rotated; default: `OUTLAST_ACCEPT_SECRET`
