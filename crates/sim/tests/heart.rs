@@ -51,6 +51,13 @@ fn coordinators_that_die() {
     play("heart-coordinator", 0..60);
 }
 
+/// With `--backend file:` a coordinator's successor knows its term, its epochs and who was in.
+#[test]
+fn coordinators_that_die_and_kept_facts() {
+    play("heart-kept", 0..60);
+    play("heart-kept-crash-points", 0..400);
+}
+
 #[test]
 fn a_coordinator_that_dies_after_each_of_its_messages() {
     // Every point of one world with a death, and of one without.

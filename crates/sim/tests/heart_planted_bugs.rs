@@ -46,6 +46,11 @@ fn commit_needs_all_finds_a_commit_without_everybodys_word() {
 }
 
 #[test]
+fn a_reign_under_a_term_of_before_is_found() {
+    assert_found("heart-kept", Sabotage::LoseFacts, "no_panic");
+}
+
+#[test]
 fn exact_values_finds_data_that_was_not_restored() {
     assert_found("heart-kills", Sabotage::SkipUndo, "exact_values");
 }

@@ -58,6 +58,8 @@ pub enum Sabotage {
     AccuseBystander,
     /// Whoever is put out is not told, and its connection stays.
     KeepEvictionsSecret,
+    /// What the coordinator writes down is lost.
+    LoseFacts,
     /// An abort that ends a call is kept from one member, which goes on with the next attempt instead.
     HideAnAbort,
 }

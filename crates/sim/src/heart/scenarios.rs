@@ -216,6 +216,26 @@ pub fn all() -> Vec<Scenario> {
                 storm(seed, (2, 6), 10, Duration::from_secs(15), kinds)
             },
         },
+        Scenario {
+            name: "heart-kept",
+            about: "the coordinator is killed and started again with the facts that it kept",
+            script: |seed| {
+                let kinds: &[(u32, Kind)] =
+                    &[(5, RESTART), (2, KILL), (1, CUT_CONTROL), (2, NEWCOMER), (1, LEAVE)];
+                let mut script = storm(seed, (1, 6), 12, Duration::from_secs(20), kinds);
+                script.settings.keeps_facts = true;
+                script
+            },
+        },
+        Scenario {
+            name: "heart-kept-crash-points",
+            about: "the crash points, of a coordinator that keeps facts",
+            script: |seed| {
+                let mut script = crash_points(seed);
+                script.settings.keeps_facts = true;
+                script
+            },
+        },
         Scenario { name: "heart-mixed", about: "a storm of everything", script: mixed },
         Scenario {
             name: "heart-programs",

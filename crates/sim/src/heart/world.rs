@@ -10,7 +10,9 @@ use super::training::Training;
 use super::wires::Channel;
 use crate::world::queue::Queue;
 use crate::world::trace::Trace;
-use outlast_proto::coordinator::{self, Action, ConnectionId, Note, Run, Sign, SolveToken};
+use outlast_proto::coordinator::{
+    self, Action, ConnectionId, Facts as KeptFacts, FactsStamp, Note, Run, Sign, SolveToken,
+};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset, Source};
 use outlast_proto::rng::Rng;
@@ -55,6 +57,9 @@ pub struct Settings {
     pub think_max: Duration,
     /// The first coordinator dies right after having sent this many messages, and is started again.
     pub crash_after_sends: Option<u64>,
+    /// Whether the coordinator writes its facts down before anybody hears of them, as with a file; then its successor reads
+    /// them. Otherwise it knows that somebody may have been there before it, and no more.
+    pub keeps_facts: bool,
     /// A group that no fault strikes, but for what befalls the coordinator.
     pub bystander: Option<u32>,
     /// Whether connects tell the truth about processes (rule 22).
@@ -82,6 +87,7 @@ impl Settings {
             flush_max: Duration::from_millis(10),
             think_max: Duration::from_millis(10),
             crash_after_sends: None,
+            keeps_facts: false,
             bystander: None,
             kernels_trusted: true,
             health: false,
@@ -105,6 +111,13 @@ pub struct Coordinator {
     pub deposed: bool,
     /// Messages it has sent.
     pub sends: u64,
+}
+
+impl Coordinator {
+    /// Whether anybody can have obeyed it.
+    fn reigned(&self) -> bool {
+        self.sends > 0
+    }
 }
 
 /// What is about to happen.
@@ -168,6 +181,8 @@ pub struct World {
     pub(super) trace: Trace,
     /// All coordinators that ever were.
     pub coordinators: Vec<Coordinator>,
+    /// What the last coordinator wrote down, which outlives it.
+    pub(super) kept: Option<(FactsStamp, KeptFacts)>,
     /// The one that has the address, if any.
     pub(super) at_address: Option<usize>,
     /// All processes that ever were.
@@ -204,6 +219,7 @@ impl World {
             queue: Queue::new(),
             trace: Trace::new(),
             coordinators: Vec::new(),
+            kept: None,
             at_address: None,
             processes: Vec::new(),
             by_id: BTreeMap::new(),
@@ -368,8 +384,16 @@ impl World {
         let config = coordinator::Config::preset(Preset::Local);
         let until = self.now + config.control_grace;
         let mut run = Run::new(config);
-        if !self.coordinators.is_empty() {
-            run.expect_old_members(until);
+        if !self.settings.keeps_facts {
+            if !self.coordinators.is_empty() {
+                run.expect_old_members(until);
+            }
+        } else if let Some((_, facts)) = &self.kept {
+            run.succeed(facts, until);
+        }
+        if let Some(last) = self.coordinators.last().filter(|_| self.settings.keeps_facts) {
+            let (before, term) = (last.run.term(), run.term());
+            assert!(term > before || !last.reigned(), "a reign under term {term} after one under {before}");
         }
         self.coordinators.push(Coordinator {
             run,
@@ -388,6 +412,13 @@ impl World {
 
     /// Carries out what a coordinator wants, unless it dies in the middle of it.
     pub(super) fn drain_coordinator(&mut self, index: usize) {
+        if self.settings.keeps_facts && self.settings.sabotage != Some(Sabotage::LoseFacts) {
+            let (run, kept) = (&self.coordinators[index].run, &mut self.kept);
+            let stamp = run.facts_stamp();
+            if kept.as_ref().is_none_or(|(written, _)| *written != stamp) {
+                *kept = Some((stamp, run.facts()));
+            }
+        }
         while let Some(action) = self.coordinators[index].run.poll_action() {
             match action {
                 Action::Send(at, message) => self.coordinator_sends(index, &[at], &message),
