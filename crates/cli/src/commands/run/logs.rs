@@ -27,6 +27,8 @@ const QUEUE_MAX: usize = 512;
 const CHUNK_BYTES: usize = 16 * 1024;
 /// A line that is longer is shown in pieces.
 const LINE_BYTES_MAX: usize = 64 * 1024;
+/// How often a line is shown that others write over.
+const DRAFT_EVERY: Duration = Duration::from_secs(1);
 /// What is kept of each stream.
 const TAIL_LINES_MAX: usize = 200;
 const TAIL_LINE_BYTES_MAX: usize = 2 * 1024;
@@ -168,8 +170,44 @@ struct Channel {
     part: Vec<u8>,
     /// Whether the last line was ended by a carriage return: a line feed that follows belongs to it.
     returned: bool,
+    /// What a carriage return has ended, and the next text may write over: a progress bar.
+    draft: Option<Vec<u8>>,
+    drafted_at: Option<Instant>,
     tail: VecDeque<String>,
     closed: bool,
+}
+
+impl Channel {
+    /// The lines that are to be shown now. Of those that write over each other one is shown each second, and the last.
+    fn cut(&mut self, now: Instant, bytes: &[u8]) -> Vec<Vec<u8>> {
+        let mut lines = Vec::new();
+        for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
+            let (draft, returned) = (self.draft.take(), std::mem::take(&mut self.returned));
+            if piece == b"\n" && (draft.is_some() || returned) {
+                lines.extend(draft);
+                continue;
+            }
+            self.part.extend_from_slice(piece);
+            if piece.ends_with(b"\r") {
+                let line = std::mem::take(&mut self.part);
+                if self.drafted_at.is_none_or(|at| now.duration_since(at) >= DRAFT_EVERY) {
+                    (self.drafted_at, self.returned) = (Some(now), true);
+                    lines.push(line);
+                } else {
+                    self.draft = Some(line);
+                }
+            } else if piece.ends_with(b"\n") || self.part.len() >= LINE_BYTES_MAX {
+                lines.push(std::mem::take(&mut self.part));
+            }
+        }
+        lines
+    }
+
+    /// What is left at the end.
+    fn rest(&mut self) -> Vec<Vec<u8>> {
+        let part = Some(std::mem::take(&mut self.part)).filter(|part| !part.is_empty());
+        self.draft.take().into_iter().chain(part).collect()
+    }
 }
 
 struct Worker {
@@ -308,26 +346,14 @@ impl Writer {
             eprintln!("outlast: the log of worker {rank} ends here: {error}");
             channel.file = None;
         }
-        let mut lines = Vec::new();
-        for piece in bytes.split_inclusive(|byte| matches!(byte, b'\n' | b'\r')) {
-            let completes = std::mem::replace(&mut channel.returned, piece.ends_with(b"\r"));
-            if completes && piece == b"\n" {
-                continue;
-            }
-            channel.part.extend_from_slice(piece);
-            if piece.ends_with(b"\n") || piece.ends_with(b"\r") || channel.part.len() >= LINE_BYTES_MAX {
-                lines.push(std::mem::take(&mut channel.part));
-            }
-        }
+        let lines = channel.cut(Instant::now(), bytes);
         self.lines(life, stream, lines);
     }
 
     /// What was not ended by a line feed is shown too.
     fn flush(&mut self, life: Life, stream: Stream) {
-        let part = std::mem::take(&mut self.worker(life).channel(stream).part);
-        if !part.is_empty() {
-            self.lines(life, stream, vec![part]);
-        }
+        let rest = self.worker(life).channel(stream).rest();
+        self.lines(life, stream, rest);
     }
 
     fn lines(&mut self, life: Life, stream: Stream, lines: Vec<Vec<u8>>) {
@@ -396,5 +422,26 @@ impl Writer {
         if self.live && !self.progress.is_empty() {
             let _ = write!(std::io::stderr(), "\x1b[2m{}\x1b[0m", self.progress);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn of_lines_that_write_over_each_other_one_is_shown_each_second_and_the_last() {
+        let (mut channel, start) = (Channel::default(), Instant::now());
+        let mut shown = |millis: u64, text: &str| {
+            let lines = channel.cut(start + Duration::from_millis(millis), text.as_bytes());
+            lines.iter().map(|line| String::from_utf8_lossy(line).trim().to_owned()).collect::<Vec<_>>()
+        };
+        assert_eq!(shown(0, "a\r\nb\r\nc\n"), ["a", "b", "c"], "ends of lines of another system");
+        assert_eq!(shown(100, "1%\r2%\r3"), [""; 0]);
+        assert_eq!(shown(1_000, "%\r"), ["3%"]);
+        assert_eq!(shown(1_100, "4%\r5%\r"), [""; 0]);
+        assert_eq!(shown(1_200, "\nd"), ["5%"], "the last one stays");
+        assert_eq!(shown(1_300, "one\n6%\r7%\r"), ["done"]);
+        assert_eq!(channel.rest(), [b"7%\r".to_vec()]);
     }
 }
