@@ -146,6 +146,10 @@ impl Drop for Agent {
     }
 }
 
+pub(crate) fn kill(pid: u32, signal: Signal) {
+    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).expect("the process exists");
+}
+
 /// What workers said.
 pub(crate) fn texts(lines: &[Value]) -> Vec<String> {
     let said = lines.iter().filter(|value| value["event"] == "line");

@@ -7,17 +7,13 @@ mod nodes;
 mod standbys;
 mod training;
 
-use agent::{Agent, lives, marked, outlast, texts, wait_gone, wait_grown};
-use rustix::process::{Pid, Signal, kill_process};
+use agent::{Agent, kill, lives, marked, outlast, texts, wait_gone, wait_grown};
+use rustix::process::Signal;
 use serde_json::Value;
 use std::process::Stdio;
 
 /// A worker that says who it is and then waits to be told.
 const WAITS: &str = "echo up; while :; do sleep 0.05; done";
-
-fn kill(pid: u32, signal: Signal) {
-    kill_process(Pid::from_raw(pid as i32).unwrap(), signal).expect("the process exists");
-}
 
 fn is(value: &Value, event: &str, worker: u64) -> bool {
     value["event"] == event && value["worker"] == worker

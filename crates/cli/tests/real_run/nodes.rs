@@ -1,7 +1,7 @@
 //! Several machines, played by several agents on one, at a coordinator of their own.
 
-use super::agent::{Agent, outlast, texts, wait_gone};
-use super::{is, kill, training};
+use super::agent::{Agent, kill, outlast, texts, wait_gone};
+use super::{is, training};
 use outlast::Coordinator;
 use outlast::membership::Preset;
 use rustix::process::Signal;

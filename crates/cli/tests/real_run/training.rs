@@ -10,6 +10,8 @@ use std::time::Duration;
 
 /// Set for workers.
 const ROLE: &str = "OUTLAST_TEST_TRAINS";
+/// Where workers listen; none: on this machine.
+pub(crate) const LISTEN: &str = "OUTLAST_TEST_LISTENS";
 
 /// A clock that all processes of a machine share.
 pub(crate) fn micros() -> u64 {
@@ -30,8 +32,8 @@ pub(crate) struct Step {
 fn trains() {
     let Ok(size) = std::env::var(ROLE) else { return };
     let rank = std::env::var("RANK").expect("a rank");
-    let comm =
-        Communicator::builder().listen("127.0.0.1:0".parse().unwrap()).name(format!("w{rank}")).start();
+    let listen = std::env::var(LISTEN).unwrap_or_else(|_| "127.0.0.1:0".to_owned());
+    let comm = Communicator::builder().listen(listen.parse().unwrap()).name(format!("w{rank}")).start();
     let comm = comm.expect("a communicator");
     let restarted = std::env::var("TORCHELASTIC_RESTART_COUNT").is_ok_and(|count| count != "0");
     let wanted = if restarted { 1 } else { size.parse().unwrap() };
