@@ -17,6 +17,7 @@ mod quotas;
 mod registers;
 pub(crate) mod registry;
 mod solver;
+mod whereabouts;
 
 pub use ask::ask_status;
 pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};
@@ -281,7 +282,8 @@ impl CoordinatorBuilder {
             #[cfg(feature = "etcd")]
             Backend::Etcd(options) => {
                 let own = self.advertise.clone().unwrap_or_else(|| reachable(address, options));
-                Post::among_several(own)
+                let lease = self.lease.unwrap_or_else(|| default_lease(self.preset));
+                Post::among_several(own, election::patience(lease))
             }
         };
         let registers = Registers::new(fresh_after, post.clone(), leases.clone());

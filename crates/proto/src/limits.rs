@@ -120,6 +120,8 @@ pub const BROKEN_LINKS_MAX: usize = 4_096;
 pub const ANCESTORS_MAX: usize = 8;
 /// Coordinators of one cluster, and addresses that are dialled to find the one that reigns.
 pub const COORDINATORS_MAX: usize = 32;
+/// Peers whose streams to a coordinator that stands by are counted, and that it appeals for at once.
+pub const SEEKERS_MAX: usize = 4_096;
 /// Groups whose last revision a coordinator remembers, those without members among them. A run has a few.
 pub const REVISIONS_MAX: usize = 4_096;
 /// Different calls that are told apart in one attempt before it is judged who deviates.

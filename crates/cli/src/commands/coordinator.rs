@@ -82,7 +82,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outlast::port::raise_files_max();
     let stop = StopSignal::install()?;
     let backend = args.etcd.backend(&args.backend)?;
-    let is_one_of_several = matches!(backend, Backend::Etcd(_));
+    let is_one_of_several = backend.is_for_several();
     // Those who stand by for each other must have the same.
     let secret = GroupSecret::find_or_generate(args.secret_file.as_deref(), is_one_of_several)?;
     let mut builder = Coordinator::builder()

@@ -48,10 +48,11 @@ impl EtcdArgs {
             (false, false) => "?",
         };
         let backend: Backend = format!("etcd:{address}{joint}{}", settings.join("&")).parse()?;
-        Ok(match (backend, &self.etcd_user) {
-            (Backend::Etcd(options), Some(user)) => Backend::Etcd(Box::new(options.user(user)?)),
-            (backend, _) => backend,
-        })
+        match (backend, &self.etcd_user) {
+            #[cfg(feature = "etcd")]
+            (Backend::Etcd(options), Some(user)) => Ok(Backend::Etcd(Box::new(options.user(user)?))),
+            (backend, _) => Ok(backend),
+        }
     }
 
     /// What else there is to say to a coordinator.

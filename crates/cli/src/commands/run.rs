@@ -122,7 +122,9 @@ fn nodes(args: &Args, door: Door, workers: usize, orders: Orders, logs: Logs) ->
     let times = &args.rdzv_conf;
     // The register is at the one of several coordinators that reigns.
     let backend = format!("embedded://{}", door.coordinator);
-    let first = door.coordinator.split(',').next().unwrap_or_default().trim().to_owned();
+    let first = door.coordinator.split([',', '?']).next().unwrap_or_default().trim();
+    // Of coordinators that are found at an etcd we know the way to the etcd.
+    let first = first.trim_start_matches("etcd:").rsplit('/').next().unwrap_or_default().to_owned();
     let mut builder = Rendezvous::builder(backend, args.nnodes.min, args.nnodes.max)
         .run_id(args.run_id.clone())
         .configure(|settings| {

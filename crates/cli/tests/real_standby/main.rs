@@ -56,7 +56,8 @@ fn a_run_outlasts_leaders_that_are_killed_stopped_and_told_to_go() {
 #[test]
 fn a_leader_that_is_cut_off_from_etcd_stops_before_another_begins() {
     let all = Coordinators::start(1);
-    let run = Run::start(&all);
+    // These peers find the coordinators there.
+    let run = Run::start_at(&all, &all.etcds.url());
     let leader = all.leader();
     let cut = Instant::now();
     all.cut(leader, true);

@@ -25,10 +25,15 @@ pub(crate) struct Run {
 
 impl Run {
     pub(crate) fn start(coordinators: &Coordinators) -> Self {
+        Self::start_at(coordinators, &coordinators.addresses())
+    }
+
+    /// The same with peers that are told something else than the addresses.
+    pub(crate) fn start_at(coordinators: &Coordinators, place: &str) -> Self {
         let shared = Arc::<Shared>::default();
         let peers = (0..PEERS).map(|number| {
             let comm = Communicator::builder()
-                .coordinator(coordinators.addresses())
+                .coordinator(place)
                 .secret(coordinators.etcds.secret.clone())
                 .listen("127.0.0.1:0".parse().expect("an address"))
                 .preset(Preset::Local)

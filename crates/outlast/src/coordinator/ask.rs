@@ -65,7 +65,7 @@ pub fn ask_status(
     let identity = credentials.identity(&keys, &ProcessKey::generate())?;
     let asking = async {
         let (plane, pinned, silent_after) = (port::CONTROL.to_vec(), None, timeout);
-        let target = Target { plane, identity, pinned, timeout, silent_after };
+        let target = Target { plane, identity, pinned, timeout, silent_after, seeks: false };
         let dialled = hunt(address, &target, Some(timeout.min(SETTLE_AFTER))).await;
         ask(&mut dialled.map_err(|error| error.to_string())?.frames).await
     };
@@ -109,7 +109,8 @@ pub(crate) async fn dial_plane(
     timeout: Duration,
     silent_after: Duration,
 ) -> Result<Dialled, Unreached> {
-    let target = Target { plane: plane.to_vec(), identity: identity.clone(), pinned, timeout, silent_after };
+    let (plane, identity) = (plane.to_vec(), identity.clone());
+    let target = Target { plane, identity, pinned, timeout, silent_after, seeks: true };
     hunt(addresses, &target, None).await
 }
 

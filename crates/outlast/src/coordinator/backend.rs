@@ -43,6 +43,17 @@ pub enum Backend {
     Etcd(Box<EtcdOptions>),
 }
 
+impl Backend {
+    /// Whether several coordinators stand by for each other there.
+    pub fn is_for_several(&self) -> bool {
+        match self {
+            Self::Memory | Self::File(_) => false,
+            #[cfg(feature = "etcd")]
+            Self::Etcd(_) => true,
+        }
+    }
+}
+
 impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -63,6 +74,8 @@ impl FromStr for Backend {
             Some(("file", path)) if !path.is_empty() => Ok(Self::File(path.into())),
             #[cfg(feature = "etcd")]
             Some(("etcd", address)) => Ok(Self::Etcd(Box::new(EtcdOptions::parse(address)?))),
+            #[cfg(not(feature = "etcd"))]
+            Some(("etcd", _)) => Err(BackendError::NoEtcd),
             _ => Err(BackendError::Unknown(text.to_owned())),
         }
     }
@@ -75,6 +88,11 @@ pub enum BackendError {
     /// Nothing that we know.
     #[error("{0:?} is no backend of a coordinator: use memory, file:PATH, or etcd:HOST:PORT[,HOST:PORT..]")]
     Unknown(String),
+    /// This build has no etcd.
+    #[error(
+        "this build of Outlast cannot speak with etcd: build it with the feature \"etcd\", or use memory or file:PATH"
+    )]
+    NoEtcd,
     /// Etcd cannot be reached like this.
     #[cfg(feature = "etcd")]
     #[error(transparent)]
@@ -295,5 +313,7 @@ mod tests {
             let odd = "etcd:nowhere".parse::<Backend>();
             assert!(matches!(odd, Err(BackendError::EtcdOptions(_))), "{odd:?}");
         }
+        #[cfg(not(feature = "etcd"))]
+        assert!(matches!("etcd:a:2379".parse::<Backend>(), Err(BackendError::NoEtcd)));
     }
 }

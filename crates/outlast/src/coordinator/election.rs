@@ -16,6 +16,7 @@
 //!                               /leader        where whoever reigns can be reached; ends with its lease; the revision
 //!                                              that created it is the term
 //!                               /member/<id>   where each of them can be reached; ends with its lease
+//!                               /appeal/<id>   whom one of them is reached by, and who of those does not reach the leader
 //!                               /facts/<run>   what outlives a reign
 //! ```
 //!
@@ -46,7 +47,7 @@ use crate::etcd::{
 use crate::sync::Arc;
 use outlast_proto::coordinator::{Facts, FactsStamp};
 use outlast_proto::id::RunId;
-use outlast_proto::reign::{Action, Campaign, Config, Leader, Reign};
+use outlast_proto::reign::{Action, Appeal, Campaign, Config, Leader, Reign};
 use outlast_proto::retry;
 use outlast_proto::time::Duration;
 use outlast_proto::wire::control::Term;
@@ -58,6 +59,8 @@ use tokio::sync::{mpsc, oneshot};
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
 /// The pauses between two attempts to reach etcd.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(50), Duration::from_millis(500));
+/// Leases that are remembered until they have surely ended.
+const OWED_MAX: usize = 4;
 /// Runs whose facts are written in one transaction; etcd takes 128 operations.
 const BATCH_MAX: usize = 64;
 
@@ -86,6 +89,8 @@ pub(super) struct Election {
     grace: Duration,
     reign: Reign,
     lease: Option<LeaseId>,
+    /// Leases that were given up while etcd could not be told. Nobody else reigns before they end.
+    owed: Vec<LeaseId>,
     /// The term that the clerk serves under.
     begun: Option<Term>,
     members: BTreeMap<Vec<u8>, String>,
@@ -106,6 +111,15 @@ pub(super) struct Election {
     writing: Pending<Result<bool, EtcdError>>,
     in_writing: Vec<(RunId, FactsStamp)>,
     rest_until: Option<tokio::time::Instant>,
+    /// What we say for peers that cannot reach whoever reigns; what is said to us, and how many we serve all the same.
+    appealing: Pending<Result<(), EtcdError>>,
+    hearing: Pending<Option<(Appeal, u64)>>,
+}
+
+/// How long peers look in vain for whoever reigns before they are spoken for: longer than a busy leader takes to answer, shorter
+/// than one attempt to find it.
+pub(super) fn patience(lease: Duration) -> Duration {
+    (lease * 3 / 4).clamp(Duration::from_millis(1_500), Duration::from_millis(2_500))
 }
 
 impl Election {
@@ -124,6 +138,7 @@ impl Election {
             grace,
             reign: Reign::new(Config::new(lease)),
             lease: None,
+            owed: Vec::new(),
             begun: None,
             members: BTreeMap::new(),
             leader: None,
@@ -141,6 +156,8 @@ impl Election {
             writing: None,
             in_writing: Vec::new(),
             rest_until: None,
+            appealing: None,
+            hearing: None,
         }
     }
 
@@ -156,6 +173,7 @@ impl Election {
                 self.opening = Some(Box::pin(open(self.options.clone(), self.first, self.keys.prefix())));
             }
             self.read_or_write();
+            let appeal_at = self.speak_up();
             let wake = self.reign.poll_timeout().map(|at| {
                 tokio::time::Instant::now() + at.since(clock::boot_now()).max(Duration::from_millis(1))
             });
@@ -171,6 +189,14 @@ impl Election {
                 answer = next(&mut self.question) => self.answered(answer),
                 range = next(&mut self.reading) => self.have_read(range),
                 held = next(&mut self.writing) => self.have_written(held),
+                said = next(&mut self.appealing) => if let Err(error) = said {
+                    self.broken(&error);
+                },
+                heard = next(&mut self.hearing) => if let Some((appeal, served)) = heard {
+                    self.weigh(&appeal, served);
+                },
+                () = self.post.visited() => {}
+                () = at(appeal_at) => {}
                 changes = watched(&mut self.watch) => match changes {
                     Ok(changes) => changes.into_iter().for_each(|change| self.see(change)),
                     Err(error) => self.broken(&error),
@@ -209,18 +235,29 @@ impl Election {
                 Action::End(term) => self.end(term),
                 Action::GiveBack => {
                     self.question = None;
-                    if let (Some(lease), Some(etcd)) = (self.lease.take(), self.etcd.clone()) {
-                        // If that fails it runs out by itself.
-                        tokio::spawn(tokio::time::timeout(GOODBYE_TIMEOUT, async move {
-                            let _ = etcd.revoke(lease).await;
-                        }));
-                    }
+                    self.owed.extend(self.lease.take());
+                    self.give_back();
                 }
             }
         }
         let until = self.reign.good_until().filter(|_| self.begun.is_some());
         self.post.permit(until);
         self.tell();
+    }
+
+    /// Ends the leases that we hold no more, if etcd can be told; otherwise when it can. If that fails they run out.
+    fn give_back(&mut self) {
+        // One whose end is not certain is named again after the next connection; that costs nothing.
+        let oldest = self.owed.len().saturating_sub(OWED_MAX);
+        self.owed.drain(..oldest);
+        if let Some(etcd) = self.etcd.clone() {
+            let leases = self.owed.clone();
+            tokio::spawn(tokio::time::timeout(GOODBYE_TIMEOUT, async move {
+                for lease in leases {
+                    let _ = etcd.revoke(lease).await;
+                }
+            }));
+        }
     }
 
     fn ask<F>(&mut self, question: impl FnOnce(Etcd, Keys, String, Option<LeaseId>) -> F)
@@ -239,6 +276,8 @@ impl Election {
         let place = place.filter(|_| leader.is_some()).cloned().unwrap_or_default();
         let standbys = self.members.values().filter(|member| **member != place).cloned().collect();
         let lease = self.reign.granted().unwrap_or_default();
+        let other = leader.filter(|_| !leads && !place.is_empty());
+        self.post.note_reign(other.map(|leader| leader.term));
         self.post.tell(|view| {
             (view.term, view.leads, view.leader) = (term, leads, place);
             (view.standbys, view.lease) = (standbys, lease);
@@ -249,6 +288,7 @@ impl Election {
         self.post.permit(None);
         self.reading = None;
         self.writing = None;
+        self.hearing = None;
         self.unwritten.clear();
         if self.begun.take().is_some() {
             tracing::warn!(term, "the reign is over");
@@ -275,6 +315,7 @@ impl Election {
                 self.note_member(pair);
             }
         }
+        self.give_back();
         self.reign.handle_connected(clock::boot_now(), leader);
     }
 
@@ -297,7 +338,7 @@ impl Election {
             tracing::error!(%error, "etcd does not serve this coordinator");
         }
         (self.etcd, self.watch, self.opening, self.question) = (None, None, None, None);
-        (self.reading, self.writing) = (None, None);
+        (self.reading, self.writing, self.appealing) = (None, None, None);
         self.first = self.first.wrapping_add(1);
         self.rest_until = Some(tokio::time::Instant::now() + self.pause);
         self.pause = retry::longer(self.pause, PAUSES.1);
@@ -340,6 +381,7 @@ impl Election {
                 self.leader = place(&pair);
                 self.reign.handle_leader(now, leader);
             }
+            Change::Put(pair) if self.keys.is_appeal(&pair.key) => self.hear(&pair),
             Change::Put(pair) => self.note_member(pair),
             Change::Deleted { key, revision } if key == self.keys.leader() => {
                 self.reign.handle_vacant(now, term(revision));
@@ -347,6 +389,54 @@ impl Election {
             Change::Deleted { key, .. } => {
                 self.members.remove(&key);
             }
+        }
+    }
+
+    /// Says for the peers that cannot reach whoever reigns that they reach us; when to look again.
+    fn speak_up(&mut self) -> Option<tokio::time::Instant> {
+        let (appeal, next) = self.post.appeal();
+        if let (Some(appeal), Some(etcd), Some(lease), None) =
+            (appeal, &self.etcd, self.lease, &self.appealing)
+        {
+            let (term, reached, seekers) = (appeal.term, appeal.reached, appeal.seekers.len());
+            tracing::warn!(
+                term,
+                reached,
+                seekers,
+                "peers reach this coordinator and not the one that reigns"
+            );
+            let (etcd, key) = (etcd.clone(), self.keys.appeal());
+            self.appealing = Some(Box::pin(async move {
+                etcd.commit(Transaction::new().put(&key, &appeal.to_bytes(), Some(lease))).await.map(drop)
+            }));
+        }
+        next.map(|next| {
+            tokio::time::Instant::now() + next.since(clock::boot_now()).max(Duration::from_millis(1))
+        })
+    }
+
+    /// One that stands by speaks for peers that do not reach us.
+    fn hear(&mut self, pair: &Pair) {
+        let Some(appeal) = Appeal::from_bytes(&pair.value).filter(|appeal| self.begun == Some(appeal.term))
+        else {
+            return;
+        };
+        if self.hearing.is_none() {
+            let (asked, answer) = oneshot::channel();
+            let _ = self.clerk.send(News::Appeal(appeal.clone(), asked));
+            self.hearing = Some(Box::pin(async move { Some((appeal, answer.await.ok()?)) }));
+        }
+    }
+
+    fn weigh(&mut self, appeal: &Appeal, served: u64) {
+        let Appeal { term, reached, .. } = *appeal;
+        if self.reign.handle_appeal(clock::boot_now(), term, reached, served) {
+            tracing::warn!(
+                term,
+                reached,
+                served,
+                "more peers reach another coordinator: this one steps down"
+            );
         }
     }
 

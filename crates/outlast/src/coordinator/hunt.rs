@@ -21,18 +21,19 @@
 //! settled by terms, in the session (rule 17).
 
 use super::ask::{Dialled, Unreached};
+use super::whereabouts::{is_etcd, look_up, resolve};
 use crate::port::{self, AuthenticatedStream};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::COORDINATORS_MAX;
 use outlast_proto::retry;
 use outlast_proto::wire::control::Term;
+use outlast_proto::wire::hello::Standing;
 use socket2::{SockRef, TcpKeepalive};
 use std::collections::BTreeSet;
 use std::io;
 use std::net::SocketAddr;
 use std::time::Duration;
-use tokio::net::lookup_host;
 use tokio::sync::{mpsc, watch};
 use tokio::task::JoinSet;
 
@@ -53,6 +54,8 @@ pub(super) struct Target {
     pub(super) timeout: Duration,
     /// A stream breaks by itself once the other host has acknowledged nothing for so long.
     pub(super) silent_after: Duration,
+    /// Whether whoever dials is served by nobody, and says so.
+    pub(super) seeks: bool,
 }
 
 /// The coordinator that reigns, or one that is alone, behind one of these addresses. One that stands by is taken only
@@ -62,7 +65,7 @@ pub(super) async fn hunt(
     target: &Target,
     settle_after: Option<Duration>,
 ) -> Result<Dialled, Unreached> {
-    let (found, mut failures) = resolve(addresses).await;
+    let (found, mut failures) = resolve(addresses, target.timeout).await;
     let (hints, mut hinted) = mpsc::channel(COORDINATORS_MAX);
     // Dropped when it is over. Dials are not given up in the middle of a handshake: the other side would count a refusal.
     let (_hunting, over_for_all) = watch::channel(());
@@ -70,7 +73,9 @@ pub(super) async fn hunt(
     let dial = |dials: &mut JoinSet<_>, known: &mut BTreeSet<SocketAddr>, address: SocketAddr| {
         if known.len() < COORDINATORS_MAX && known.insert(address) {
             let (target, hints, over) = (target.clone(), hints.clone(), over_for_all.clone());
-            dials.spawn(async move { Box::pin(pursue(address, &target, &hints, over, settle_after)).await });
+            dials.spawn(async move {
+                (address, Box::pin(pursue(address, &target, &hints, over, settle_after)).await)
+            });
         }
     };
     for address in found {
@@ -82,11 +87,15 @@ pub(super) async fn hunt(
     loop {
         tokio::select! {
             ended = dials.join_next() => match ended {
-                Some(Ok(Ok(dialled))) => {
+                Some(Ok((_, Ok(dialled)))) => {
                     dials.detach_all();
                     return Ok(dialled);
                 }
-                Some(Ok(Err(failure))) => failures.push(failure),
+                Some(Ok((address, Err(failure)))) => {
+                    // It may be started again and be elected; then it is dialled again, because somebody says so.
+                    known.remove(&address);
+                    failures.push(failure);
+                }
                 // A dial that panicked is one that failed.
                 Some(Err(error)) => failures.push(error.to_string().into()),
                 None => break,
@@ -108,7 +117,7 @@ pub(super) async fn hunt(
     if failures.is_empty() {
         failures.push(format!("no address in {addresses:?}").into());
     }
-    Err(Unreached::of(failures, !addresses.contains(',')))
+    Err(Unreached::of(failures, !addresses.contains(',') && !is_etcd(addresses)))
 }
 
 /// Dials one address until it is somebody to talk to, or fails.
@@ -124,7 +133,7 @@ async fn pursue(
         let Some(standing) = dialled.standing.clone().filter(|standing| !standing.leads) else {
             return Ok(dialled);
         };
-        if let Some(leader) = resolve(&standing.leader).await.0.into_iter().next() {
+        if let Some(leader) = look_up(&standing.leader).await.0.into_iter().next() {
             let _ = hints.try_send(leader);
         }
         let settled = async {
@@ -151,10 +160,16 @@ pub(crate) async fn superseded(
     (timeout, silent_after): (Duration, Duration),
 ) {
     let Some(ours) = ours else { return std::future::pending().await };
-    let target =
-        Target { plane: port::CONTROL.to_vec(), identity: identity.clone(), pinned, timeout, silent_after };
+    let target = Target {
+        plane: port::CONTROL.to_vec(),
+        identity: identity.clone(),
+        pinned,
+        timeout,
+        silent_after,
+        seeks: false,
+    };
     let mut watches = JoinSet::new();
-    for address in resolve(addresses).await.0.into_iter().take(COORDINATORS_MAX) {
+    for address in resolve(addresses, timeout).await.0.into_iter().take(COORDINATORS_MAX) {
         let target = target.clone();
         watches.spawn(async move { Box::pin(outlived(address, &target, ours)).await });
     }
@@ -179,6 +194,8 @@ async fn outlived(address: SocketAddr, target: &Target, ours: Term) -> bool {
                 // The one that we talk to.
                 Some(standing) if standing.leads && standing.term == ours => return false,
                 Some(standing) if standing.leads => {}
+                // The key at etcd has passed on since, so whoever we talk to reigns no more.
+                Some(standing) if standing.term > ours && !standing.leader.is_empty() => return true,
                 Some(_) => {
                     let mut held = dialled;
                     until_closed(&mut held).await;
@@ -198,20 +215,8 @@ async fn until_closed(dialled: &mut Dialled) {
     while matches!(dialled.frames.next().await, Ok(Some(_))) {}
 }
 
-/// What these addresses, separated by commas, stand for.
-async fn resolve(addresses: &str) -> (Vec<SocketAddr>, Vec<Unreached>) {
-    let (mut found, mut failures) = (Vec::new(), Vec::new());
-    for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-        match lookup_host(address).await {
-            Ok(addresses) => found.extend(addresses),
-            Err(cause) => failures.push(format!("{address}: {cause}").into()),
-        }
-    }
-    (found, failures)
-}
-
 async fn dial_one(address: SocketAddr, target: &Target) -> Result<Dialled, Unreached> {
-    let Target { plane, identity, pinned, timeout, silent_after } = target;
+    let Target { plane, identity, pinned, timeout, silent_after, seeks } = target;
     let stream = port::connect(address, plane, identity, *timeout).await;
     let stream = stream.map_err(|error| Unreached {
         foreign: matches!(error, port::ConnectError::Foreign { .. } | port::ConnectError::FalseName { .. }),
@@ -228,7 +233,9 @@ async fn dial_one(address: SocketAddr, target: &Target) -> Result<Dialled, Unrea
         return Err(Unreached { foreign: true, unserved: false, text });
     }
     notice_silence(&stream, *silent_after).map_err(|error| error.to_string())?;
-    let greeted = port::greet(stream, identity.peer(), *timeout).await.map_err(|error| error.to_string())?;
+    let standing = seeks.then(Standing::seeking);
+    let greeted = port::greet_as(stream, identity.peer(), false, standing, *timeout).await;
+    let greeted = greeted.map_err(|error| error.to_string())?;
     let (coordinator, is_kept) = (greeted.peer, greeted.hello.key_is_kept);
     let standing = greeted.hello.standing;
     Ok(Dialled { frames: greeted.frames, version: greeted.version, coordinator, is_kept, standing })

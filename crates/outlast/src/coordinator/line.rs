@@ -43,7 +43,8 @@ pub(super) async fn serve(
         Err(error) => return tracing::debug!(%error, "no hello on a control connection"),
     };
     if let Some(standing) = standing.filter(|standing| !standing.leads) {
-        return post.hold(&mut greeted.frames, &standing).await;
+        let visitor = (greeted.peer, greeted.hello.standing.is_some());
+        return post.hold(&mut greeted.frames, &standing, Some(visitor)).await;
     }
     let (id, peer) = (ConnectionId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
     let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);

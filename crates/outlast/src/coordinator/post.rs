@@ -8,8 +8,11 @@
 
 use crate::clock;
 use crate::port::Frames;
+use crate::sync::{Mutex, lock};
 use outlast_proto::coordinator::{Config, ReignStatus, Run};
+use outlast_proto::id::PeerId;
 use outlast_proto::membership::Preset;
+use outlast_proto::reign::{Appeal, Visitors};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{Term, ToCoordinator, ToPeer};
 use outlast_proto::wire::hello::Standing;
@@ -17,7 +20,7 @@ use outlast_proto::wire::{decode, encode};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use tokio::io::{AsyncRead, AsyncWrite};
-use tokio::sync::watch;
+use tokio::sync::{Notify, watch};
 
 /// A coordinator's post: alone, or among several.
 #[derive(Clone, Debug, Default)]
@@ -28,6 +31,9 @@ struct Several {
     /// Until when something may be decided, on the clock that goes on while the machine sleeps.
     good_until: AtomicU64,
     view: watch::Sender<View>,
+    /// Whose streams are held here, and who of them looks for whoever reigns.
+    visitors: Mutex<Visitors>,
+    visited: Notify,
 }
 
 /// What is known of the election.
@@ -49,9 +55,11 @@ pub(super) struct View {
 impl Post {
     /// Among several, standing by.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
-    pub(super) fn among_several(own: String) -> Self {
+    pub(super) fn among_several(own: String, patience: Duration) -> Self {
         let view = watch::Sender::new(View { own, ..View::default() });
-        Self(Some(Arc::new(Several { good_until: AtomicU64::new(0), view })))
+        let visitors = Mutex::new(Visitors::new(patience));
+        let visited = Notify::new();
+        Self(Some(Arc::new(Several { good_until: AtomicU64::new(0), view, visitors, visited })))
     }
 
     /// Whether something may be decided at this moment.
@@ -79,6 +87,38 @@ impl Post {
                 *view != before
             });
         }
+    }
+
+    /// Whose reign it is, if it is somebody else's.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) fn note_reign(&self, other: Option<Term>) {
+        if let Some(several) = &self.0 {
+            lock(&several.visitors).handle_reign(clock::boot_now(), other);
+        }
+    }
+
+    /// What there is to say to whoever reigns, of peers that cannot reach it; or when to ask again.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) fn appeal(&self) -> (Option<Appeal>, Option<Instant>) {
+        let Some(several) = &self.0 else { return (None, None) };
+        let mut visitors = lock(&several.visitors);
+        (visitors.poll_appeal(clock::boot_now()), visitors.poll_timeout())
+    }
+
+    /// Returns when peers came or went.
+    #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
+    pub(super) async fn visited(&self) {
+        match &self.0 {
+            Some(several) => several.visited.notified().await,
+            None => std::future::pending().await,
+        }
+    }
+
+    /// Counts a peer's stream for as long as the result lives.
+    fn count(&self, (peer, seeks): (PeerId, bool)) -> Visit {
+        let visit = Visit { several: self.0.clone(), peer, seeks };
+        visit.note(|visitors, visit| visitors.handle_came(clock::boot_now(), visit.peer, visit.seeks));
+        visit
     }
 
     /// Where others reach us.
@@ -113,13 +153,16 @@ impl Post {
     }
 
     /// Keeps a stream open whose other end was told that we stand by, until that is not true any more, or somebody else
-    /// reigns, or the other end goes. Whoever only wants to know how things stand is told.
+    /// reigns, or the other end goes. Whoever only wants to know how things stand is told. `visitor`: who counts as a peer that
+    /// reaches us, and whether it looks for whoever reigns.
     pub(super) async fn hold<S: AsyncRead + AsyncWrite + Unpin>(
         &self,
         frames: &mut Frames<S>,
         told: &Standing,
+        visitor: Option<(PeerId, bool)>,
     ) {
         let Some(several) = &self.0 else { return };
+        let _visit = visitor.map(|visitor| self.count(visitor));
         let mut view = several.view.subscribe();
         loop {
             let now = self.standing();
@@ -146,6 +189,28 @@ impl Post {
                 }
             }
         }
+    }
+}
+
+/// A peer's stream that is held.
+struct Visit {
+    several: Option<Arc<Several>>,
+    peer: PeerId,
+    seeks: bool,
+}
+
+impl Visit {
+    fn note(&self, what: fn(&mut Visitors, &Self)) {
+        if let Some(several) = &self.several {
+            what(&mut lock(&several.visitors), self);
+            several.visited.notify_one();
+        }
+    }
+}
+
+impl Drop for Visit {
+    fn drop(&mut self) {
+        self.note(|visitors, visit| visitors.handle_went(visit.peer, visit.seeks));
     }
 }
 

@@ -171,6 +171,10 @@ impl FromStr for Backend {
                 .is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
         };
         match scheme {
+            // The coordinators at that etcd, whichever they are by then.
+            "embedded" if rest.starts_with("etcd:") || rest.starts_with("etcds:") => {
+                Ok(Self(Kind::Embedded(rest.to_owned())))
+            }
             "embedded" if !addresses.is_empty() && addresses.iter().all(has_port) => {
                 Ok(Self(Kind::Embedded(addresses.join(","))))
             }

@@ -99,6 +99,8 @@ pub struct Reign {
     newest: Term,
     pause: Duration,
     pause_until: Instant,
+    /// Who stepped down leaves the next reign to others until then.
+    abstains_until: Instant,
     stopped: bool,
     actions: VecDeque<Action>,
 }
@@ -117,6 +119,7 @@ impl Reign {
             newest: 0,
             pause,
             pause_until: Instant::ORIGIN,
+            abstains_until: Instant::ORIGIN,
             stopped: false,
             actions: VecDeque::new(),
         }
@@ -205,6 +208,19 @@ impl Reign {
         self.look(now);
     }
 
+    /// Somebody who stands by says that so many peers reach it; of those on our own lines so many are left who do not look
+    /// for us in vain ([`Appeal`](super::Appeal)). Whether that ends the reign: then another one can be reached by more of
+    /// them, and has two leases' time to be elected, whoever of the others it is.
+    pub fn handle_appeal(&mut self, now: Instant, term: Term, reached: u64, served: u64) -> bool {
+        let steps_down = self.may_decide(now) == Some(term) && reached > served;
+        if steps_down {
+            self.abstains_until = now + 2 * self.config.lease.max(self.granted().unwrap_or_default());
+            self.lose_lease();
+        }
+        self.look(now);
+        steps_down
+    }
+
     /// Resigns, for good.
     pub fn handle_stop(&mut self) {
         self.stopped = true;
@@ -228,8 +244,11 @@ impl Reign {
             (false, _) => None,
             (true, None) => Some(self.pause_until),
             // Who lost a campaign, or failed to hold one, waits for its pause as well.
-            (true, Some(_)) if self.wants_to_campaign() => Some(self.pause_until),
-            (true, Some(lease)) => Some(lease.renew_at.max(self.pause_until)),
+            (true, Some(lease)) => {
+                let renew_at = lease.renew_at.max(self.pause_until);
+                let campaign_at = self.pause_until.max(self.abstains_until);
+                Some(if self.wants_to_campaign() { renew_at.min(campaign_at) } else { renew_at })
+            }
         };
         lease.into_iter().chain(ask).min()
     }
@@ -324,7 +343,7 @@ impl Reign {
         }
         let question = match self.lease {
             None => Question::Grant,
-            Some(_) if self.wants_to_campaign() => Question::Campaign,
+            Some(_) if self.wants_to_campaign() && now >= self.abstains_until => Question::Campaign,
             Some(lease) if now >= lease.renew_at => Question::Renew,
             Some(_) => return,
         };

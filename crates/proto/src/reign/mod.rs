@@ -23,15 +23,20 @@
 //! [`Reign::may_decide`] names a term only while the lease under which that term's key was created lasts for sure. A
 //! reign that has ended never goes on: the next one takes a fresh lease, creates the key anew and has a higher term.
 //!
+//! A lease says nothing of the peers. A leader that they cannot reach is told by those who stand by ([`appeal`]), and steps
+//! down.
+//!
 //! # What it does not do
 //!
 //! It cannot stop what left a coordinator in time and arrives late. That is refused by the peers, who promised to obey no
 //! lower term than they have seen (rule 17).
 
+mod appeal;
 mod machine;
 #[cfg(test)]
 mod tests;
 #[cfg(test)]
 mod world;
 
+pub use appeal::{Appeal, Visitors};
 pub use machine::{Action, Campaign, Config, Leader, Reign};

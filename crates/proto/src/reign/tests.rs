@@ -153,3 +153,30 @@ fn whoever_stops_gives_the_lease_back_and_asks_for_nothing_more() {
     reign.handle_timeout(at(9_000));
     assert_eq!((actions(&mut reign), reign.poll_timeout()), (vec![], None));
 }
+
+#[test]
+fn a_leader_steps_down_for_one_that_more_peers_reach_and_leaves_the_next_election_to_others() {
+    let mut reign = reigning();
+    assert!(!reign.handle_appeal(at(100), 6, 4, 0), "that was about another reign");
+    assert!(!reign.handle_appeal(at(100), 7, 4, 4), "as many reach us");
+    assert_eq!((actions(&mut reign), reign.may_decide(at(100))), (vec![], Some(7)));
+    assert!(reign.handle_appeal(at(100), 7, 4, 3));
+    assert_eq!(actions(&mut reign), [Action::End(7), Action::GiveBack, Action::Grant(TTL)]);
+    assert_eq!(reign.may_decide(at(100)), None);
+    reign.handle_granted(at(110), TTL);
+    reign.handle_vacant(at(120), 8);
+    assert_eq!(actions(&mut reign), [], "it abstains");
+    // Nobody else came: it renews its lease meanwhile, and campaigns in the end.
+    let mut now = at(120);
+    while actions(&mut reign) != [Action::Campaign] {
+        now = reign.poll_timeout().expect("it wakes up by itself");
+        reign.handle_timeout(now);
+        if now < at(10_100) {
+            assert_eq!(actions(&mut reign), [Action::Renew]);
+            reign.handle_renewed(now, Some(TTL));
+        }
+    }
+    assert_eq!(now, at(10_100));
+    reign.handle_campaigned(at(10_200), Campaign::Won(9));
+    assert_eq!(actions(&mut reign), [Action::Begin(9)]);
+}

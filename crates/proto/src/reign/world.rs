@@ -68,6 +68,7 @@ struct World {
     sides: [Side; 2],
     highest: u64,
     breaks_left: u8,
+    appeals_left: u8,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -76,13 +77,15 @@ enum Event {
     Answer(usize),
     News(usize),
     Break(usize),
+    /// Whoever reigns hears that more peers reach another.
+    Appeal(usize),
     Expire(u64),
     Clock(usize),
     Time,
 }
 
 impl World {
-    fn new(breaks: u8) -> Self {
+    fn new(breaks: u8, appeals: u8) -> Self {
         let side = || Side {
             reign: Reign::new(Config::new(TTL)),
             lease: None,
@@ -100,6 +103,7 @@ impl World {
             sides: [side(), side()],
             highest: 0,
             breaks_left: breaks,
+            appeals_left: appeals,
         };
         for side in 0..2 {
             world.sides[side].reign.handle_connected(Instant::ORIGIN, None);
@@ -138,6 +142,9 @@ impl World {
             if self.breaks_left > 0 {
                 events.push(Event::Break(number));
             }
+            if self.appeals_left > 0 && side.reign.may_decide(self.now).is_some() {
+                events.push(Event::Appeal(number));
+            }
             if side.reign.poll_timeout().is_some_and(|due| due <= self.now) {
                 events.push(Event::Clock(number));
             }
@@ -171,6 +178,13 @@ impl World {
                 let is_ours = |lease| at.lease == Some(lease);
                 let leader = key.map(|(lease, term)| Leader { term, is_ours: is_ours(lease) });
                 at.reign.handle_connected(now, leader);
+                self.carry_out(side);
+            }
+            Event::Appeal(side) => {
+                self.appeals_left -= 1;
+                let (now, reign) = (self.now, &mut self.sides[side].reign);
+                let term = reign.may_decide(now).unwrap_or_default();
+                assert!(reign.handle_appeal(now, term, 2, 1));
                 self.carry_out(side);
             }
             Event::Expire(lease) => {
@@ -285,12 +299,12 @@ impl World {
 }
 
 /// Walks through everything up to that many steps of time. How many states there are, and whether both have reigned.
-fn explore(steps: u32, breaks: u8, judge: Judge) -> Result<(usize, bool), String> {
+fn explore(steps: u32, (breaks, appeals): (u8, u8), judge: Judge) -> Result<(usize, bool), String> {
     let (mut seen, mut both) = (BTreeSet::new(), [false; 2]);
     let end = Instant::ORIGIN + STEP * steps;
     // How each state was come to: from which, by what.
     let mut trail: Vec<(usize, Event)> = vec![(0, Event::Time)];
-    let mut open = vec![(World::new(breaks), 0)];
+    let mut open = vec![(World::new(breaks, appeals), 0)];
     while let Some((world, from)) = open.pop() {
         for event in world.events() {
             let mut next = world.clone();
@@ -323,15 +337,29 @@ fn explore(steps: u32, breaks: u8, judge: Judge) -> Result<(usize, bool), String
 #[test]
 #[ignore = "for `make soak`: takes longer than a minute"]
 fn no_two_decide_at_once_in_any_order_of_events() {
-    let (states, both_reigned) = explore(6, 0, Judge::Machine).unwrap();
+    let (states, both_reigned) = explore(6, (0, 0), Judge::Machine).unwrap();
     println!("{states} states");
     assert!(states > 10_000 && both_reigned, "{states} states, both reigned: {both_reigned}");
 }
 
 #[test]
+fn nor_when_one_of_them_steps_down() {
+    let (states, _) = explore(3, (0, 1), Judge::Machine).unwrap();
+    println!("{states} states");
+}
+
+#[test]
+#[ignore = "for `make soak`: takes longer than a minute"]
+fn nor_when_one_of_them_steps_down_early_or_late() {
+    let (states, both_reigned) = explore(6, (0, 1), Judge::Machine).unwrap();
+    println!("{states} states");
+    assert!(both_reigned);
+}
+
+#[test]
 #[ignore = "for `make soak`: the same for longer, with more broken connections"]
 fn no_two_decide_at_once_for_longer() {
-    let (states, both_reigned) = explore(7, 1, Judge::Machine).unwrap();
+    let (states, both_reigned) = explore(7, (1, 0), Judge::Machine).unwrap();
     println!("{states} states");
     assert!(both_reigned);
 }
@@ -339,7 +367,7 @@ fn no_two_decide_at_once_for_longer() {
 #[test]
 fn mistakes_are_found() {
     for (judge, what) in [(Judge::FromTheAnswer, "the answer"), (Judge::WithoutAClock, "no clock")] {
-        let found = explore(9, 0, judge).unwrap_err();
+        let found = explore(9, (0, 0), judge).unwrap_err();
         assert!(found.contains("decide"), "{what}: {found}");
     }
 }

@@ -68,8 +68,9 @@ pub struct Hello {
     /// A later start of it will have the same key, and so the same name (rule 39). Coordinators that keep theirs say so.
     #[cbor(n(5), default)]
     pub key_is_kept: bool,
-    /// How it stands among several coordinators (rule 19); one that is alone says nothing. (6 and 7 are fields of the future
-    /// in seeds and tests that are older.)
+    /// How it stands among several coordinators (rule 19); one that is alone says nothing, nor does a peer that is served. One
+    /// that looks for whoever reigns says [`Standing::seeking`]. (6 and 7 are fields of the future in seeds and tests that are
+    /// older.)
     #[n(8)]
     pub standing: Option<Standing>,
 }
@@ -87,6 +88,13 @@ pub struct Standing {
     /// Where whoever reigns can be reached, `host:port`; empty if nobody does.
     #[n(2)]
     pub leader: String,
+}
+
+impl Standing {
+    /// What a peer says that looks for the coordinator that reigns.
+    pub fn seeking() -> Self {
+        Self { term: 0, leads: false, leader: String::new() }
+    }
 }
 
 /// Why two sides part. Nothing was agreed; the stream is closed.

@@ -6,7 +6,7 @@ use super::super::group_secret::GroupSecret;
 use super::super::trust::TrustArgs;
 use anyhow::Context as _;
 use outlast::Coordinator;
-use outlast::coordinator::{Backend, CoordinatorError};
+use outlast::coordinator::CoordinatorError;
 use std::net::{SocketAddr, ToSocketAddrs as _, UdpSocket};
 
 /// Where the standby listens and what it needs.
@@ -33,7 +33,7 @@ impl StandbyArgs {
     ) -> anyhow::Result<Coordinator> {
         let backend = self.etcd.backend(self.backend.as_deref().unwrap_or_default())?;
         anyhow::ensure!(
-            matches!(backend, Backend::Etcd(_)),
+            backend.is_for_several(),
             "--standby with --backend {backend}: one that stands by needs an etcd, as in --backend etcd:HOST:PORT"
         );
         let mut builder = Coordinator::builder().secret(secret.secret().clone()).backend(backend);

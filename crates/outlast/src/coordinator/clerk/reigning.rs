@@ -6,10 +6,11 @@ use crate::coordinator::backend::Book;
 use crate::coordinator::post::Post;
 use outlast_proto::coordinator::{Facts, FactsStamp};
 use outlast_proto::id::RunId;
+use outlast_proto::reign::Appeal;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::Term;
 use std::collections::BTreeMap;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// What the clerk hears of the election (rule 19). In a queue of its own, so that letters hold nothing up.
 #[derive(Debug)]
@@ -21,6 +22,8 @@ pub(in crate::coordinator) enum News {
     Ended,
     /// What was to be written down of a run is.
     Written(RunId, FactsStamp),
+    /// One that stands by says who looks for us in vain: how many does that leave on our lines?
+    Appeal(Appeal, oneshot::Sender<u64>),
 }
 
 impl Clerk {
@@ -45,6 +48,10 @@ impl Clerk {
                 drop(facts);
             }
             News::Ended => self.end_reign(),
+            News::Appeal(appeal, answer) => {
+                // Whoever asked may have thought better of it.
+                let _ = answer.send(appeal.served_of(self.guests.values().copied()));
+            }
             News::Written(run, stamp) => {
                 if let Some(served) = self.runs.get_mut(&run) {
                     served.written = Some(stamp);

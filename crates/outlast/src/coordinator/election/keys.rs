@@ -40,8 +40,22 @@ impl Keys {
         self.name(&format!("member/{}", self.id))
     }
 
+    /// Where all of them are.
+    pub(in crate::coordinator) fn members_prefix(&self) -> Vec<u8> {
+        self.name("member/")
+    }
+
     pub(super) fn is_member(&self, key: &[u8]) -> bool {
         key.starts_with(&self.name("member/"))
+    }
+
+    /// What one that stands by says to whoever reigns.
+    pub(super) fn appeal(&self) -> Vec<u8> {
+        self.name(&format!("appeal/{}", self.id))
+    }
+
+    pub(super) fn is_appeal(&self, key: &[u8]) -> bool {
+        key.starts_with(&self.name("appeal/"))
     }
 
     pub(super) fn facts_prefix(&self) -> Vec<u8> {

@@ -32,7 +32,7 @@ pub(in crate::coordinator) async fn serve(
         Err(error) => return tracing::debug!(%error, "no hello on a stream for a register"),
     };
     if let Some(standing) = standing.filter(|standing| !standing.leads) {
-        return registers.post.hold(&mut greeted.frames, &standing).await;
+        return registers.post.hold(&mut greeted.frames, &standing, None).await;
     }
     let peer = greeted.peer;
     let frames = &mut greeted.frames;
