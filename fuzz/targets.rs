@@ -50,6 +50,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("store_letter", store_letter),
     ("store_views", store_views),
     ("store_client", store_client),
+    ("store_datagram", store_datagram),
     ("datagram", datagram),
     ("secret_text", secret_text),
     ("run_id", run_id),
@@ -168,10 +169,15 @@ pub(crate) fn store_views(bytes: &[u8]) -> bool {
     accepted_and_stable::<FromRegistrar>(bytes) || said
 }
 
-/// What clients of the store say and hear, and questions about calls that do not end.
+/// What clients of the store say and hear.
 pub(crate) fn store_client(bytes: &[u8]) -> bool {
-    let asked = accepted_and_stable::<FromClient>(bytes) || accepted_and_stable::<Datagram>(bytes);
+    let asked = accepted_and_stable::<FromClient>(bytes);
     accepted_and_stable::<ToClient>(bytes) || asked
+}
+
+/// A question about a call that does not end, or an account of one, as it is in a datagram.
+pub(crate) fn store_datagram(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Datagram>(bytes)
 }
 
 /// A datagram that comes to a member which believes nobody yet. Accepted means: it opened.

@@ -291,20 +291,16 @@ impl CoordinatorBuilder {
         let posted = post.clone();
         let stores = runtime::of(Plane::Store)?;
         let of_store = outlast_proto::store::Config::preset(self.preset);
-        let (registry, standings) = registry::Registry::start(&stores, of_store, fresh_after, 1);
+        let (registry, standings) =
+            registry::Registry::start(&stores, of_store, fresh_after, 1, post.clone());
         let routes = Routes::new()
             .route(port::CONTROL, move |stream| {
                 spawner.spawn(line::serve(stream, me, is_kept, posted.clone(), lines.clone()));
             })
             .route_on(port::REGISTER, &leases, move |stream| {
                 keeper.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
-            });
-        // A store's registrar is not elected: among several coordinators two would decide on views.
-        let routes = if post.standing().is_none() {
-            routes.route_on(port::STORE_VIEWS, &stores, move |stream| registry.serve(stream, me))
-        } else {
-            routes
-        };
+            })
+            .route_on(port::STORE_VIEWS, &stores, move |stream| registry.serve(stream, me, is_kept));
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;
         let health = clerk::HealthSettings {
             preset: self.preset,

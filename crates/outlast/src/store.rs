@@ -19,6 +19,7 @@
 //! A value is bytes, a key is bytes; either may be empty.
 
 mod client;
+mod datagrams;
 mod engine;
 mod links;
 mod shared;
@@ -40,6 +41,7 @@ use crate::security::tls::TlsError;
 use crate::security::{Credentials, OwnCertificate, ProcessKey, RunSecret, SecretError};
 use crate::sync::Arc;
 use crate::{clock, watch};
+use datagrams::Datagrams;
 use engine::{Engine, Letter, What};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::{STORE_KEY_BYTES_MAX, STORE_VALUE_BYTES_MAX};
@@ -252,7 +254,8 @@ impl StoreBuilder {
         let bell = Arc::new(Bell::new()?);
         let peer = identity.peer();
         let member = Member::new(clock::now(), self.config.clone(), me);
-        let engine = Engine::new(member, Arc::clone(&shared), Arc::clone(&bell));
+        let datagrams = Datagrams::new(&port, keys)?;
+        let engine = Engine::new(member, datagrams, Arc::clone(&shared), Arc::clone(&bell))?;
         let baton = Arc::new(Baton::new(Box::new(engine), bell));
         shared.set_baton(&baton);
         let (spawner, acceptor) = (runtime.clone(), Arc::downgrade(&shared));
@@ -277,14 +280,16 @@ impl StoreBuilder {
         let routes = match self.bootstrap {
             Some((0, members)) => {
                 let config = self.config.clone();
-                let (registry, _) = Registry::start(&runtime, config, None, members as usize);
-                routes.route(port::STORE_VIEWS, move |stream| registry.serve(stream, peer))
+                let registry = Registry::alone(&runtime, config, members as usize);
+                routes.route(port::STORE_VIEWS, move |stream| registry.serve(stream, peer, false))
             }
             _ => routes,
         };
         let serving = port.serve(&runtime, identity, routes)?;
         standin::start(Arc::clone(&shared), Arc::clone(&baton))?;
-        runtime.spawn(views::keep(Arc::clone(&shared), coordinator));
+        let silent_after = self.config.control_grace;
+        let led_by_a_member = self.bootstrap.is_some();
+        runtime.spawn(views::keep(Arc::clone(&shared), coordinator, silent_after, led_by_a_member));
         let store = Store {
             shared,
             baton,

@@ -223,6 +223,10 @@ pub const STORE_BYTES_MAX: u64 = 8 << 30;
 pub const STORE_CALLS_MAX: usize = 1 << 20;
 /// Broadcasts of one origin that are remembered, to tell a second copy.
 pub const STORE_CASTS_MAX: usize = 1_024;
+/// Largest question about a call, or account of one, in a datagram: one byte in front of it says that it is the store's.
+pub const STORE_DATAGRAM_BYTES_MAX: usize = PACKET_BYTES_MAX - 1;
+/// Calls of one member about which others are asked at the same time; further ones end without.
+pub const STORE_INQUIRIES_MAX: usize = 64;
 /// Links whose state an account of a member tells.
 pub const STORE_ACCOUNT_LINKS_MAX: usize = 16;
 /// Longest key that a question about a call repeats; of a longer one the owner tells nothing.

@@ -69,6 +69,13 @@ impl Post {
         })
     }
 
+    /// The term under which something may be decided at this moment; the first one for a coordinator that is alone.
+    pub(super) fn reign(&self) -> Option<Term> {
+        let Some(several) = &self.0 else { return Some(1) };
+        let view = several.view.borrow();
+        (view.leads && self.may_decide()).then_some(view.term)
+    }
+
     /// Until when it may be; `None`: not at all.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
     pub(super) fn permit(&self, until: Option<Instant>) {

@@ -3,20 +3,29 @@
 //! One task owns them, on threads of the store's own: neither votes nor handshakes hold up a view, nor the other way
 //! round. Each member has a stream (ALPN `outlast-store-views/1`); what is said on it is put into the task's inbox, what
 //! a registrar says into bounded queues. Whoever does not read loses its stream, and comes back.
+//!
+//! Among several coordinators the one decides that reigns (rule 19). Whether this one does is a question to the clock,
+//! asked before anything is done. Every reign begins with registrars that know nothing and listen, as after a restart
+//! (decision 39), and their orders carry its term: members obey no lower one than they have obeyed. A reign that is over
+//! leaves nothing: its streams are closed, and members find whoever reigns (decision 76).
 
 use super::clerk::knock;
+use super::post::Post;
 use crate::port::{self, AuthenticatedStream};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{clock, runtime};
 use outlast_proto::id::{PeerId, RunId};
+use outlast_proto::limits::RUNS_MAX;
 use outlast_proto::membership::ConnectOutcome;
 use outlast_proto::store::registrar::{Command, Knocked, StoreStatus, StreamId};
 use outlast_proto::store::{Config, Registrar};
 use outlast_proto::time::Instant;
+use outlast_proto::wire::control::Term;
 use outlast_proto::wire::store::MemberId;
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::{decode, encode};
 use std::collections::BTreeMap;
+use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
@@ -46,16 +55,23 @@ pub(crate) type Standings = Arc<Mutex<BTreeMap<RunId, StoreStatus>>>;
 pub(crate) struct Registry {
     inbox: mpsc::Sender<Letter>,
     runtime: Handle,
+    post: Post,
 }
 
 impl Registry {
+    /// For a store without a coordinator, whose first view needs that many `founders`.
+    pub(crate) fn alone(runtime: &Handle, config: Config, founders: usize) -> Self {
+        Self::start(runtime, config, None, founders, Post::default()).0
+    }
+
     /// Starts the task. Members of a coordinator that was here before may come back until `fresh_after`.
     /// A first view needs that many `founders`.
-    pub(crate) fn start(
+    pub(super) fn start(
         runtime: &Handle,
         config: Config,
         fresh_after: Option<Instant>,
         founders: usize,
+        post: Post,
     ) -> (Self, Standings) {
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
         let standings = Standings::default();
@@ -67,22 +83,28 @@ impl Registry {
             lines: BTreeMap::new(),
             inbox: inbox.downgrade(),
             standings: Arc::clone(&standings),
+            reign: post.reign(),
+            post: post.clone(),
         };
         runtime.spawn(async move {
             runtime::to_its_end("the registrars of the store", desk.run(letters)).await;
         });
-        (Self { inbox, runtime: runtime.clone() }, standings)
+        (Self { inbox, runtime: runtime.clone(), post }, standings)
     }
 
     /// Takes over a stream that a member has opened.
-    pub(crate) fn serve(&self, stream: AuthenticatedStream, me: PeerId) {
-        let inbox = self.inbox.clone();
+    pub(crate) fn serve(&self, stream: AuthenticatedStream, me: PeerId, key_is_kept: bool) {
+        let (inbox, post) = (self.inbox.clone(), self.post.clone());
         self.runtime.spawn(async move {
-            let run = stream.run.clone();
-            let mut greeted = match port::greet(stream, me, HELLO_TIMEOUT).await {
+            let (run, standing) = (stream.run.clone(), post.standing());
+            let greeting = port::greet_as(stream, me, key_is_kept, standing.clone(), HELLO_TIMEOUT);
+            let mut greeted = match greeting.await {
                 Ok(greeted) => greeted,
                 Err(error) => return tracing::debug!(%error, "no hello on a stream for views"),
             };
+            if let Some(standing) = standing.filter(|standing| !standing.leads) {
+                return post.hold(&mut greeted.frames, &standing).await;
+            }
             let (id, peer) = (StreamId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
             let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
             if inbox.send(Letter::Opened(run.clone(), id, queue)).await.is_err() {
@@ -132,6 +154,9 @@ struct Desk {
     lines: BTreeMap<StreamId, mpsc::Sender<FromRegistrar>>,
     inbox: mpsc::WeakSender<Letter>,
     standings: Standings,
+    post: Post,
+    /// The term under which this coordinator decides; none while it may not.
+    reign: Option<Term>,
 }
 
 impl Desk {
@@ -152,6 +177,7 @@ impl Desk {
                 }
                 () = tokio::time::sleep(left) => {}
             }
+            self.look_who_reigns();
             let now = clock::now();
             let runs: Vec<_> = self.runs.keys().cloned().collect();
             for run in runs {
@@ -165,18 +191,40 @@ impl Desk {
         }
     }
 
+    /// Nothing of a reign is of use in another one, or when there is none.
+    fn look_who_reigns(&mut self) {
+        let reign = self.post.reign();
+        if reign == self.reign {
+            return;
+        }
+        self.reign = reign;
+        self.lines.clear();
+        self.runs.clear();
+        lock(&self.standings).clear();
+        let grace = self.config.control_grace.max(self.config.view_lease);
+        self.fresh_after = reign.map(|_| clock::now() + grace);
+    }
+
     fn handle(&mut self, letter: Letter) {
+        self.look_who_reigns();
+        let Some(term) = self.reign else {
+            // Whoever came is let go, because its queue is dropped; it finds whoever reigns.
+            return;
+        };
         let now = clock::now();
         let run = match letter {
             Letter::Opened(run, id, line) => {
                 self.lines.insert(id, line);
                 run
             }
+            // Words on a stream of an earlier reign.
+            Letter::Said(_, id, ..) if !self.lines.contains_key(&id) => return,
             Letter::Said(run, id, peer, message) => {
                 let (config, fresh_after, founders) = (self.config.clone(), self.fresh_after, self.founders);
                 let registrar = self.runs.entry(run.clone()).or_insert_with(|| {
                     let mut registrar = Registrar::new(config, founder());
                     registrar.found_with(founders);
+                    registrar.reign_under(term);
                     if let Some(until) = fresh_after.filter(|until| now < *until) {
                         registrar.listen(until);
                     }
@@ -216,11 +264,7 @@ impl Desk {
                     let Some(inbox) = self.inbox.upgrade() else { continue };
                     let run = run.clone();
                     tokio::spawn(async move {
-                        let knocked = match knock(address, timeout).await {
-                            ConnectOutcome::Accepted => Knocked::Accepted,
-                            ConnectOutcome::Refused => Knocked::Refused,
-                            _ => Knocked::Silent,
-                        };
+                        let knocked = knocked(address, timeout).await;
                         let _ = inbox.send(Letter::Knocked(run, member, knocked)).await;
                     });
                 }
@@ -235,8 +279,20 @@ impl Desk {
             standings.insert(run.clone(), status);
         } else {
             standings.remove(run);
-            self.runs.remove(run);
+            // What is left is how stores have ended, for members that come back late.
+            if registrar.is_forgettable() || self.runs.len() > RUNS_MAX {
+                self.runs.remove(run);
+            }
         }
+    }
+}
+
+/// How the kernel there answers a connect.
+pub(crate) async fn knocked(address: SocketAddr, timeout: Duration) -> Knocked {
+    match knock(address, timeout).await {
+        ConnectOutcome::Accepted => Knocked::Accepted,
+        ConnectOutcome::Refused => Knocked::Refused,
+        _ => Knocked::Silent,
     }
 }
 

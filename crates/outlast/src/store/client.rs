@@ -9,7 +9,7 @@
 use super::engine::Letter;
 use super::shared::{Shared, random};
 use super::{StoreError, check_value, value_key};
-use crate::coordinator::ControlFrames;
+use crate::coordinator::{ControlFrames, dial_plane};
 use crate::port::{self, AuthenticatedStream};
 use crate::runtime::{self, Plane};
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
@@ -170,35 +170,24 @@ impl Client {
         runtime::of(Plane::Store)?.block_on(asking)
     }
 
-    /// Who is in the store.
+    /// Who is in the store, as the coordinator says that decides on views.
     async fn look(&self) -> Result<Option<View>, String> {
         let asking = async {
-            let mut cause = format!("no address in {:?}", self.coordinator);
-            for address in self.coordinator.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-                let found = tokio::net::lookup_host(address).await.map_err(|error| error.to_string())?;
-                for address in found {
-                    match self.look_at(address).await {
-                        Ok(view) => return Ok(view),
-                        Err(error) => cause = error,
-                    }
+            let dialled =
+                dial_plane(port::STORE_VIEWS, &self.coordinator, &self.identity, None, TIMEOUT, TIMEOUT)
+                    .await;
+            let mut frames = dialled.map_err(|error| error.to_string())?.frames;
+            frames.send(&encode(&ToRegistrar::Look)).await.map_err(|error| error.to_string())?;
+            loop {
+                let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or("it hung up")?;
+                let told = decode::<FromRegistrar>(&bytes).map_err(|error| error.to_string())?;
+                if let FromRegistrar::Shown { view, .. } = told {
+                    return Ok(view);
                 }
             }
-            Err(cause)
         };
         let late = |_| format!("no answer within {TIMEOUT:?}");
         tokio::time::timeout(TIMEOUT, asking).await.map_err(late)?
-    }
-
-    async fn look_at(&self, address: SocketAddr) -> Result<Option<View>, String> {
-        let mut frames = self.open(address, port::STORE_VIEWS).await?;
-        frames.send(&encode(&ToRegistrar::Look)).await.map_err(|error| error.to_string())?;
-        loop {
-            let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or("it hung up")?;
-            let told = decode::<FromRegistrar>(&bytes).map_err(|error| error.to_string())?;
-            if let FromRegistrar::Shown { view, .. } = told {
-                return Ok(view);
-            }
-        }
     }
 
     /// An answer of the store, good or bad; or why this member could not be asked.

@@ -6,6 +6,7 @@
 //!
 //! The invariant: the engine never waits inside, and holds no lock while it reads or writes.
 
+use super::datagrams::Datagrams;
 use super::links::Linked;
 use super::shared::{Pending, Shared};
 use crate::baton::Drive;
@@ -14,6 +15,7 @@ use crate::clock;
 use crate::fork::Guarded;
 use crate::link::{TlsWire, Wire as _};
 use crate::sync::{Arc, Mutex, lock};
+use outlast_proto::store::registrar::Knocked;
 use outlast_proto::store::{Action, Failure, Member, Ticket};
 use outlast_proto::time::Instant as Moment;
 use outlast_proto::wire::frame::{self, FrameBuffer};
@@ -35,6 +37,8 @@ use tokio::sync::mpsc;
 const READ_BYTES: usize = 256 << 10;
 /// Reads of one link in one turn, so that others get theirs.
 const READS_MAX: usize = 4;
+/// What the socket for datagrams is called beside those of the links.
+const OF_DATAGRAMS: u64 = 0;
 /// The longest single wait.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -49,8 +53,13 @@ pub(super) enum Letter {
     Foreign(Box<FromClient>, mpsc::Sender<ToClient>),
     Linked(Box<Linked>),
     Unreachable(MemberId),
+    Knocked(MemberId, Knocked),
     /// There is a stream to a registrar.
     Registrar(mpsc::Sender<ToRegistrar>),
+    /// There is none any more, or none could be opened, and why.
+    NoRegistrar(String),
+    /// Without a coordinator: where it should be, connects are refused.
+    LeaderRefused,
     Order(Box<FromRegistrar>),
     Shutdown,
     Leave,
@@ -109,6 +118,8 @@ pub(super) struct Engine {
     /// Calls of clients that are no members, by whom they are answered to.
     foreign: BTreeMap<Ticket, (CallName, mpsc::Sender<ToClient>)>,
     registrar: Option<mpsc::Sender<ToRegistrar>>,
+    /// Until the store is over.
+    datagrams: Option<Datagrams>,
     shared: Arc<Shared>,
     bell: Arc<Bell>,
     scratch: Vec<u8>,
@@ -121,9 +132,17 @@ pub(super) fn watch() -> io::Result<Guarded<OwnedFd>> {
 }
 
 impl Engine {
-    pub(super) fn new(member: Member, shared: Arc<Shared>, bell: Arc<Bell>) -> Self {
-        Self {
+    pub(super) fn new(
+        member: Member,
+        datagrams: Datagrams,
+        shared: Arc<Shared>,
+        bell: Arc<Bell>,
+    ) -> io::Result<Self> {
+        let data = epoll::EventData::new_u64(OF_DATAGRAMS);
+        epoll::add(&*shared.watch, datagrams.descriptor(), data, epoll::EventFlags::IN)?;
+        Ok(Self {
             member,
+            datagrams: Some(datagrams),
             conns: BTreeMap::new(),
             tokens: BTreeMap::new(),
             next_token: 0,
@@ -134,7 +153,7 @@ impl Engine {
             bell,
             scratch: vec![0; READ_BYTES],
             leaving: false,
-        }
+        })
     }
 
     /// Does all that can be done now. Whether anything was.
@@ -177,7 +196,11 @@ impl Engine {
             Letter::Foreign(asked, answers) => self.ask_for(now, *asked, answers),
             Letter::Linked(linked) => self.link(now, *linked),
             Letter::Unreachable(member) => self.member.handle_unreachable(now, member),
+            Letter::Knocked(member, knocked) => self.member.handle_knock(member, knocked),
+            Letter::LeaderRefused => self.member.handle_leader_refused(now),
+            Letter::NoRegistrar(why) => self.member.handle_registrar(now, Err(why)),
             Letter::Registrar(sender) => {
+                self.member.handle_registrar(now, Ok(()));
                 let _ = sender.try_send(self.member.registration());
                 if self.leaving {
                     let _ = sender.try_send(ToRegistrar::Leave);
@@ -261,6 +284,9 @@ impl Engine {
         let Ok((events, _)) = epoll::wait(&*self.shared.watch, &mut events[..], Some(&at_once)) else {
             return false;
         };
+        if events.iter().any(|event| event.data.u64() == OF_DATAGRAMS) {
+            self.read_datagrams();
+        }
         let ready: Vec<_> =
             events.iter().filter_map(|event| self.tokens.get(&event.data.u64()).copied()).collect();
         for other in &ready {
@@ -270,6 +296,13 @@ impl Engine {
             self.read(*other);
         }
         !ready.is_empty()
+    }
+
+    fn read_datagrams(&mut self) {
+        let received = self.datagrams.as_mut().map(Datagrams::receive).unwrap_or_default();
+        for (from, datagram) in received {
+            self.member.handle_datagram(clock::now(), from, datagram);
+        }
     }
 
     fn read(&mut self, other: MemberId) {
@@ -346,7 +379,13 @@ impl Engine {
                     }
                 }
                 Action::Entered(view) => self.shared.entered(view),
-                Action::Deliver(..) | Action::Datagram(..) => {}
+                Action::Datagram(to, datagram) => {
+                    if let Some(datagrams) = &mut self.datagrams {
+                        datagrams.send(to, &datagram);
+                    }
+                }
+                Action::Knock(member, address, timeout) => self.shared.knock(member, address, timeout),
+                Action::Deliver(..) => {}
                 Action::Out(why) => {
                     let now = clock::now();
                     if self.leaving {
@@ -365,6 +404,9 @@ impl Engine {
                     self.flush();
                     others.into_iter().for_each(|other| self.drop_conn(other));
                     self.registrar = None;
+                    if let Some(datagrams) = self.datagrams.take() {
+                        let _ = epoll::delete(&*self.shared.watch, datagrams.descriptor());
+                    }
                 }
             }
         }

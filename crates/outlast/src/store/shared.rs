@@ -11,6 +11,7 @@ use outlast_proto::store::{Ending, Failure};
 use outlast_proto::time::Instant as Moment;
 use outlast_proto::wire::store::operation::Answer;
 use outlast_proto::wire::store::{MemberId, StoreMember, View};
+use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
 use std::sync::Weak;
@@ -160,6 +161,15 @@ impl Shared {
                 }
                 None => shared.post(Letter::Unreachable(id)),
             }
+        });
+    }
+
+    /// Asks the kernel of a member, and tells the engine how it answered.
+    pub(super) fn knock(self: &Arc<Self>, member: MemberId, address: SocketAddr, timeout: Duration) {
+        let shared = Arc::clone(self);
+        self.runtime.spawn(async move {
+            let knocked = crate::coordinator::registry::knocked(address, timeout).await;
+            shared.post(Letter::Knocked(member, knocked));
         });
     }
 }

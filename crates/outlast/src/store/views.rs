@@ -2,12 +2,14 @@
 
 use super::engine::Letter;
 use super::shared::Shared;
+use crate::coordinator::registry::knocked;
+use crate::coordinator::{dial_plane, superseded};
 use crate::port;
 use crate::sync::Arc;
 use outlast_proto::retry;
+use outlast_proto::store::registrar::Knocked;
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::{decode, encode};
-use std::net::SocketAddr;
 use std::time::Duration;
 use tokio::net::lookup_host;
 use tokio::sync::mpsc;
@@ -20,54 +22,52 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Words for the registrar that wait to be said.
 const QUEUE_MAX: usize = 1_024;
 
-/// Opens streams to the registrar, one after the other, until the store is over.
-pub(super) async fn keep(shared: Arc<Shared>, addresses: String) {
+/// Opens streams to the registrar, one after the other, until the store is over. Of several coordinators the one has it
+/// that reigns. A stream breaks by itself once the other host has acknowledged nothing for `silent_after`.
+pub(super) async fn keep(
+    shared: Arc<Shared>,
+    addresses: String,
+    silent_after: Duration,
+    led_by_a_member: bool,
+) {
     let mut failures = 0;
     while shared.ending().is_none() {
-        match open_any(&shared, &addresses).await {
-            Ok(mut frames) => {
+        let identity = &shared.identity;
+        match dial_plane(port::STORE_VIEWS, &addresses, identity, None, TIMEOUT, silent_after).await {
+            Ok(mut dialled) => {
                 failures = 0;
-                carry(&shared, &mut frames).await;
+                let term = dialled.standing.as_ref().map(|standing| standing.term);
+                // A leader that is stopped does not hang up: another one that reigns is followed.
+                let superseded = superseded(&addresses, identity, None, term, (TIMEOUT, silent_after));
+                let why = tokio::select! {
+                    () = carry(&shared, &mut dialled.frames) => format!("{addresses} has closed the stream"),
+                    () = superseded => format!("another coordinator of {addresses} reigns"),
+                };
+                shared.post(Letter::NoRegistrar(why));
             }
             Err(error) => {
                 failures += 1;
                 shared.set_waits_for(format!(
                     "{addresses}, which decides on views, cannot be reached: {error}"
                 ));
+                shared.post(Letter::NoRegistrar(error.to_string()));
+                if led_by_a_member && is_refused(&addresses).await {
+                    shared.post(Letter::LeaderRefused);
+                }
             }
         }
         tokio::time::sleep(retry::nth(PAUSE, failures, PAUSE_MAX)).await;
     }
 }
 
+/// Whether the kernel there says that nobody listens.
+async fn is_refused(address: &str) -> bool {
+    let Ok(mut found) = lookup_host(address).await else { return false };
+    let Some(found) = found.next() else { return false };
+    knocked(found, TIMEOUT).await == Knocked::Refused
+}
+
 type Frames = crate::coordinator::ControlFrames;
-
-async fn open_any(shared: &Shared, addresses: &str) -> Result<Frames, String> {
-    let mut error = format!("no address in {addresses:?}");
-    for address in addresses.split(',').map(str::trim).filter(|address| !address.is_empty()) {
-        let found: Vec<_> = match lookup_host(address).await {
-            Ok(found) => found.collect(),
-            Err(cause) => {
-                error = cause.to_string();
-                continue;
-            }
-        };
-        for address in found {
-            match open(shared, address).await {
-                Ok(frames) => return Ok(frames),
-                Err(cause) => error = cause,
-            }
-        }
-    }
-    Err(error)
-}
-
-async fn open(shared: &Shared, address: SocketAddr) -> Result<Frames, String> {
-    let stream = port::connect(address, port::STORE_VIEWS, &shared.identity, TIMEOUT).await;
-    let stream = stream.map_err(|error| error.to_string())?;
-    let greeted = port::greet(stream, shared.identity.peer(), TIMEOUT).await;
-    Ok(greeted.map_err(|error| error.to_string())?.frames)
-}
 
 /// Carries what both sides say, until either side is done.
 async fn carry(shared: &Arc<Shared>, frames: &mut Frames) {

@@ -5,7 +5,7 @@ use crate::preset::Preset;
 use crate::time::Duration;
 
 /// Settings of one member, and of whoever decides on views.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Config {
     /// How long a member answers without having been heard.
     pub view_lease: Duration,
@@ -24,6 +24,8 @@ pub struct Config {
     /// A request that is not answered is sent again after this time. Nothing is lost as a rule; this is for what was in
     /// the hands of a member that died with it.
     pub resend: Duration,
+    /// A link on which nothing was acknowledged for this long does not carry: what is on it goes another way.
+    pub link_silent_after: Duration,
     /// How long the others may take to join in a shutdown.
     pub shutdown_wait: Duration,
     /// How long last messages may take before links are closed.
@@ -47,6 +49,7 @@ impl Config {
             control_grace: times.control_grace,
             gathering: Duration::from_millis(20),
             resend: Duration::from_secs(1),
+            link_silent_after: times.link_silent_after,
             shutdown_wait: Duration::from_secs(2),
             last_words: Duration::from_millis(50),
             direct: true,

@@ -24,7 +24,7 @@ const PIECES_UNDER_WAY: usize = 8 * STORE_PIECE_BYTES;
 const UNACKNOWLEDGED_MAX: u64 = 64;
 
 /// One end of a link.
-#[derive(Clone, Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct HopLink {
     me: MemberId,
     other: MemberId,
@@ -33,6 +33,8 @@ pub struct HopLink {
     since: Instant,
     /// It carried once.
     was_up: bool,
+    /// When something was last acknowledged, or the first of what is not was sent.
+    progress: Instant,
     /// Our numbers belong to this count, theirs to that one. Either side may have forgotten the link and begun anew.
     count: u64,
     others_count: u64,
@@ -48,7 +50,7 @@ pub struct HopLink {
     told: u64,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum State {
     Down,
     /// Connected; the other's greeting has not come.
@@ -65,6 +67,7 @@ impl HopLink {
             state: State::Down,
             since: now,
             was_up: false,
+            progress: now,
             count: now.as_nanos().max(1),
             others_count: 0,
             sent: 0,
@@ -102,6 +105,11 @@ impl HopLink {
         self.unacknowledged.len() + self.pieces.len()
     }
 
+    /// Since when the other side has acknowledged nothing of what is pending; nothing if nothing is.
+    pub fn silent_since(&self) -> Option<Instant> {
+        (!self.unacknowledged.is_empty()).then_some(self.progress)
+    }
+
     /// There is a connection: what to say first.
     #[must_use]
     pub fn handle_connected(&mut self, now: Instant) -> Hop {
@@ -119,17 +127,20 @@ impl HopLink {
     }
 
     /// Sends that, or keeps it until the link carries.
-    pub fn send(&mut self, envelope: Envelope, out: &mut Vec<Hop>) {
+    pub fn send(&mut self, now: Instant, envelope: Envelope, out: &mut Vec<Hop>) {
         if envelope.pieces > 1 {
             self.pieces.push_back(envelope);
-            self.push_pieces(out);
+            self.push_pieces(now, out);
         } else {
-            self.carry(envelope, out);
+            self.carry(now, envelope, out);
         }
     }
 
-    fn carry(&mut self, envelope: Envelope, out: &mut Vec<Hop>) {
+    fn carry(&mut self, now: Instant, envelope: Envelope, out: &mut Vec<Hop>) {
         self.sent += 1;
+        if self.unacknowledged.is_empty() {
+            self.progress = now;
+        }
         if self.is_up() {
             out.push(Hop::Carry { number: self.sent, received: self.received, envelope: envelope.clone() });
             self.told = self.received;
@@ -137,13 +148,13 @@ impl HopLink {
         self.unacknowledged.push_back((self.sent, envelope));
     }
 
-    fn push_pieces(&mut self, out: &mut Vec<Hop>) {
+    fn push_pieces(&mut self, now: Instant, out: &mut Vec<Hop>) {
         while self.pieces_under_way < PIECES_UNDER_WAY
             && self.is_up()
             && let Some(piece) = self.pieces.pop_front()
         {
             self.pieces_under_way += piece.contents.len();
-            self.carry(piece, out);
+            self.carry(now, piece, out);
         }
     }
 
@@ -152,12 +163,13 @@ impl HopLink {
         match hop {
             Hop::Greeting { received, count, others_count, .. } => {
                 (self.state, self.since, self.was_up) = (State::Up, now, true);
+                self.progress = now;
                 if count != self.others_count {
                     (self.others_count, self.received, self.told) = (count, 0, 0);
                     self.beyond.clear();
                 }
                 if others_count == self.count {
-                    self.acknowledged(received);
+                    self.acknowledged(now, received);
                 } else {
                     self.number_anew();
                 }
@@ -165,17 +177,17 @@ impl HopLink {
                     let envelope = envelope.clone();
                     out.push(Hop::Carry { number: *number, received: self.received, envelope });
                 }
-                self.push_pieces(out);
+                self.push_pieces(now, out);
                 None
             }
             Hop::Received(received) => {
-                self.acknowledged(received);
-                self.push_pieces(out);
+                self.acknowledged(now, received);
+                self.push_pieces(now, out);
                 None
             }
             Hop::Carry { number, received, envelope } => {
-                self.acknowledged(received);
-                self.push_pieces(out);
+                self.acknowledged(now, received);
+                self.push_pieces(now, out);
                 let is_new = number > self.received && self.beyond.insert(number);
                 while self.beyond.remove(&(self.received + 1)) {
                     self.received += 1;
@@ -209,8 +221,9 @@ impl HopLink {
         self.unacknowledged.iter_mut().zip(1..).for_each(|((number, _), anew)| *number = anew);
     }
 
-    fn acknowledged(&mut self, received: u64) {
+    fn acknowledged(&mut self, now: Instant, received: u64) {
         while self.unacknowledged.front().is_some_and(|(number, _)| *number <= received) {
+            self.progress = now;
             if let Some((_, envelope)) = self.unacknowledged.pop_front()
                 && envelope.pieces > 1
             {

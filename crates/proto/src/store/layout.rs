@@ -10,6 +10,7 @@
 use crate::limits::STORE_SLOTS;
 use crate::wire::store::operation::Key;
 use crate::wire::store::{MemberId, StoreMember, View};
+use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
@@ -28,7 +29,7 @@ pub fn digest(name: &[u8]) -> u64 {
 }
 
 /// The two places of a slot's holders in the view's list.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Places {
     owner: u16,
     /// None if the owner is alone.
@@ -48,7 +49,14 @@ pub struct Holders {
 #[derive(Clone, Debug)]
 pub struct Layout {
     view: Arc<View>,
-    places: Vec<Places>,
+    places: Arc<[Places]>,
+}
+
+/// What follows from a view is no part of what tells two layouts apart.
+impl Hash for Layout {
+    fn hash<H: Hasher>(&self, hasher: &mut H) {
+        self.view.hash(hasher);
+    }
 }
 
 impl Layout {
@@ -56,7 +64,7 @@ impl Layout {
     pub fn new(view: View) -> Self {
         let members = &view.members;
         let places = if members.is_empty() {
-            Vec::new()
+            Arc::default()
         } else {
             (0..STORE_SLOTS as Slot).map(|slot| places(members, slot)).collect()
         };

@@ -14,6 +14,7 @@
 mod calls;
 mod ending;
 mod handover;
+mod inquiry;
 mod owner;
 mod post;
 mod replica;
@@ -41,7 +42,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// What a member wants of the world.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Open a connection to it; the answer is `handle_connected` or `handle_unreachable`.
     Connect(StoreMember),
@@ -63,10 +64,12 @@ pub enum Action {
     Ended(Ending),
     /// Send this datagram.
     Datagram(SocketAddr, Datagram),
+    /// Connect to a member's port, hang up, and tell how its kernel answered within that time.
+    Knock(MemberId, SocketAddr, Duration),
 }
 
 /// See the module's essay.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Member {
     config: Config,
     me: StoreMember,
@@ -74,6 +77,8 @@ pub struct Member {
     /// The highest term that was obeyed, and the highest epoch of any order.
     term: u64,
     ordered: u64,
+    /// Whose views those were that it was in.
+    founder: Option<u64>,
     active: Option<Layout>,
     next: Option<Handover>,
     lease: Lease,
@@ -85,13 +90,24 @@ pub struct Member {
     ending: ending::State,
     /// Members that a static store or a registrar waits for, in its words.
     waits_for: Option<String>,
+    registrar: Line,
     /// What this member says to itself.
     local: VecDeque<(u64, Letter)>,
     actions: VecDeque<Action>,
 }
 
+/// Whether there is a stream to whoever decides on views.
+#[derive(Clone, Debug, Hash)]
+struct Line {
+    is_open: bool,
+    since: Instant,
+    why: String,
+    /// Since when connects to it are refused.
+    refused_since: Option<Instant>,
+}
+
 /// How long this member may answer.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Lease {
     until: Option<Instant>,
     number: u64,
@@ -111,6 +127,7 @@ impl Member {
             started: now,
             term: 0,
             ordered: 0,
+            founder: None,
             active: None,
             next: None,
             lease: Lease::default(),
@@ -119,6 +136,7 @@ impl Member {
             desk: Desk::default(),
             ending: ending::State::default(),
             waits_for: None,
+            registrar: Line { is_open: false, since: now, why: String::new(), refused_since: None },
             local: VecDeque::new(),
             actions: VecDeque::new(),
         }
@@ -143,7 +161,8 @@ impl Member {
     pub fn registration(&self) -> ToRegistrar {
         let view = self.view().map(|view| (**view).clone());
         let next = self.next.as_ref().map(|next| (**next.view()).clone());
-        ToRegistrar::Register { member: self.me.clone(), view, term: self.term, epoch: self.ordered, next }
+        let (member, term, epoch) = (self.me.clone(), self.term, self.ordered);
+        ToRegistrar::Register { member, view, term, epoch, next, founder: self.founder }
     }
 
     /// Starts again under a new name, with nothing; calls that are under way go on.
@@ -184,9 +203,19 @@ impl Member {
             FromRegistrar::Out(why) => self.actions.push_back(Action::Out(why)),
             FromRegistrar::Waits(what) => self.waits_for = Some(what),
             FromRegistrar::Ended(lost) => self.end(now, lost),
+            FromRegistrar::Standing { member, heard_ms } => self.heard_of(now, member, heard_ms),
             FromRegistrar::Shown { .. } => {}
         }
         self.settle(now);
+    }
+
+    /// There is a stream to whoever decides on views, or there is none, and why.
+    pub fn handle_registrar(&mut self, now: Instant, open: Result<(), String>) {
+        let line = &mut self.registrar;
+        if line.is_open != open.is_ok() {
+            (line.is_open, line.since, line.refused_since) = (open.is_ok(), now, None);
+        }
+        line.why = open.err().map(|why| format!(": {why}")).unwrap_or_default();
     }
 
     /// There is a connection with that member.
@@ -220,7 +249,7 @@ impl Member {
                 let account = self.account(now, &inquiry);
                 self.actions.push_back(Action::Datagram(from, Datagram::Tell(account)));
             }
-            Datagram::Tell(account) => self.told(account),
+            Datagram::Tell(account) => self.told(now, account, true),
         }
     }
 
@@ -281,7 +310,7 @@ impl Member {
                 let account = self.account(now, &inquiry);
                 self.send(now, from, Letter::Tell(account));
             }
-            Letter::Tell(account) => self.told(account),
+            Letter::Tell(account) => self.told(now, account, false),
             Letter::Shutdown { by } => self.shutdown_heard(now, by),
             Letter::JoinsIn => self.joined_in(now, from),
             Letter::Exit { lost } => self.end(now, lost),

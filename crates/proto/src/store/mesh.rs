@@ -28,7 +28,7 @@ pub fn link(one: MemberId, two: MemberId) -> Link {
 }
 
 /// The links of one view.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Mesh {
     neighbours: BTreeMap<MemberId, BTreeSet<MemberId>>,
 }
@@ -105,7 +105,7 @@ impl Mesh {
 }
 
 /// The ways from one member to all others.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Routes {
     from: MemberId,
     /// Of each member the one before it, and how many hops it is away.

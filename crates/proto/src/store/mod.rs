@@ -30,6 +30,7 @@
 //! tensors. Operations on several keys are not atomic.
 
 pub mod config;
+pub mod diagnosis;
 pub mod hop;
 pub mod layout;
 pub mod member;

@@ -21,7 +21,7 @@ const RECORD_BYTES: u64 = 160;
 const OVER_BYTES: u64 = 16;
 
 /// See the module's essay.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Record {
     value: Option<Blob>,
     queue: VecDeque<Blob>,

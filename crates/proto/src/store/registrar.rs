@@ -51,7 +51,7 @@ use std::net::SocketAddr;
 pub struct StreamId(pub u64);
 
 /// How a kernel answered a connect.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Knocked {
     /// It accepted: the process is there, though it may be stopped.
     Accepted,
@@ -62,7 +62,7 @@ pub enum Knocked {
 }
 
 /// What a registrar wants of the world.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Command {
     /// Say that over a stream.
     Send(StreamId, FromRegistrar),
@@ -77,7 +77,7 @@ pub enum Command {
 }
 
 /// A view on its way.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Next {
     layout: Layout,
     /// Members of the view that ends who take no part.
@@ -85,7 +85,7 @@ struct Next {
     phase: Phase,
 }
 
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Phase {
     Preparing,
     Fetching,
@@ -93,7 +93,7 @@ enum Phase {
 }
 
 /// See the module's essay.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub struct Registrar {
     config: Config,
     term: u64,
@@ -110,8 +110,11 @@ pub struct Registrar {
     ranks: u32,
     /// Since when newcomers wait to be let in.
     gathering: Option<Instant>,
-    /// The store ends: nobody is missed any more.
+    /// The store ends: nobody is missed any more. With whom, if a member was to end it.
     ends: bool,
+    ended_with: Option<StoreMember>,
+    /// Stores that have ended here, by their founders, for members that come back late.
+    ended: VecDeque<(u64, Option<StoreMember>)>,
     settled: u64,
     /// Too few are left to go on without the others.
     lacks_majority: bool,
@@ -137,6 +140,8 @@ impl Registrar {
             ranks: 0,
             gathering: None,
             ends: false,
+            ended_with: None,
+            ended: VecDeque::new(),
             settled: 0,
             lacks_majority: false,
             looked: Instant::ORIGIN,
@@ -149,6 +154,11 @@ impl Registrar {
         self.founders = members;
     }
 
+    /// Its orders carry that term, or a higher one if members have obeyed a higher one.
+    pub fn reign_under(&mut self, term: u64) {
+        self.term = self.term.max(term);
+    }
+
     /// The view in force.
     pub fn view(&self) -> Option<&View> {
         self.active.as_ref().map(|layout| &**layout.view())
@@ -159,15 +169,28 @@ impl Registrar {
         self.seats.is_empty() && self.streams.is_empty()
     }
 
+    /// Whether nobody is here, and nobody who comes late has to be told of an end.
+    pub fn is_forgettable(&self) -> bool {
+        self.is_empty() && self.ended.is_empty()
+    }
+
     /// Somebody who proved to be `peer` says something over a stream.
     pub fn handle_message(&mut self, now: Instant, stream: StreamId, peer: PeerId, message: ToRegistrar) {
         match message {
-            ToRegistrar::Register { member, view, term, epoch, next } => {
-                self.register(now, stream, peer, member, Brought { view, next, term, epoch });
+            ToRegistrar::Register { member, view, term, epoch, next, founder } => {
+                if let Some(ended) = founder.and_then(|founder| self.how_it_ended(founder)) {
+                    self.commands.push_back(Command::Send(stream, ended));
+                } else {
+                    self.register(now, stream, peer, member, Brought { view, next, term, epoch });
+                }
             }
             ToRegistrar::Look => {
                 let shown = self.shown();
                 self.commands.push_back(Command::Send(stream, shown));
+            }
+            ToRegistrar::Ask(member) => {
+                let heard_ms = self.heard_ms(now, member);
+                self.commands.push_back(Command::Send(stream, FromRegistrar::Standing { member, heard_ms }));
             }
             message => {
                 let Some(id) = self.streams.get(&stream).copied() else { return };
@@ -274,7 +297,7 @@ impl Registrar {
             ToRegistrar::Activated(epoch) => seat.activated = seat.activated.max(epoch),
             ToRegistrar::Leave => seat.leaves = true,
             ToRegistrar::Ends => self.ends = true,
-            ToRegistrar::Register { .. } | ToRegistrar::Look => {}
+            ToRegistrar::Register { .. } | ToRegistrar::Look | ToRegistrar::Ask(_) => {}
         }
     }
 

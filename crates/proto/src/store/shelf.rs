@@ -16,7 +16,7 @@ use std::ops::Bound;
 type Records = BTreeMap<Key, Record>;
 
 /// See the module's essay.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub struct Shelf {
     slots: BTreeMap<Slot, Records>,
     bytes: u64,

@@ -149,14 +149,14 @@ fn a_connection_that_breaks_loses_nothing_and_repeats_nothing() {
     let (mut to_two, mut to_one) = (vec![one.handle_connected(now)], vec![two.handle_connected(now)]);
     deliver(std::mem::take(&mut to_one), &mut one, &mut to_two);
     deliver(std::mem::take(&mut to_two), &mut two, &mut to_one);
-    one.send(envelope("a"), &mut to_two);
-    one.send(envelope("b"), &mut to_two);
+    one.send(now, envelope("a"), &mut to_two);
+    one.send(now, envelope("b"), &mut to_two);
     // Only the first of them arrives, twice; then the connection is gone.
     let first = to_two[0].clone();
     assert_eq!(deliver(vec![first.clone(), first], &mut two, &mut to_one), ["a"]);
     one.handle_disconnected(now);
     two.handle_disconnected(now);
-    one.send(envelope("c"), &mut Vec::new());
+    one.send(now, envelope("c"), &mut Vec::new());
     let (mut to_two, mut to_one) = (vec![one.handle_connected(now)], vec![two.handle_connected(now)]);
     deliver(std::mem::take(&mut to_one), &mut one, &mut to_two);
     assert_eq!(deliver(to_two, &mut two, &mut to_one), ["b", "c"]);
@@ -177,17 +177,17 @@ fn whoever_forgot_a_link_begins_to_count_anew() {
     };
     greet(&mut one, &mut two);
     let mut out = Vec::new();
-    one.send(envelope("a"), &mut out);
-    two.send(envelope("x"), &mut out);
+    one.send(now, envelope("a"), &mut out);
+    two.send(now, envelope("x"), &mut out);
     deliver(vec![out.remove(0)], &mut two, &mut Vec::new());
     deliver(out, &mut one, &mut Vec::new());
     let mut two = HopLink::new(Instant::from_nanos(8), MemberId(2), MemberId(1));
     one.handle_disconnected(now);
-    one.send(envelope("b"), &mut Vec::new());
+    one.send(now, envelope("b"), &mut Vec::new());
     // It never heard of what was acknowledged to its predecessor, only of what is still open.
     assert!(greet(&mut one, &mut two).contains(&"b".to_owned()));
     let mut out = Vec::new();
-    two.send(envelope("y"), &mut out);
+    two.send(now, envelope("y"), &mut out);
     assert_eq!(deliver(out, &mut one, &mut Vec::new()), ["y"], "its first frame is not taken for an old one");
 }
 

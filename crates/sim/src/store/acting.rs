@@ -234,7 +234,7 @@ impl World {
                 }
                 self.later(Duration::from_millis(2), Happening::StreamOpened(number, life));
             }
-            Action::Deliver(..) | Action::Ended(_) | Action::Datagram(..) => {}
+            Action::Deliver(..) | Action::Ended(_) | Action::Datagram(..) | Action::Knock(..) => {}
         }
     }
 

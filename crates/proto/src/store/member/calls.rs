@@ -2,15 +2,16 @@
 //!
 //! A call has a name that it keeps until it ends, so it may be sent as often as it takes: again when a view begins,
 //! again when the reader was not the owner, again when nothing was heard for long. It ends with an answer, with the end
-//! of the store, or at its deadline with a text that says why; for that text others are asked while there is time.
+//! of the store, or at its deadline with a text that says why; for that text others are asked while there is time
+//! (`inquiry.rs`).
 //!
 //! Questions about all keys go to every member, and begin anew in every view; they are not atomic (rule 30).
 
+use super::inquiry::{Asking, Inquiries};
 use super::{Action, Member};
-use crate::limits::{STORE_ASKED_KEY_BYTES_MAX, STORE_CALLS_MAX};
+use crate::limits::STORE_CALLS_MAX;
 use crate::store::layout::slot;
 use crate::time::{Duration, Instant};
-use crate::wire::store::account::{Account, Datagram, Inquiry};
 use crate::wire::store::mesh::{Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
 use crate::wire::store::{Blob, CallName, ClientId, MemberId};
@@ -21,7 +22,7 @@ use std::collections::{BTreeMap, BTreeSet};
 pub struct Ticket(pub u64);
 
 /// Why a call has no answer.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
+#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error, Hash)]
 #[non_exhaustive]
 pub enum Failure {
     /// Its time is over. Whether a change was made is not known.
@@ -51,16 +52,16 @@ pub enum Failure {
     TooMany,
 }
 
-/// Parts of a second before the deadline at which others are asked why it takes so long.
-const ASK_BEFORE: Duration = Duration::from_millis(400);
 /// A member that is behind is asked again soon.
 const SOON: Duration = Duration::from_millis(3);
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Calls {
     client: ClientId,
     number: u64,
-    under_way: BTreeMap<Ticket, Call>,
+    pub(super) under_way: BTreeMap<Ticket, Call>,
+    /// What others were asked about them.
+    pub(super) inquiries: Inquiries,
     /// Calls of others, by name.
     foreign: BTreeMap<CallName, Ticket>,
     /// Numbers of own calls that change a key and are not answered.
@@ -68,22 +69,20 @@ pub(super) struct Calls {
     timers: BTreeSet<(Instant, Ticket)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Call {
     pub(super) name: CallName,
     pub(super) what: What,
     pub(super) begun: Instant,
     pub(super) deadline: Instant,
-    ask_at: Instant,
-    asked: bool,
+    pub(super) asking: Asking,
     /// To whom it was sent last, in which view, when.
     pub(super) sent: Option<(MemberId, u64, Instant)>,
     pub(super) sends: u32,
     send_at: Instant,
-    pub(super) accounts: BTreeMap<MemberId, (Instant, Account)>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) enum What {
     One(Key, Operation),
     /// Keys that begin so: those found, and of each member that is not through, the last one.
@@ -98,6 +97,7 @@ impl Calls {
             client,
             number: 0,
             under_way: BTreeMap::new(),
+            inquiries: Inquiries::default(),
             foreign: BTreeMap::new(),
             changing: BTreeMap::new(),
             timers: BTreeSet::new(),
@@ -122,6 +122,7 @@ impl Calls {
     fn remove(&mut self, ticket: Ticket) -> Option<Call> {
         let call = self.under_way.remove(&ticket)?;
         self.timers.remove(&(call.timer(), ticket));
+        self.inquiries.close(ticket);
         self.foreign.remove(&call.name);
         if let What::One(key, operation) = &call.what
             && operation.changes()
@@ -134,15 +135,11 @@ impl Calls {
         }
         Some(call)
     }
-
-    pub(super) fn under_way(&self) -> impl Iterator<Item = (Ticket, &Call)> {
-        self.under_way.iter().map(|(ticket, call)| (*ticket, call))
-    }
 }
 
 impl Call {
     fn timer(&self) -> Instant {
-        let ask = if self.asked { self.deadline } else { self.ask_at };
+        let ask = self.asking.due().unwrap_or(self.deadline);
         self.deadline.min(ask).min(self.send_at)
     }
 
@@ -191,6 +188,11 @@ impl Member {
         ticket
     }
 
+    /// How many calls have not ended.
+    pub fn calls_under_way(&self) -> usize {
+        self.calls.under_way.len()
+    }
+
     /// The program waits no more. A change that was asked for may still be made.
     pub fn abandon(&mut self, ticket: Ticket) {
         self.calls.remove(ticket);
@@ -223,12 +225,10 @@ impl Member {
             what,
             begun: now,
             deadline,
-            ask_at: deadline - ASK_BEFORE.min(timeout / 2),
-            asked: false,
+            asking: Asking::before(deadline, timeout),
             sent: None,
             sends: 0,
             send_at: deadline,
-            accounts: BTreeMap::new(),
         };
         self.calls.under_way.insert(ticket, call);
         self.calls.set_timer(ticket);
@@ -381,8 +381,8 @@ impl Member {
                 self.actions.push_back(Action::Finish(ticket, Err(Failure::TimedOut(text))));
                 continue;
             }
-            if !call.asked && now >= call.ask_at {
-                call.asked = true;
+            if call.asking.due().is_some_and(|at| now >= at) {
+                call.asking.asked();
                 self.calls.set_timer(ticket);
                 self.inquire(now, ticket);
                 continue;
@@ -390,34 +390,6 @@ impl Member {
             call.send_at = now + self.config.resend;
             self.calls.set_timer(ticket);
             self.send_call(now, ticket);
-        }
-    }
-
-    /// Asks those on the way of a call what they know, over the route and by datagrams.
-    fn inquire(&mut self, now: Instant, ticket: Ticket) {
-        let Some(call) = self.calls.under_way.get(&ticket) else { return };
-        let What::One(key, _) = &call.what else { return };
-        let holders = self.active.as_ref().and_then(|layout| layout.holders(slot(key)));
-        let Some(holders) = holders else { return };
-        let asked = (key.name.len() <= STORE_ASKED_KEY_BYTES_MAX).then(|| key.clone());
-        let inquiry = Inquiry { number: ticket.0, call: call.name, key: asked, from: self.me.id };
-        let way = self.post.way(holders.owner);
-        let whom: BTreeSet<_> =
-            [Some(holders.owner), holders.replica].into_iter().flatten().chain(way).collect();
-        for member in whom {
-            if let Some(address) = self.post.known(member).map(|member| member.address) {
-                let datagram = Datagram::Inquire(inquiry.clone());
-                self.actions.push_back(Action::Datagram(address, datagram));
-            }
-            self.send(now, member, Letter::Inquire(inquiry.clone()));
-        }
-    }
-
-    /// Somebody on the way tells what it knows.
-    pub(super) fn told(&mut self, account: Account) {
-        let now = self.post.clock();
-        if let Some(call) = self.calls.under_way.get_mut(&Ticket(account.number)) {
-            call.accounts.insert(account.from, (now, account));
         }
     }
 }

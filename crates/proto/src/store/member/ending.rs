@@ -13,7 +13,7 @@ use crate::wire::store::{MemberId, StoreMember};
 use std::collections::BTreeSet;
 
 /// Why the store is over.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub enum Ending {
     /// Somebody shut it down.
     ShutDown,
@@ -23,12 +23,12 @@ pub enum Ending {
     Left,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct State {
     phase: Phase,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 enum Phase {
     #[default]
     Open,
@@ -93,6 +93,24 @@ impl Member {
     /// The registrar has let this member go, or it goes without: its calls fail.
     pub fn gone(&mut self, now: Instant) {
         self.finish(now, Ending::Left);
+    }
+
+    /// A store without a coordinator: connects to the member with rank 0, which decides on views, are refused. If it was
+    /// to end the store nobody is left who could say so, so whoever finds it dead does (rule 20b).
+    pub fn handle_leader_refused(&mut self, now: Instant) {
+        let since = *self.registrar.refused_since.get_or_insert(now);
+        let me = self.me.id;
+        let lost = self.view().and_then(|view| {
+            view.members
+                .iter()
+                .find(|member| member.rank == 0 && member.ends_store && member.id != me)
+                .cloned()
+        });
+        if let Some(lost) = lost.filter(|_| now >= since + self.config.probe_timeout) {
+            self.cast(now, Letter::Exit { lost: Some(lost.clone()) });
+            self.end(now, Some(lost));
+        }
+        self.settle(now);
     }
 
     pub(super) fn shutdown_heard(&mut self, now: Instant, by: MemberId) {

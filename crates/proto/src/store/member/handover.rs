@@ -27,12 +27,12 @@ use std::sync::Arc;
 const ASK_AGAIN: Duration = Duration::from_millis(300);
 
 /// A view that is being prepared.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Handover {
     layout: Layout,
     /// The view that ends.
     ends: Option<Layout>,
-    moved: BTreeSet<Slot>,
+    moved: Arc<BTreeSet<Slot>>,
     /// Slots that are still to be fetched, by whom they are fetched from; behind which key of the first.
     wanted: BTreeMap<MemberId, (Vec<Slot>, Option<Key>)>,
     fetched: BTreeMap<Slot, Vec<Carried>>,
@@ -78,6 +78,7 @@ impl Member {
         let ends = self.active.clone().or_else(|| ends.map(Layout::new));
         let moved =
             ends.as_ref().map_or_else(BTreeSet::new, |ends| ends.moved(&layout).into_iter().collect());
+        let moved = Arc::new(moved);
         let (wanted, fetched) = (BTreeMap::new(), BTreeMap::new());
         let is_in = layout.view().place(me).is_some();
         self.next = Some(Handover { layout, ends, moved, wanted, fetched, is_ready: !is_in, ask_at: None });
@@ -215,6 +216,7 @@ impl Member {
         let moved = next.moved;
         self.shelf.replace(next.fetched);
         self.ordered = self.ordered.max(epoch);
+        self.founder = Some(view.founder);
         self.waits_for = None;
         // Who came without a rank was given one.
         self.me.rank = next.layout.view().member(me).map_or(self.me.rank, |member| member.rank);

@@ -22,7 +22,7 @@ use std::collections::{BTreeMap, VecDeque};
 const SWEEP: Duration = Duration::from_secs(1);
 
 /// What waits at this member.
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Desk {
     waiters: BTreeMap<Key, BTreeMap<CallName, Waiter>>,
     count: usize,
@@ -30,7 +30,7 @@ pub(super) struct Desk {
     sweep_at: Option<Instant>,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Waiter {
     from: MemberId,
     operation: Operation,
@@ -60,6 +60,11 @@ impl Desk {
         self.waiters.get(key)?.get(&call).map(|waiter| waiter.since)
     }
 
+    /// Whether a call is here and may not be answered yet.
+    pub(super) fn holds(&self, call: CallName) -> bool {
+        self.held.iter().any(|(_, _, body)| matches!(body, Letter::Request(request) if request.call == call))
+    }
+
     /// Forgets those who wait for keys that are not `kept`; they will ask elsewhere.
     pub(super) fn keep(&mut self, kept: impl Fn(&Key) -> bool) {
         self.waiters.retain(|key, _| kept(key));
@@ -78,6 +83,19 @@ impl Desk {
 }
 
 impl Member {
+    /// Whether this member would answer for a key at this moment.
+    pub fn answers_for(&self, now: Instant, key: &Key) -> bool {
+        self.obstacle(now, self.epoch(), Some(key)).is_none()
+    }
+
+    /// What this member has of a key, as owner or as replica, in this view or from an earlier one.
+    pub fn has_of(&self, key: &Key) -> Option<Answer> {
+        match self.shelf.record(key)?.look(&Operation::Look) {
+            Effect::Same(answer) => Some(answer),
+            _ => None,
+        }
+    }
+
     /// A request, a change for the replica, or a question about keys.
     pub(super) fn serve(&mut self, now: Instant, from: MemberId, epoch: u64, body: Letter) {
         if epoch > self.epoch() {

@@ -5,6 +5,9 @@
 //! they go around it too. With `direct`, somebody to whom there is something to say is also dialled, and from then on
 //! spoken to without hands between.
 //!
+//! A cut says nothing: a connection may look open for a minute while nothing passes. So a link on which nothing was
+//! acknowledged for `link_silent_after` is given up as one that broke, and dialled again.
+//!
 //! What gets lost: whatever was in the hands of a member that died. It is asked for again (calls, replication, fetches).
 
 use super::{Action, Member};
@@ -37,7 +40,7 @@ const WORTH_DIALLING: u32 = 8;
 /// Own broadcasts that are sent again in a new view.
 const CASTS_KEPT: usize = 16;
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Post {
     links: HopLinks,
     mesh: Mesh,
@@ -60,23 +63,25 @@ pub(super) struct Post {
     clock: Instant,
     acknowledge_at: Option<Instant>,
     dial_at: Option<Instant>,
+    /// When links are looked through for those that carry nothing.
+    silent_at: Option<Instant>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Dial {
     under_way: bool,
     failures: u32,
     at: Instant,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Outgoing {
     waiting: VecDeque<Envelope>,
     sent: u32,
     taken: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 struct Incoming {
     pieces: Vec<Option<Blob>>,
     missing: u32,
@@ -89,7 +94,7 @@ impl Post {
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
-        [self.acknowledge_at, self.dial_at].into_iter().flatten().min()
+        [self.acknowledge_at, self.dial_at, self.silent_at].into_iter().flatten().min()
     }
 
     /// Those with whom there is a link.
@@ -256,7 +261,8 @@ impl Member {
         let me = self.me.id;
         let link = self.post.links.entry(hop).or_insert_with(|| HopLink::new(now, me, hop));
         let mut out = Vec::new();
-        link.send(envelope, &mut out);
+        link.send(now, envelope, &mut out);
+        self.post.silent_at.get_or_insert(now + self.config.link_silent_after);
         self.put_out(hop, out);
     }
 
@@ -489,6 +495,21 @@ impl Member {
         }
         if self.post.dial_at.is_some_and(|at| now >= at) {
             self.ensure_links(now);
+        }
+        if self.post.silent_at.is_some_and(|at| now >= at) {
+            self.give_up_silent_links(now);
+        }
+    }
+
+    fn give_up_silent_links(&mut self, now: Instant) {
+        let limit = self.config.link_silent_after;
+        let ends = |link: &HopLink| link.silent_since().filter(|_| link.is_up()).map(|since| since + limit);
+        let links = || self.post.links.iter().filter_map(|(member, link)| Some((*member, ends(link)?)));
+        let silent: Vec<_> = links().filter(|(_, end)| now >= *end).map(|(member, _)| member).collect();
+        self.post.silent_at = links().map(|(_, end)| end).filter(|end| now < *end).min();
+        for member in silent {
+            self.actions.push_back(Action::Disconnect(member));
+            self.disconnected(now, member);
         }
     }
 }

@@ -14,7 +14,7 @@ use crate::wire::store::operation::{Answer, Key};
 use crate::wire::store::{CallName, ClientId, MemberId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Replication {
     /// To replicas of ours.
     outgoing: BTreeMap<MemberId, Outgoing>,
@@ -26,7 +26,7 @@ pub(super) struct Replication {
     owed: BTreeSet<MemberId>,
 }
 
-#[derive(Debug, Default)]
+#[derive(Clone, Debug, Default, Hash)]
 struct Outgoing {
     told: u64,
     unacknowledged: VecDeque<(u64, Request)>,
@@ -49,9 +49,16 @@ impl Replication {
         self.outgoing.values().filter_map(|outgoing| outgoing.again_at).min()
     }
 
-    /// Changes that no replica has acknowledged.
-    pub(super) fn unacknowledged(&self) -> u64 {
-        self.outgoing.values().map(|outgoing| outgoing.unacknowledged.len() as u64).sum()
+    /// Changes that a key's replica has not acknowledged, if it has not acknowledged the last one of that key; of all
+    /// keys if none is named.
+    pub(super) fn unacknowledged(&self, key: Option<&Key>) -> u64 {
+        let replica = match key.map(|key| self.pending.get(key)) {
+            Some(None) => return 0,
+            Some(Some((replica, _))) => Some(replica),
+            None => None,
+        };
+        let concerned = self.outgoing.iter().filter(|(to, _)| replica.is_none_or(|replica| replica == *to));
+        concerned.map(|(_, outgoing)| outgoing.unacknowledged.len() as u64).sum()
     }
 }
 

@@ -29,7 +29,7 @@ use crate::wire::store::{MemberId, StoreMember, View};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What was brought so far.
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Recovery {
     /// Not before then, unless it is certain that there is no other view.
     pub(super) until: Instant,

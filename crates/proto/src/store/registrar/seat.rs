@@ -16,7 +16,7 @@ pub(super) enum Fate {
     GivenUp,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, Hash)]
 pub(super) struct Seat {
     pub(super) member: StoreMember,
     stream: Option<StreamId>,
@@ -87,6 +87,11 @@ impl Seat {
         self.stream = None;
         (self.knocked, self.knock_at) = (None, Some(now));
         true
+    }
+
+    /// How long ago it was heard; none without a stream.
+    pub(super) fn heard_ago(&self, now: Instant) -> Option<Duration> {
+        self.stream.map(|_| now.since(self.heard))
     }
 
     pub(super) fn hear(&mut self, now: Instant) {

@@ -9,6 +9,9 @@ use crate::wire::store::{MemberId, StoreMember};
 use serde::Serialize;
 use std::collections::BTreeSet;
 
+/// Stores of one run that ended and are remembered.
+const ENDED_MAX: usize = 16;
+
 /// How the store stands, for people.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct StoreStatus {
@@ -161,16 +164,39 @@ impl Registrar {
         for stream in streams {
             self.commands.push_back(Command::Send(stream, FromRegistrar::Ended(Some(lost.clone()))));
         }
-        self.ends = true;
+        (self.ends, self.ended_with) = (true, Some(lost));
     }
 
-    /// Once everybody of a store that ended is gone, another may begin here.
+    /// Once everybody of a store that ended is gone, another may begin here. Who was stopped all the while, and comes back
+    /// to a store that is no more, is told so.
     pub(super) fn forget_the_ended(&mut self) {
         if self.ends && self.streams.is_empty() {
             self.ends = false;
             self.seats.clear();
             (self.active, self.next, self.gathering) = (None, None, None);
+            if self.ended.len() >= ENDED_MAX {
+                self.ended.pop_front();
+            }
+            let ended = (self.founder, self.ended_with.take());
+            self.ended.push_back(ended);
+            // The next store is another one, and counts its ranks anew.
+            (self.founder, self.ranks) = (self.founder.wrapping_add(1), 0);
         }
+    }
+
+    /// What a member of that founder's store is told if it has ended: by a shutdown, or with somebody.
+    pub(super) fn how_it_ended(&self, founder: u64) -> Option<FromRegistrar> {
+        if self.ends && founder == self.founder {
+            return Some(FromRegistrar::Ended(self.ended_with.clone()));
+        }
+        let ended = self.ended.iter().find(|(ended, _)| *ended == founder);
+        ended.map(|(_, lost)| FromRegistrar::Ended(lost.clone()))
+    }
+
+    /// How long ago a member was heard, for somebody whose call does not end.
+    pub(super) fn heard_ms(&self, now: Instant, member: MemberId) -> Option<u64> {
+        let ago = self.seats.get(&member)?.heard_ago(now)?;
+        Some(u64::try_from(ago.as_millis()).unwrap_or(u64::MAX))
     }
 
     /// What somebody who only looks is told.

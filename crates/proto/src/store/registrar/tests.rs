@@ -40,7 +40,8 @@ fn restarted() -> Registrar {
 /// A member has the stream of its own number.
 fn comes(registrar: &mut Registrar, now: Instant, number: u64, view: Option<View>, next: Option<View>) {
     let epoch = next.as_ref().or(view.as_ref()).map_or(0, |view| view.epoch);
-    let register = ToRegistrar::Register { member: member(number), view, term: 1, epoch, next };
+    let register =
+        ToRegistrar::Register { member: member(number), view, term: 1, epoch, next, founder: None };
     says(registrar, now, number, register);
 }
 
@@ -225,7 +226,8 @@ fn who_listens_where_somebody_listened_before_has_taken_its_place() {
     registrar.handle_closed(at(20), StreamId(2));
     let mut newcomer = member(7);
     newcomer.address = member(2).address;
-    let register = ToRegistrar::Register { member: newcomer, view: None, term: 0, epoch: 0, next: None };
+    let register =
+        ToRegistrar::Register { member: newcomer, view: None, term: 0, epoch: 0, next: None, founder: None };
     says(&mut registrar, at(30), 7, register);
     registrar.handle_timeout(at(60));
     assert_eq!(said(&mut registrar), ["1: prepare 2", "7: prepare 2"]);
@@ -250,4 +252,32 @@ fn who_is_stopped_while_a_view_is_prepared_is_left_out_once_its_lease_is_over() 
     }
     let words: Vec<_> = said(&mut registrar).into_iter().filter(|word| word.contains("prepare")).collect();
     assert_eq!(words, ["1: prepare 3", "2: prepare 3", "4: prepare 3"]);
+}
+
+#[test]
+fn who_comes_back_after_the_end_is_told_of_it_and_begins_nothing() {
+    let mut registrar = bootstrapped(2);
+    registrar.found_with(1);
+    says(&mut registrar, at(20), 1, ToRegistrar::Ends);
+    registrar.handle_closed(at(30), StreamId(1));
+    registrar.handle_closed(at(31), StreamId(2));
+    assert!(registrar.is_empty() && !registrar.is_forgettable());
+    // It was stopped, put out, and woke up with nothing but the name of whose store it was.
+    let register = |founder| ToRegistrar::Register {
+        member: member(2),
+        view: None,
+        term: 1,
+        epoch: 1,
+        next: None,
+        founder: Some(founder),
+    };
+    says(&mut registrar, at(9_000), 2, register(9));
+    let told = registrar.poll_command();
+    assert_eq!(told, Some(Command::Send(StreamId(2), FromRegistrar::Ended(None))));
+    registrar.handle_timeout(at(9_100));
+    assert_eq!(said(&mut registrar), [] as [&str; 0]);
+    // Whoever was in no store before begins a new one.
+    comes(&mut registrar, at(9_200), 3, None, None);
+    registrar.handle_timeout(at(9_300));
+    assert_eq!(said(&mut registrar), ["3: prepare 2"]);
 }

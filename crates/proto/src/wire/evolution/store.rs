@@ -1,7 +1,7 @@
 //! Samples of what travels in the store.
 
 use super::families::peer;
-use crate::wire::store::account::{Account, Datagram, Inquiry};
+use crate::wire::store::account::{Account, Datagram, Inquiry, LinkAccount};
 use crate::wire::store::client::{FromClient, ToClient};
 use crate::wire::store::mesh::{Carried, Envelope, Hop, Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation, Space};
@@ -90,10 +90,20 @@ fn account() -> Account {
         owns: true,
         present: Some(false),
         waits_ms: Some(70),
+        holds: false,
         lease_ms: None,
         moving: true,
         unacknowledged: 1,
-        links: vec![(MemberId(3), true, 900)],
+        next: Some(MemberId(3)),
+        registrar_away_ms: Some(80),
+        links: vec![LinkAccount {
+            to: MemberId(3),
+            carries: true,
+            carried: true,
+            since_ms: 900,
+            pending: 2,
+            silent_ms: Some(40),
+        }],
     }
 }
 
@@ -147,7 +157,14 @@ pub(super) fn hops() -> Vec<Hop> {
 
 pub(super) fn to_registrar() -> Vec<ToRegistrar> {
     vec![
-        ToRegistrar::Register { member: member(), view: Some(view()), term: 2, epoch: 5, next: Some(view()) },
+        ToRegistrar::Register {
+            member: member(),
+            view: Some(view()),
+            term: 2,
+            epoch: 5,
+            next: Some(view()),
+            founder: Some(6),
+        },
         ToRegistrar::Renew { number: 4, keys: 1, bytes: 2, waits: 3 },
         ToRegistrar::Prepared(5),
         ToRegistrar::Ready(5),
@@ -155,6 +172,7 @@ pub(super) fn to_registrar() -> Vec<ToRegistrar> {
         ToRegistrar::Leave,
         ToRegistrar::Look,
         ToRegistrar::Ends,
+        ToRegistrar::Ask(MemberId(3)),
     ]
 }
 
@@ -170,6 +188,7 @@ pub(super) fn from_registrar() -> Vec<FromRegistrar> {
         FromRegistrar::Shown { view: Some(view()), holdings: vec![(1, 2, 3)] },
         FromRegistrar::Waits("for whom".to_owned()),
         FromRegistrar::Ended(Some(member())),
+        FromRegistrar::Standing { member: MemberId(3), heard_ms: Some(80) },
     ]
 }
 

@@ -14,7 +14,7 @@ use crate::wire::{InvalidMessage, Message, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
 
 /// One frame on a link.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum Hop {
     /// The first one in each direction: who speaks, to whom, and what it has of the other from before.
     #[n(0)]
@@ -54,7 +54,7 @@ pub enum Hop {
 }
 
 /// What is carried, from whoever wrote it to whoever is to read it.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Envelope {
     /// The view that its writer was in.
     #[n(0)]
@@ -88,7 +88,7 @@ pub struct Envelope {
 }
 
 /// What one member says to another, or to all: the contents of an envelope.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum Letter {
     /// To a key's owner.
     #[n(0)]
@@ -210,7 +210,7 @@ pub enum Letter {
 }
 
 /// One call, as its key's owner is asked.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Request {
     /// Which call of whom.
     #[n(0)]
@@ -230,7 +230,7 @@ pub struct Request {
 }
 
 /// A key's record, handed over.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub struct Carried {
     /// Which key.
     #[n(0)]

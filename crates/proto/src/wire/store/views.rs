@@ -7,7 +7,7 @@ use crate::wire::{InvalidMessage, Message, within};
 use minicbor::{CborLen, Decode, Encode};
 
 /// To the registrar.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum ToRegistrar {
     /// The first words of a member.
     #[n(0)]
@@ -27,6 +27,9 @@ pub enum ToRegistrar {
         /// The view that it froze for, which may have begun for others.
         #[n(4)]
         next: Option<View>,
+        /// Whoever founded the store that it was in last, also if it is in no view of it any more.
+        #[n(5)]
+        founder: Option<u64>,
     },
     /// I live; let me answer for longer. Answered with `Granted`.
     #[n(1)]
@@ -62,10 +65,13 @@ pub enum ToRegistrar {
     /// The store ends: members that go are not missed.
     #[n(7)]
     Ends,
+    /// When was that member heard last? Answered with `Standing`.
+    #[n(8)]
+    Ask(#[n(0)] MemberId),
 }
 
 /// From the registrar. Orders carry its term; members obey no lower one than they have obeyed.
-#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+#[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
 pub enum FromRegistrar {
     /// The lease lasts so long from when the question was *sent*.
     #[n(0)]
@@ -135,6 +141,16 @@ pub enum FromRegistrar {
     /// The store has ended: by a shutdown, or because this member was gone and was to end it.
     #[n(8)]
     Ended(#[n(0)] Option<StoreMember>),
+    /// How a member stands that was asked about.
+    #[n(9)]
+    Standing {
+        /// Whom.
+        #[n(0)]
+        member: MemberId,
+        /// How long ago it was heard; none if it has no stream here.
+        #[n(1)]
+        heard_ms: Option<u64>,
+    },
 }
 
 impl Message for ToRegistrar {
@@ -163,7 +179,7 @@ impl Message for FromRegistrar {
                 within("holdings", holdings.len(), STORE_MEMBERS_MAX)?;
                 view.as_ref().map_or(Ok(()), View::check)
             }
-            Self::Granted { .. } | Self::Settled(_) => Ok(()),
+            Self::Granted { .. } | Self::Settled(_) | Self::Standing { .. } => Ok(()),
         }
     }
 }

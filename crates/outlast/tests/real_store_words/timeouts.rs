@@ -1,0 +1,183 @@
+//! For every way in which a call may not end: the text names the true cause.
+
+use crate::members::{Member, Role};
+use crate::relay::Relay;
+use crate::{all_see, coordinator, free_address, members, role_at, role_of};
+use outlast::Coordinator;
+use outlast::security::RunSecret;
+use rustix::process::Signal;
+use std::time::Duration;
+
+/// How long a call may take here: long enough that silence is noticed, short enough that nobody is put out.
+const CALL_MS: u64 = 2_500;
+
+fn assert_says(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "{part:?} is missing in:\n{text}");
+    }
+}
+
+/// A get of that key ends at its time, and its text has those parts.
+fn assert_timeout(member: &mut Member, key: &str, parts: &[&str]) {
+    let outcome = member.done(&format!("get {key} {CALL_MS}"));
+    println!("{}", outcome.text);
+    assert_says(&outcome.text, &[&format!("get of {key:?} timed out after 2.5 s: ")]);
+    assert_says(&outcome.text, parts);
+    let bound = Duration::from_millis(CALL_MS) + Duration::from_millis(500);
+    assert!(outcome.took < bound, "it took {:?}", outcome.took);
+    assert!(outcome.text.len() <= 4_096, "{} bytes", outcome.text.len());
+}
+
+#[test]
+fn a_key_that_is_absent() {
+    let coordinator = coordinator();
+    let mut both = members(&coordinator, &["a", "b"]);
+    let key = both[0].done("key-of b").text;
+    assert_timeout(
+        &mut both[0],
+        &key,
+        &[
+            ": the key is absent; the call waits at its owner, rank 1 (b, 127.0.0.1:",
+            "\n  times: the store began ",
+            "\n  view 2 of 2 members; whoever decides on views is connected for ",
+            "\n  owner rank 1 (b, ",
+            "says (over links and by datagram): in view 2, key absent, the call waits there for ",
+            "\n  replica this member, rank 0",
+            "-> [connected for ",
+            " messages pending",
+            "(since +",
+        ],
+    );
+    let own = both[0].done("key-of a").text;
+    assert_timeout(&mut both[0], &own, &[": the key is absent; this member owns it\n"]);
+}
+
+#[test]
+fn an_owner_that_is_stopped_and_a_replica_that_is() {
+    let coordinator = coordinator();
+    let mut both = members(&coordinator, &["a", "b"]);
+    let (theirs, ours) = (both[0].done("key-of b").text, both[0].done("key-of a").text);
+    both[1].signal(Signal::STOP);
+    assert_timeout(
+        &mut both[0],
+        &theirs,
+        &[
+            ": the key's owner, rank 1 (b, 127.0.0.1:",
+            "), is stopped: its kernel accepts connections, and its process answers nothing\n",
+            "says nothing; its kernel accepts connections; whoever decides on views heard it ",
+        ],
+    );
+    // Another member is needed for a call of that length to the copy: its time is that of the store's default.
+    let set = both[0].order(&format!("set {ours} value"));
+    assert!(both[0].outcome_within(set, Duration::from_secs(1)).is_none(), "it waits for the copy");
+    both[1].signal(Signal::CONT);
+    assert_eq!(both[0].outcome(set).text, "set");
+    assert_eq!(both[1].done(&format!("get {ours} {CALL_MS}")).text, "value");
+}
+
+#[test]
+fn an_owner_that_is_killed_while_nobody_decides_on_views() {
+    let coordinator = coordinator();
+    let mut both = members(&coordinator, &["a", "b"]);
+    let key = both[0].done("key-of b").text;
+    drop(coordinator);
+    both[1].kill();
+    assert_timeout(
+        &mut both[0],
+        &key,
+        &[
+            ": the key's owner, rank 1 (b, 127.0.0.1:",
+            "), is gone: its kernel refuses connections; whoever decides on views is not connected for ",
+            "Connection refused",
+            "-> [disconnected for ",
+        ],
+    );
+    // What it owns itself it may not answer for either, without a lease.
+    let own = both[0].done("key-of a").text;
+    assert_timeout(
+        &mut both[0],
+        &own,
+        &[
+            ": this member owns the key, but has not been heard by whoever decides on views: its lease has run out;",
+        ],
+    );
+}
+
+/// Two members, each behind a relay, so that what passes between them can be stopped. Streams to the coordinator do not
+/// go through them.
+fn behind_relays(coordinator: &Coordinator) -> (Vec<Role>, Vec<Relay>) {
+    let apart = ["a", "b"].map(|name| {
+        let listen = free_address();
+        let relay = Relay::to(listen);
+        let role = Role {
+            listen: Some(listen.to_string()),
+            advertise: Some(relay.address.to_string()),
+            ..role_at(coordinator, name)
+        };
+        (role, relay)
+    });
+    apart.into_iter().unzip()
+}
+
+#[test]
+fn a_route_on_which_streams_are_blocked() {
+    let coordinator = coordinator();
+    let (roles, relays) = behind_relays(&coordinator);
+    let mut both: Vec<_> = roles.iter().map(Member::start).collect();
+    all_see(&mut both, 2);
+    let key = both[0].done("key-of b").text;
+    assert_eq!(both[0].done(&format!("set {key} value")).text, "set");
+    relays.iter().for_each(|relay| relay.shut(false));
+    assert_timeout(
+        &mut both[0],
+        &key,
+        &[
+            &format!(
+                "(b, {}), lives and answers datagrams, but the route is cut: this member, rank ",
+                relays[1].address
+            ),
+            "disconnected for ",
+            "says (by datagram): in view 2, key present",
+        ],
+    );
+    relays.iter().for_each(|relay| relay.shut(true));
+    assert_timeout(
+        &mut both[0],
+        &key,
+        &[
+            &format!("(b, {}), lives, for it was heard by whoever decides on views ", relays[1].address),
+            " ago, but nothing passes between this member and it: the network between them is cut\n",
+            "says nothing; ",
+        ],
+    );
+}
+
+#[test]
+fn a_member_that_was_never_connected() {
+    let coordinator = coordinator();
+    let (roles, relays) = behind_relays(&coordinator);
+    relays.iter().for_each(|relay| relay.shut(false));
+    // Alone for a moment, then in a view with somebody whom it never reaches.
+    let mut both: Vec<_> = roles.iter().map(Member::start).collect();
+    both.iter().take(1).for_each(|member| assert_eq!(member.joined(), "in"));
+    let text = both[0].done(&format!("get never {CALL_MS}")).text;
+    println!("{text}");
+    assert_says(&text, &["get of \"never\" timed out after 2.5 s: "]);
+    let named = format!("(b, {})", relays[1].address);
+    assert_says(&text, &[&named, "never connected"]);
+}
+
+#[test]
+fn a_member_that_was_never_started() {
+    let (address, secret) = (free_address(), RunSecret::generate());
+    let role = |rank| Role { join_ms: CALL_MS, ..role_of(address, &secret, rank, 3) };
+    let both: Vec<_> = [0, 1].map(|rank| Member::start(&role(rank))).into();
+    for member in &both {
+        let text = member.joined();
+        assert_eq!(text, "joining the store took longer than 2.5s: 1 of 3 members never connected: rank 2");
+    }
+    drop(both);
+    let alone = Member::start(&role(2));
+    let text = alone.joined();
+    assert_says(&text, &[&format!("{address}, which decides on views, cannot be reached: "), "refused"]);
+}
