@@ -6,6 +6,7 @@ mod coordinators;
 mod etcds;
 mod relay;
 mod run;
+mod store;
 mod storm;
 
 use coordinators::{Coordinators, until};
