@@ -94,7 +94,8 @@ impl Registry {
 
     /// Takes over a stream that a member has opened.
     pub(crate) fn serve(&self, stream: AuthenticatedStream, me: PeerId, key_is_kept: bool) {
-        let (inbox, post) = (self.inbox.clone(), self.post.clone());
+        // Weak, so that the task ends with the coordinator however many streams are open.
+        let (inbox, post) = (self.inbox.downgrade(), self.post.clone());
         self.runtime.spawn(async move {
             let (run, standing) = (stream.run.clone(), post.standing());
             let greeting = port::greet_as(stream, me, key_is_kept, standing.clone(), HELLO_TIMEOUT);
@@ -107,20 +108,28 @@ impl Registry {
             }
             let (id, peer) = (StreamId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
             let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
-            if inbox.send(Letter::Opened(run.clone(), id, queue)).await.is_err() {
+            if !put(&inbox, Letter::Opened(run.clone(), id, queue)).await {
                 return;
             }
             let carrying = carry(&mut greeted.frames, &mut outbound, &inbox, (&run, id, peer));
             runtime::to_its_end("a stream for views", carrying).await;
-            let _ = inbox.send(Letter::Closed(run, id)).await;
+            put(&inbox, Letter::Closed(run, id)).await;
         });
+    }
+}
+
+/// Leaves a letter for the task. False if it is gone.
+async fn put(inbox: &mpsc::WeakSender<Letter>, letter: Letter) -> bool {
+    match inbox.upgrade() {
+        Some(inbox) => inbox.send(letter).await.is_ok(),
+        None => false,
     }
 }
 
 async fn carry(
     frames: &mut super::ControlFrames,
     outbound: &mut mpsc::Receiver<FromRegistrar>,
-    inbox: &mpsc::Sender<Letter>,
+    inbox: &mpsc::WeakSender<Letter>,
     (run, id, peer): (&RunId, StreamId, PeerId),
 ) {
     loop {
@@ -130,7 +139,7 @@ async fn carry(
                 let Ok(Some(bytes)) = frame else { break };
                 let Ok(message) = decode::<ToRegistrar>(&bytes) else { break };
                 let letter = Letter::Said(run.clone(), id, peer, Box::new(message));
-                if inbox.send(letter).await.is_err() {
+                if !put(inbox, letter).await {
                     break;
                 }
             }
