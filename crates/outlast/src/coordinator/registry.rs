@@ -104,7 +104,7 @@ impl Registry {
                 Err(error) => return tracing::debug!(%error, "no hello on a stream for views"),
             };
             if let Some(standing) = standing.filter(|standing| !standing.leads) {
-                return post.hold(&mut greeted.frames, &standing).await;
+                return post.hold(&mut greeted.frames, &standing, None).await;
             }
             let (id, peer) = (StreamId(NEXT.fetch_add(1, Ordering::Relaxed)), greeted.peer);
             let (queue, mut outbound) = mpsc::channel(QUEUE_MAX);
