@@ -29,21 +29,22 @@ ELASTIC = """
     steps = int(sys.argv[1])
     w = np.zeros(1000, dtype=np.float32)
     first = os.environ["TORCHELASTIC_RESTART_COUNT"] == "0"
-    with outlast.Communicator(listen="127.0.0.1:0", preset="local", timeout=30.0) as comm:
-        elastic = outlast.Elastic(comm, {"w": w}, min_world=int(os.environ["WORLD_SIZE"]) if first else 1)
-        while elastic.number < steps:
-            with elastic.step() as step:
-                x = step.samples(2)
-                g = np.full(1000, float(len(x)), dtype=np.float32)
-                receipt = step.average([g], weight=len(x))
-                w += g
-            if elastic.number == 5:
-                print("at 5", flush=True)
-                if first and os.environ["RANK"] == "1":
-                    os.kill(os.getpid(), signal.SIGKILL)
-            if steps > 1000:
-                time.sleep(0.01)
-        print("end", elastic.number, float(w[0]), len(receipt.contributors), flush=True)
+    comm = outlast.Communicator(listen="127.0.0.1:0", timeout=30.0)
+    comm.connect(min_world=int(os.environ["WORLD_SIZE"]) if first else 1)
+    elastic = outlast.Elastic(comm, {"w": w})
+    while elastic.number < steps:
+        with elastic.step() as step:
+            x = step.samples(2)
+            g = np.full(1000, float(len(x)), dtype=np.float32)
+            receipt = step.average([g], weight=len(x))
+            w += g
+        if elastic.number == 5:
+            print("at 5", flush=True)
+            if first and os.environ["RANK"] == "1":
+                os.kill(os.getpid(), signal.SIGKILL)
+        time.sleep(0.05)
+    print("end", elastic.number, float(w[0]), len(receipt.contributors), flush=True)
+    comm.close()
 """
 
 
@@ -102,9 +103,9 @@ def test_torchruns_spellings_and_a_module(tmp_path):
 
 def test_elastic_goes_on_when_a_worker_is_killed(tmp_path):
     script = write(tmp_path / "train.py", ELASTIC)
-    done = run("--standalone", "--nproc-per-node", "3", script, "30")
+    done = run("--standalone", "--nproc-per-node", "3", script, "100")
     assert done.returncode == 0, done.stdout + done.stderr
-    ends = re.findall(r"^\[\d\] end 30 (\S+) (\d)$", done.stdout, re.M)
+    ends = re.findall(r"^\[\d\] end 100 (\S+) (\d)$", done.stdout, re.M)
     assert len(ends) == 3, done.stdout
     assert len({value for value, _ in ends}) == 1, done.stdout
     assert "worker 1 is replaced" in done.stderr, done.stderr
@@ -136,7 +137,7 @@ def test_the_first_failure_is_told_with_its_traceback_and_logs_are_kept(tmp_path
         """,
     )
     logs = tmp_path / "logs"
-    options = ["--nproc-per-node", "2", "--max-restarts", "0", "--grace", "5s", "--log-dir", str(logs), "--tee", "0:2"]
+    options = ["--nproc-per-node", "2", "--max-restarts", "0", "--grace", "5s", "--log-dir", str(logs), "--tee", "1:2"]
     done = run(*options, script)
     assert done.returncode == 1, done.stderr
     assert done.stdout == "", "stdout of neither was asked for"
