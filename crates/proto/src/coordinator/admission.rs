@@ -2,8 +2,10 @@
 
 use super::Config;
 use super::ballots::hall;
-use super::groups::GroupState;
-use super::run::{Note, Run};
+use super::epochs::Epochs;
+use super::groups::{GroupState, Groups};
+use super::office::Office;
+use super::run::Note;
 use super::status::some;
 use crate::ballot::admission::{self, KIND};
 use crate::collective::Group;
@@ -70,30 +72,33 @@ impl Gate {
     pub(super) fn footprint(&self) -> usize {
         self.evicted.len()
     }
-}
 
-impl Run {
     /// What newcomers wait for, one sentence each.
-    pub(super) fn newcomers_wait(&self, now: Instant, name: impl Fn(&PeerId) -> String) -> Vec<String> {
+    pub(super) fn newcomers_wait(
+        &self,
+        office: &Office,
+        groups: &Groups,
+        now: Instant,
+        name: impl Fn(&PeerId) -> String,
+    ) -> Vec<String> {
         let mut sentences = Vec::new();
-        if let Some(until) = self.gate.closed_until.filter(|_| !self.office.peers.newcomers().is_empty()) {
+        if let Some(until) = self.closed_until.filter(|_| !office.peers.newcomers().is_empty()) {
             let time = until.since(now).as_secs_f64();
             sentences.push(format!(
                 "nobody is admitted yet: members of before the coordinator's start have {time:.1} s to come back"
             ));
         }
-        let hall = hall(&self.office, &self.groups, &self.gate, KIND);
+        let hall = hall(office, groups, self, KIND);
         let mut admissible = Vec::new();
-        for group in self.office.peers.newcomers().groups().take(NAMED_MAX) {
+        for group in office.peers.newcomers().groups().take(NAMED_MAX) {
             let most = admission::prospect(&hall, group).map(|prospect| prospect.most);
-            let (modest, others): (Vec<_>, Vec<_>) = self
-                .office
+            let (modest, others): (Vec<_>, Vec<_>) = office
                 .peers
                 .newcomers()
                 .of(group)
                 .partition(|(_, wants)| most.is_some_and(|most| *wants <= most));
             admissible.extend(modest.iter().map(|(id, _)| *id));
-            let there = self.groups.get(group).map_or(0, |state| state.roster.len());
+            let there = groups.get(group).map_or(0, |state| state.roster.len());
             for (id, wants) in others.iter().take(NAMED_MAX) {
                 let (who, with) = (name(id), there + modest.len() + others.len());
                 sentences.push(format!(
@@ -105,7 +110,7 @@ impl Run {
             let voted = |id: &PeerId| state.ballots.votes(KIND).is_some_and(|votes| votes.contains_key(id));
             state.roster.iter().filter(|id| !voted(id)).copied().collect()
         };
-        let silent: Vec<_> = self.groups.values().flat_map(silent).collect();
+        let silent: Vec<_> = groups.values().flat_map(silent).collect();
         if !admissible.is_empty() && !silent.is_empty() {
             let (who, whom) = (some(admissible.iter(), &name), some(silent.iter(), &name));
             let (who, whom) = (who.join(", "), whom.join(", "));
@@ -113,7 +118,9 @@ impl Run {
         }
         sentences
     }
+}
 
+impl Epochs<'_> {
     /// Lets these into their groups, with one epoch for all of a group. What they asked for when they registered is their
     /// vote in the ballot that goes on.
     pub(super) fn admit(&mut self, now: Instant, by_group: BTreeMap<Group, Vec<PeerId>>) {

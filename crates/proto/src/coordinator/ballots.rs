@@ -5,10 +5,10 @@
 
 use super::admission::Gate;
 use super::calls::Calls;
+use super::epochs::Epochs;
 use super::groups::Groups;
 use super::office::Office;
 use super::peers::Phase;
-use super::run::Run;
 use crate::ballot::{self, Hall, Known, Reach, Seats, Step, admission};
 use crate::collective::Group;
 use crate::id::PeerId;
@@ -146,7 +146,7 @@ impl Calls<'_> {
     }
 }
 
-impl Run {
+impl Epochs<'_> {
     /// Takes the next step of every kind for which everybody agrees.
     pub(super) fn count_votes(&mut self, now: Instant) {
         self.open_prepared(now);
@@ -156,7 +156,7 @@ impl Run {
             return;
         }
         for rules in ballot::KINDS {
-            let hall = hall(&self.office, &self.groups, &self.gate, rules.kind());
+            let hall = hall(self.office, self.groups, self.gate, rules.kind());
             match rules.count(&hall.counted(now, self.config.ring_steps.0)) {
                 Step::Wait => {}
                 Step::Admit(newcomers) => self.admit(now, newcomers),

@@ -27,7 +27,8 @@ use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::Phase;
 use super::rebuild::Rebuild;
-use super::run::{Action, ConnectionId, Note, Run};
+use super::run::{Action, ConnectionId, Note};
+use super::sessions::Sessions;
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, MEMBERS_MAX};
@@ -150,7 +151,7 @@ impl Claims {
     }
 }
 
-impl Run {
+impl Sessions<'_> {
     /// What a resume that could be true is to us.
     pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
         let (group, record) = (resume.record.group, &resume.record);
@@ -171,7 +172,7 @@ impl Run {
             return Standing::Stranger;
         }
         // Sessions outlive a coordinator by this time. A group of which nobody has spoken by then is invented.
-        let young = self.claims.born.is_none() || now < self.claims.known_by(now, &self.config);
+        let young = self.claims.born.is_none() || now < self.claims.known_by(now, self.config);
         if self.groups.get(group).is_none() && !self.groups.is_empty() && !young {
             return Standing::Stranger;
         }

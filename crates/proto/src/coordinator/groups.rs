@@ -1,31 +1,23 @@
-//! Groups: their epochs, their rings, and the links that the rings are made of.
+//! Groups: what is known of each, and the phase that it is in.
 //!
-//! An epoch fixes roster, ring and decider (rule 1). A loss makes a smaller epoch at once, without anybody's
-//! vote; newcomers come in by a vote only. The ring avoids the links that count as broken; which those are, and
-//! what happens if no ring avoids them, is said in [`paths`](super::paths).
+//! A loss makes a smaller epoch at once, without anybody's vote; newcomers come in by a vote only. How the next epoch comes
+//! about is said in [`epochs`](super::epochs). The ring avoids the links that count as broken; which those are, and what
+//! happens if no ring avoids them, is said in [`paths`](super::paths).
 
 use super::attendance::Attendance;
 use super::operations::{Op, Operations};
-use super::outbox::Timer;
 use super::paths::Paths;
 use super::rebuild::Rebuild;
 use super::rewiring::Rewiring;
-use super::run::{Note, Run};
-use super::states::no_member;
 use super::survey::Survey;
 use crate::ballot::{Ballots, sync};
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
-use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX, REVISIONS_MAX};
+use crate::limits::REVISIONS_MAX;
 use crate::state::Revision;
-use crate::time::Instant;
-use crate::wire::control::{AbortReason, Ancestor, Decider, EpochRecord, LossReason, ToPeer};
+use crate::wire::control::{Ancestor, EpochRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
-
-/// The epochs of a history that goes on from another begin above the next multiple of this. So many would have to be
-/// opened within one coordinator's life, unknown to all who come back to the next, before a number came twice.
-const HISTORY_EPOCHS: GroupEpoch = 1_000;
 
 /// What a group is in, besides its collectives and ballots.
 #[derive(Clone, Debug, Hash)]
@@ -67,11 +59,11 @@ impl Linking {
     }
 
     /// A member's link is up. True if it was the last.
-    fn confirm(&mut self, peer: PeerId) -> bool {
+    pub(super) fn confirm(&mut self, peer: PeerId) -> bool {
         self.unconfirmed.remove(&peer) && self.unconfirmed.is_empty()
     }
 
-    fn forget(&mut self, gone: &BTreeSet<PeerId>) {
+    pub(super) fn forget(&mut self, gone: &BTreeSet<PeerId>) {
         self.unconfirmed.retain(|peer| !gone.contains(peer));
     }
 }
@@ -226,7 +218,7 @@ impl Groups {
     }
 
     /// The group, which is founded now if there is none.
-    fn found(&mut self, group: Group, founder: PeerId) -> &mut GroupState {
+    pub(super) fn found(&mut self, group: Group, founder: PeerId) -> &mut GroupState {
         let floor = self.floor;
         self.states.entry(group).or_insert_with(|| GroupState::new(founder, floor))
     }
@@ -239,7 +231,7 @@ impl Groups {
 
     /// Nobody is left in a group. Should it be founded again, its numbers go on; and so does its state, unless the last
     /// ones said goodbye: then its training has ended, and another may begin.
-    fn end(&mut self, group: Group, with_goodbye: bool) {
+    pub(super) fn end(&mut self, group: Group, with_goodbye: bool) {
         let Some(state) = self.states.remove(&group) else { return };
         self.floor = self.floor.max(state.epoch);
         if with_goodbye {
@@ -307,6 +299,11 @@ impl Groups {
         peers
     }
 
+    /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
+    pub(super) fn is_settling(&self, group: Group) -> bool {
+        self.get(group).is_some_and(|state| state.paths.is_settling())
+    }
+
     /// The open attempts of a group that fit.
     pub(super) fn open_keys(&self, group: Group, fits: impl Fn(&Scope, &Op) -> bool) -> Vec<OpKey> {
         let state = self.get(group);
@@ -319,186 +316,5 @@ impl Index<Group> for Groups {
 
     fn index(&self, group: Group) -> &GroupState {
         &self.states[&group]
-    }
-}
-
-impl Run {
-    /// Members of a group went; the rest goes on in a new epoch.
-    pub(super) fn shrink_group(&mut self, now: Instant, group: Group, left: Vec<(PeerId, LossReason)>) {
-        let Some(state) = self.groups.get_mut(group) else { return };
-        self.office.agenda.tell_world();
-        let gone: BTreeSet<_> = left.iter().map(|(peer, _)| *peer).collect();
-        let roster: Vec<_> = state.roster.iter().copied().filter(|peer| !gone.contains(peer)).collect();
-        state.attendance.forget(&gone);
-        state.ballots.forget(|peer| gone.contains(peer));
-        state.linking.forget(&gone);
-        state.paths.forget(&gone);
-        if let Some(rebuild) = state.rebuild_mut() {
-            // Nothing is decided before everybody has resumed or gone; then one epoch says it all.
-            rebuild.without(left);
-            state.roster = roster;
-            return self.try_finish_rebuild(now, group);
-        }
-        self.open_epoch(now, group, roster, Vec::new(), left);
-    }
-
-    /// What follows is a history of its own: members that were not heard may know more of the one so far than we do,
-    /// and what we call its next epoch they may know as another (rule 41). Frames carry epochs and no names, so the
-    /// numbers differ as well.
-    pub(super) fn begin_history(&mut self, group: Group) {
-        let Some(state) = self.groups.get_mut(group) else { return };
-        let Some(first) = state.roster.first().and_then(|first| self.office.peers.get(*first)) else {
-            return;
-        };
-        state.ancestors.push(Ancestor { founder: state.founder, epoch: state.epoch });
-        state.ancestors.drain(..state.ancestors.len().saturating_sub(ANCESTORS_MAX));
-        state.founder = first.session.founder(first.info.id, first.generation);
-        state.epoch = (state.epoch / HISTORY_EPOCHS + 1) * HISTORY_EPOCHS;
-    }
-
-    /// Ends the group's epoch and begins the next. Survivors keep their relative order (rule 3).
-    ///
-    /// Who is in is told at once, even if no ring avoids the broken links: then the epoch has a ring that does not,
-    /// and its collectives wait until there is a better one ([`paths`](super::paths)).
-    pub(super) fn open_epoch(
-        &mut self,
-        now: Instant,
-        group: Group,
-        roster: Vec<PeerId>,
-        joined: Vec<PeerId>,
-        left: Vec<(PeerId, LossReason)>,
-    ) {
-        let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
-        self.calls().abort_all(group, &reason);
-        let Some(&first) = roster.first() else {
-            if let Some(state) = self.groups.get_mut(group) {
-                state.survey.note_members(&mut self.office.outbox, &BTreeSet::new());
-            }
-            let with_goodbye = left.iter().all(|(_, reason)| *reason == LossReason::Left);
-            self.groups.end(group, with_goodbye); // Nobody is left to tell.
-            self.office.agenda.tell_world();
-            return;
-        };
-        // A peer that founds a group again, in a later session, begins another history.
-        let founder =
-            self.office.peers.get(first).map_or(first, |peer| peer.session.founder(first, peer.generation));
-        let state = self.groups.found(group, founder);
-        left.iter().for_each(|(peer, _)| state.operations.forget(*peer));
-        // The order of the ring is kept for those who stay; newcomers come last.
-        let members: BTreeSet<_> = roster.iter().copied().collect();
-        let placed: BTreeSet<_> = state.ring.iter().copied().collect();
-        let mut order: Vec<_> = state.ring.iter().copied().filter(|peer| members.contains(peer)).collect();
-        order.extend(roster.iter().copied().filter(|peer| !placed.contains(peer)));
-        // Whoever stays keeps its place before whoever comes, so the incumbents remain a prefix (rule 42).
-        state.incumbents =
-            state.roster[..state.incumbents].iter().filter(|peer| members.contains(peer)).count();
-        state.operations.next_epoch();
-        let changed = !joined.is_empty() || !left.is_empty();
-        state.epoch += 1;
-        state.roster = roster;
-        state.ring = state.paths.begin(now, order, changed);
-        state.linking = Linking::new(members, !joined.is_empty());
-        state.attendance.begin_epoch();
-        // Whatever was prepared was prepared for other members.
-        state.phase = Phase::Serving;
-        let (epoch, size) = (state.epoch, state.roster.len());
-        if changed {
-            let members = state.roster.iter().copied().collect();
-            state.survey.note_members(&mut self.office.outbox, &members);
-        }
-        self.office.outbox.note(Note::Epoch(group, epoch, size));
-        let record = self.record(group, joined, left);
-        if let Some(state) = self.groups.get_mut(group) {
-            state.world_told = record.global_world_size;
-        }
-        let roster = self.groups[group].roster.clone();
-        self.office.tell_all(&roster, ToPeer::Epoch(record));
-        self.heard_epoch(group);
-        self.release(group);
-        self.watch_paths(now, group);
-        self.office.agenda.tell_world();
-    }
-
-    /// Tells the members of groups that stay as they are how large the run is now. Without it they would learn it only
-    /// from the next epoch of their own, or from a vote. A coordinator that was just started may not know all groups
-    /// yet: what its members knew counts, until the others have had their time to come back.
-    pub(super) fn tell_world(&mut self, now: Instant) {
-        let (run_epoch, global_world_size) = (self.groups.run_epoch(), self.groups.world_size());
-        let known_by = self.claims.known_by(now, &self.config);
-        let (mut told, mut later) = (Vec::new(), false);
-        for state in self.groups.values_mut().filter(|state| state.is_served()) {
-            if state.rebuilt && global_world_size < state.world_told && now < known_by {
-                later = true;
-            } else if std::mem::replace(&mut state.world_told, global_world_size) != global_world_size {
-                told.extend_from_slice(&state.roster);
-            }
-        }
-        if later {
-            self.office.outbox.schedule(known_by, Timer::World);
-        }
-        self.office.tell_all(&told, ToPeer::World { run_epoch, global_world_size });
-    }
-
-    /// The group's epoch as it is told to a member.
-    pub(super) fn record(
-        &self,
-        group: Group,
-        mut joined: Vec<PeerId>,
-        mut left: Vec<(PeerId, LossReason)>,
-    ) -> EpochRecord {
-        let state = &self.groups[group];
-        joined.truncate(MEMBERS_MAX);
-        left.truncate(MEMBERS_MAX);
-        let rank: BTreeMap<_, _> =
-            state.roster.iter().enumerate().map(|(rank, peer)| (*peer, rank as u32)).collect();
-        EpochRecord {
-            run_epoch: self.groups.run_epoch(),
-            group,
-            epoch: state.epoch,
-            roster: state
-                .roster
-                .iter()
-                .filter_map(|peer| Some(self.office.peers.get(*peer)?.info.clone()))
-                .collect(),
-            ring: state.ring.iter().map(|peer| rank[peer]).collect(),
-            decider: Decider::Coordinator,
-            global_world_size: self.groups.world_size(),
-            joined,
-            left,
-            founder: state.founder,
-            broken: state
-                .paths
-                .told()
-                .iter()
-                .filter_map(|(from, to)| Some((*rank.get(from)?, *rank.get(to)?)))
-                .take(BROKEN_LINKS_MAX)
-                .collect(),
-            incumbents: state.incumbents as u32,
-            ancestors: state.ancestors.clone(),
-            ballots: state.ballots.tallies(),
-        }
-    }
-
-    /// A member's link to its successor is up.
-    pub(super) fn link_up(&mut self, peer: PeerId, group: Group, epoch: GroupEpoch) {
-        if !self.office.peers.is_member(peer, group) {
-            return self
-                .office
-                .kick(peer, &no_member(&self.office, &self.groups, peer, "reported links of", group));
-        }
-        let Some(state) = self.groups.get_mut(group).filter(|state| state.epoch == epoch) else {
-            self.office.count_stale();
-            return;
-        };
-        // It answers the epoch, so it has everything that was said before the epoch.
-        state.operations.learned_before(peer, epoch);
-        if state.linking.confirm(peer) {
-            self.office.agenda.count_votes();
-        }
-    }
-
-    /// Whether a link of the group was reported broken, and nothing was concluded from it yet.
-    pub(super) fn is_settling(&self, group: Group) -> bool {
-        self.groups.get(group).is_some_and(|state| state.paths.is_settling())
     }
 }

@@ -23,10 +23,19 @@
 //!
 //! [`Run`] is its parts, each with private fields: the *office* (who is on the line, what is said to them, what is
 //! still to be done), the *groups* (each with its epoch, attendance, links, ballots, collectives, and a phase), the *gate*
-//! for newcomers, the *evidence* about peers and the *claims* of those who resume. A handler borrows those that it needs,
-//! and its type says so: `Calls` cannot touch evidence or claims, `Inquiry` no group. What a handler must not do in the
-//! middle of something it puts on the agenda. Epochs, registrations and rebuilds concern all parts and are handled by
-//! `Run` itself.
+//! for newcomers, the *evidence* about peers, the *claims* of those who resume and the *witnesses* of processes that end.
+//! A handler borrows those that it needs, and its type says so:
+//!
+//! | handler | handles | office | groups, gate | evidence | claims | files |
+//! |---|---|---|---|---|---|---|
+//! | `Inquiry` | who is to be evicted | x | | x | | `eviction` |
+//! | `Calls` | collectives and votes; opens no epoch | x | x | | | `calls`, `ballots`, `mismatch` |
+//! | `Epochs` | epochs, links, rings, what votes lead to | x | x | | | `epochs`, `paths`, `rewiring`, `returning`, `admission` |
+//! | `Sessions` | who comes, comes back and goes; rebuilds | x | x | x | x | `sessions`, `claims`, `rebuild` |
+//!
+//! A wider one lends its parts to a narrower one, never the other way. What a handler must not do in the middle of
+//! something it puts on the agenda. [`Run`] itself only hands on what came, keeps the timers and does what is on the agenda
+//! (`run`), and answers how things stand (`status`, `facts`).
 //!
 //! # What it does not do
 //!
@@ -41,6 +50,7 @@ mod calls;
 mod claims;
 mod config;
 mod directory;
+mod epochs;
 mod eviction;
 mod facts;
 mod groups;
@@ -54,6 +64,7 @@ mod rebuild;
 mod returning;
 mod rewiring;
 mod run;
+mod sessions;
 mod states;
 mod status;
 pub(crate) mod survey;

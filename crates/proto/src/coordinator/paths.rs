@@ -32,10 +32,10 @@
 //!
 //! It does not search for rings ([`around`]) and dials nobody: members do, when they are asked.
 
+use super::epochs::Epochs;
 use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::{Peer, Sign};
-use super::run::Run;
 use crate::collective::around::{self, Plan};
 use crate::collective::circuit::Budget;
 use crate::collective::{Group, GroupEpoch, Scope};
@@ -238,7 +238,7 @@ impl GroupState {
     }
 }
 
-impl Run {
+impl Epochs<'_> {
     /// A data link broke. The attempts that use it are aborted; nobody is condemned.
     #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn link_broken(

@@ -1,17 +1,11 @@
-//! Peers: registration, sessions, goodbyes.
+//! What is known of one peer.
 
 use super::claims::Terms;
-use super::outbox::Timer;
-use super::run::{Action, ConnectionId, Note, Run};
+use super::run::ConnectionId;
 use crate::collective::Group;
-use crate::id::PeerId;
-use crate::limits::{MEMBERS_MAX, ROSTER_BYTES_MAX};
 use crate::time::Instant;
-use crate::wire::control::{
-    Encryption, KickReason, LossReason, Registration, SessionId, ToCoordinator, ToPeer, Witness,
-};
+use crate::wire::control::{Encryption, Registration, SessionId, ToCoordinator, Witness};
 use crate::wire::membership::{DeathReason, MemberInfo};
-use std::collections::BTreeMap;
 
 /// What the health plane says of a peer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -135,130 +129,6 @@ impl Peer {
             Sign::Stalled => "stalled",
             Sign::Suspect => "suspect",
             Sign::Dead(_) => "dead",
-        }
-    }
-}
-
-impl Run {
-    pub(super) fn register(
-        &mut self,
-        now: Instant,
-        at: ConnectionId,
-        from: PeerId,
-        registration: Registration,
-        generation: u32,
-    ) {
-        if registration.info.id != from {
-            let text = format!("registered as {} over a connection of {from}", registration.info.id);
-            return self.office.turn_away(at, KickReason::Breach, &text);
-        }
-        self.forget_rival(from);
-        if let Some(known) = self.office.peers.get(from) {
-            if known.connection == Some(at) {
-                return self.office.kick(from, "registered twice on one connection");
-            }
-            // Of a member that a rebuild expects only the id is known: it says itself that it is in nothing.
-            let expected = known.session == UNKNOWN_SESSION;
-            let same = known.session == registration.session && known.generation < generation
-                || registration.session.succeeds(known.session);
-            if !expected && !same {
-                let text = format!("{from} is registered already: every process needs a PeerId of its own");
-                return self.office.turn_away(at, KickReason::Duplicate, &text);
-            }
-            // The same process starts again from the beginning: whatever it was in before is over.
-            self.remove_peers(now, &[(from, LossReason::Left)]);
-        }
-        if self.office.peers.len() >= MEMBERS_MAX {
-            let text = format!("this run has {MEMBERS_MAX} peers, which is the limit");
-            return self.office.turn_away(at, KickReason::Limit, &text);
-        }
-        if !self.office.peers.roster_fits(&registration.info) {
-            let text = format!(
-                "names and metadata of this run's {} peers take {ROSTER_BYTES_MAX} bytes, which is the limit: use \
-                 shorter ones",
-                self.office.peers.len()
-            );
-            return self.office.turn_away(at, KickReason::Limit, &text);
-        }
-        let wanted = registration.encryption;
-        if let Err(agreed) = self.office.peers.ask_encryption(wanted) {
-            let text = other_encryption(wanted, agreed);
-            return self.office.turn_away(at, KickReason::Encryption, &text);
-        }
-        let peer = self.office.peers.enter(now, &registration);
-        peer.generation = generation;
-        peer.terms = Terms::new(self.office.term);
-        self.attach(from, at);
-        self.office.outbox.note(Note::Registered(from));
-        self.office.outbox.act(Action::Renew(registration.info));
-        self.office.tell(from, ToPeer::Registered { term: self.office.term });
-        match self.gate.backoff(&self.config, from).filter(|until| *until > now) {
-            // It was evicted lately, perhaps again and again: the others are not disturbed before that (rule 45).
-            Some(until) => self.office.outbox.schedule(until, Timer::Admissible(from)),
-            None => {
-                self.office.peers.make_admissible(from);
-            }
-        }
-        self.inquiry().try_kernel(from);
-        self.office.agenda.count_votes();
-    }
-
-    /// Binds a connection to a peer; an older one of the same peer is closed.
-    pub(super) fn attach(&mut self, peer: PeerId, at: ConnectionId) {
-        let old = self.office.peers.attach(peer, at);
-        let group = self.office.peers.get(peer).map(|record| record.group);
-        if let Some(state) = group.and_then(|group| self.groups.get_mut(group)) {
-            state.attendance.came(peer);
-        }
-        if let Some(old) = old {
-            self.office.outbox.act(Action::Close(old));
-        }
-    }
-
-    /// A connection closed without a goodbye: everything that waits for this peer is aborted at once, and
-    /// whether it is dead is another question (rules 4 and 20).
-    pub(super) fn disconnected(&mut self, now: Instant, peer: PeerId, at: ConnectionId) {
-        let Some(record) = self.office.peers.get_mut(peer).filter(|record| record.connection == Some(at))
-        else {
-            return;
-        };
-        record.connection = None;
-        if record.phase == Phase::Registered {
-            // It was in nothing yet; it registers again when it comes back.
-            self.office.agenda.count_votes();
-            return self.remove_peers(now, &[(peer, LossReason::Disconnected)]);
-        }
-        record.lost_since = Some(now);
-        record.knock_at = Some(now);
-        let group = record.group;
-        if let Some(state) = self.groups.get_mut(group) {
-            state.attendance.went(peer);
-        }
-        self.office.outbox.note(Note::Disconnected(peer));
-        self.office.outbox.act(Action::Look(peer));
-        self.calls().abort_ops_without(group, peer, LossReason::Disconnected);
-        self.inquiry().review_lost(now, peer);
-    }
-
-    /// Takes peers out of the run for good, and their groups to the next epoch: one for all who go together.
-    pub(super) fn remove_peers(&mut self, now: Instant, gone: &[(PeerId, LossReason)]) {
-        let mut shrinking: BTreeMap<Group, Vec<(PeerId, LossReason)>> = BTreeMap::new();
-        for (peer, reason) in gone {
-            let Some(record) = self.office.strike_out(*peer) else { continue };
-            self.evidence.forget(*peer);
-            if !matches!(reason, LossReason::Left | LossReason::Kicked | LossReason::Disconnected) {
-                self.gate.note_eviction(now, *peer);
-            }
-            self.office.outbox.note(Note::Lost(*peer, *reason));
-            if record.phase == Phase::Accepted {
-                shrinking.entry(record.group).or_default().push((*peer, *reason));
-            }
-        }
-        if !shrinking.is_empty() {
-            self.groups.next_run_epoch();
-        }
-        for (group, gone) in shrinking {
-            self.shrink_group(now, group, gone);
         }
     }
 }

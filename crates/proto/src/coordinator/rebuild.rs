@@ -10,7 +10,8 @@ use super::claims::{Standing, Terms, Weight};
 use super::groups::{self, GroupState, Linking};
 use super::outbox::Timer;
 use super::peers::{Phase, Sign, UNKNOWN_SESSION, other_encryption};
-use super::run::{Action, ConnectionId, Note, Run};
+use super::run::{Action, ConnectionId, Note};
+use super::sessions::Sessions;
 use super::testimony::{Testimony, decide};
 use crate::ballot::{self, Ballots, known};
 use crate::collective::{Group, OpKey, Scope};
@@ -110,7 +111,7 @@ impl Rebuild {
     }
 }
 
-impl Run {
+impl Sessions<'_> {
     /// A peer is back.
     pub(super) fn resume(&mut self, now: Instant, at: ConnectionId, from: PeerId, resume: Resume) {
         match plausible(from, &resume) {
@@ -255,10 +256,10 @@ impl Run {
                 state.operations.learned(from, key);
             }
         }
-        self.welcome(from, group, resume.record.epoch, known(&resume.ballots));
-        self.catch_up(group);
+        self.epochs().welcome(from, group, resume.record.epoch, known(&resume.ballots));
+        self.epochs().catch_up(group);
         self.calls().vote_again(now, from, group, &resume.ballots);
-        self.tell_prepare(group, &[from]);
+        self.epochs().tell_prepare(group, &[from]);
         for open in resume.tags.iter().filter_map(|report| report.open.clone()) {
             let OpenVote { key, fingerprint, timeout_ms, complete } = open;
             self.calls().initiate(now, from, key.clone(), fingerprint, timeout_ms.max(1));
@@ -266,7 +267,7 @@ impl Run {
                 self.calls().complete(from, &key);
             }
         }
-        self.settle(now, group);
+        self.epochs().settle(now, group);
         let (run_epoch, global_world_size) = (self.groups.run_epoch(), self.groups.world_size());
         let told = self
             .groups
@@ -372,7 +373,7 @@ impl Run {
             state.operations.recall(key, verdict, &unknowing, in_epoch);
         }
         for (peer, told) in &resumed {
-            self.welcome(*peer, group, told.epoch, known(&told.ballots));
+            self.epochs().welcome(*peer, group, told.epoch, known(&told.ballots));
         }
         self.office.outbox.note(Note::Rebuilt(group, record.epoch));
         for liar in decided.liars {
@@ -384,11 +385,11 @@ impl Run {
             self.office.lose(laggard, LossReason::NotResumed);
         }
         if !left.is_empty() {
-            self.begin_history(group);
+            self.epochs().begin_history(group);
             let roster = self.groups[group].roster.clone();
-            self.open_epoch(now, group, roster, Vec::new(), left);
+            self.epochs().open_epoch(now, group, roster, Vec::new(), left);
         }
-        self.catch_up(group);
+        self.epochs().catch_up(group);
         for (peer, told) in &resumed {
             self.calls().vote_again(now, *peer, group, &told.ballots);
         }
@@ -396,12 +397,12 @@ impl Run {
             let held = self.office.peers.get_mut(peer).map(|peer| std::mem::take(&mut peer.held));
             for message in held.unwrap_or_default() {
                 if !self.office.agenda.is_doomed(peer) {
-                    self.handle_settled_message(now, peer, message);
+                    self.epochs().handle_message(now, peer, message);
                 }
             }
         }
-        self.settle(now, group);
-        self.watch_paths(now, group);
+        self.epochs().settle(now, group);
+        self.epochs().watch_paths(now, group);
         self.office.agenda.count_votes();
         self.office.agenda.tell_world();
     }

@@ -10,13 +10,13 @@
 //! Then there is nothing newer to tell: whoever came back waits until there is.
 
 use super::attendance::Returning;
-use super::run::Run;
+use super::epochs::Epochs;
 use crate::ballot::Known;
 use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
 use crate::wire::control::ToPeer;
 
-impl Run {
+impl Epochs<'_> {
     /// A member is back: it hears how attempts ended in epochs that it knows.
     pub(super) fn welcome(&mut self, peer: PeerId, group: Group, knew: GroupEpoch, ballots: Known) {
         let Some(state) = self.groups.get_mut(group) else { return };

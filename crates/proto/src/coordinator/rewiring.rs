@@ -8,8 +8,8 @@
 //!
 //! Nothing of this is remembered across a restart: the votes are, and rules that find the ring as they want it agree.
 
+use super::epochs::Epochs;
 use super::groups::Phase;
-use super::run::Run;
 use crate::collective::Group;
 use crate::id::PeerId;
 use crate::time::Instant;
@@ -28,7 +28,7 @@ pub(super) struct Rewiring {
     unprepared: BTreeSet<PeerId>,
 }
 
-impl Run {
+impl Epochs<'_> {
     /// Begins to prepare a ring. One that is being prepared already is not disturbed.
     pub(super) fn rewire(&mut self, kind: BallotKind, group: Group, ring: Vec<PeerId>) {
         let Some(state) = self.groups.get_mut(group).filter(|state| matches!(state.phase, Phase::Serving))

@@ -3,14 +3,16 @@
 use super::Config;
 use super::admission::Gate;
 use super::agenda::Chore;
-use super::calls::{BlamedLink, Calls};
+use super::calls::Calls;
 use super::claims::Claims;
+use super::epochs::Epochs;
 use super::eviction::{Evidence, Inquiry};
 use super::facts::GroupFacts;
 use super::groups::{GroupState, Groups};
 use super::office::Office;
 use super::outbox::Timer;
 use super::peers::{Peer, Phase, Sign};
+use super::sessions::Sessions;
 use super::survey::SolveToken;
 use super::witnesses::Witnesses;
 use crate::collective::Group;
@@ -157,6 +159,18 @@ impl Run {
         Calls { config, office, groups, gate }
     }
 
+    /// What handles epochs and links.
+    pub(super) fn epochs(&mut self) -> Epochs<'_> {
+        let Self { config, office, groups, gate, .. } = self;
+        Epochs { config, office, groups, gate }
+    }
+
+    /// What handles the beginnings and ends of sessions.
+    pub(super) fn sessions(&mut self) -> Sessions<'_> {
+        let Self { config, office, groups, gate, evidence, claims, .. } = self;
+        Sessions { config, office, groups, gate, evidence, claims }
+    }
+
     /// What inquires into a peer's fate.
     pub(super) fn inquiry(&mut self) -> Inquiry<'_> {
         Inquiry { config: &self.config, office: &mut self.office, evidence: &mut self.evidence }
@@ -178,12 +192,12 @@ impl Run {
                 self.office.outbox.act(Action::Send(at, ToPeer::Status(status)));
             }
             ToCoordinator::Register(registration, generation, term) => {
-                self.meet_term(term);
-                self.register(now, at, from, registration, generation);
+                self.sessions().meet_term(term);
+                self.sessions().register(now, at, from, registration, generation);
                 self.lose_if_exited(from);
             }
             ToCoordinator::Resume(resume) => {
-                self.resume(now, at, from, resume);
+                self.sessions().resume(now, at, from, resume);
                 self.lose_if_exited(from);
             }
             ToCoordinator::Watch { process } => self.watch(at, from, process),
@@ -229,52 +243,17 @@ impl Run {
         };
         peer.heard = now;
         peer.refused_at = None;
-        if !self.hold_while_rebuilding(from, &message) {
-            self.handle_settled_message(now, from, message);
-        }
-    }
-
-    pub(super) fn handle_settled_message(&mut self, now: Instant, from: PeerId, message: ToCoordinator) {
         match message {
-            ToCoordinator::Prepared { group, number, error } => {
-                self.prepared(from, group, number, error.is_none());
-            }
-            ToCoordinator::Vote { ballot, wish } => self.calls().vote(now, from, ballot, wish),
-            ToCoordinator::TakeBack { ballot } => self.calls().take_back_vote(from, ballot),
-            ToCoordinator::Expired { ballot } => self.calls().ballot_expired(now, from, ballot),
-            ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
-            ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
-                self.link_broken(now, from, group, epoch, (a, b), dialling, &printable(&error));
-            }
-            ToCoordinator::Redialled { group, to, error } => {
-                self.redialled(now, from, group, to, error.is_none());
-            }
-            ToCoordinator::Initiate { key, fingerprint, timeout_ms } => {
-                self.calls().initiate(now, from, key, fingerprint, timeout_ms);
-            }
-            ToCoordinator::Complete { key } => self.calls().complete(from, &key),
-            ToCoordinator::Refuse { key, reason } => {
-                let blamed = self.calls().refuse(now, from, &key, reason);
-                if let Some(BlamedLink { from: a, to: b, error }) = blamed {
-                    self.link_broken(now, from, key.group, key.epoch, (a, b), false, &error);
-                }
-            }
-            ToCoordinator::Acknowledge { key } => self.calls().acknowledge(from, &key),
-            ToCoordinator::LinkSpeed(group, speed) => self.note_speed(now, group, from, speed),
-            ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
-            ToCoordinator::Promise { term } => self.promised(now, from, term),
-            ToCoordinator::Register(..)
-            | ToCoordinator::Resume(_)
-            | ToCoordinator::Watch { .. }
-            | ToCoordinator::Exited { .. }
-            | ToCoordinator::AskStatus => {}
+            ToCoordinator::Promise { term } => self.sessions().promised(now, from, term),
+            message if self.sessions().hold_while_rebuilding(from, &message) => {}
+            message => self.epochs().handle_message(now, from, message),
         }
     }
 
     /// A connection is gone.
     pub fn handle_closed(&mut self, now: Instant, at: ConnectionId) {
         if let Some(peer) = self.office.peers.hang_up(at) {
-            self.disconnected(now, peer, at);
+            self.sessions().disconnected(now, peer, at);
         }
         self.claims.hang_up(at);
         self.witnesses.closed(at);
@@ -294,10 +273,10 @@ impl Run {
             self.inquiry().note_sign(now, peer, sign);
             // A broken link may have waited for this.
             let group = self.office.peers.get(peer).map(|record| record.group);
-            if let Some(group) = group.filter(|group| self.is_settling(*group))
+            if let Some(group) = group.filter(|group| self.groups.is_settling(*group))
                 && matches!(sign, Sign::Alive { .. })
             {
-                self.settle(now, group);
+                self.epochs().settle(now, group);
             }
         }
         self.finish(now);
@@ -317,15 +296,15 @@ impl Run {
             match timer {
                 Timer::Ops(group) => self.calls().review_ops(now, group),
                 Timer::Lost(peer) => self.inquiry().review_lost(now, peer),
-                Timer::LinkSettle(group) => self.settle(now, group),
+                Timer::LinkSettle(group) => self.epochs().settle(now, group),
                 Timer::World => self.office.agenda.tell_world(),
-                Timer::Paths(group) => self.review_paths(now, group),
+                Timer::Paths(group) => self.epochs().review_paths(now, group),
                 Timer::Admissible(peer) => {
                     if self.office.peers.make_admissible(peer) {
                         self.office.agenda.count_votes();
                     }
                 }
-                Timer::Claims(group) => self.weigh_claims(now, group),
+                Timer::Claims(group) => self.sessions().weigh_claims(now, group),
                 Timer::Fresh => {
                     self.inherited.clear();
                     self.gate.open();
@@ -341,11 +320,14 @@ impl Run {
         while let Some(chore) = self.office.agenda.next() {
             match chore {
                 Chore::Remove(doomed) => {
-                    self.remove_peers(now, &doomed);
+                    self.sessions().remove_peers(now, &doomed);
                     self.office.agenda.count_votes();
                 }
-                Chore::CountVotes => self.count_votes(now),
-                Chore::TellWorld => self.tell_world(now),
+                Chore::CountVotes => self.epochs().count_votes(now),
+                Chore::TellWorld => {
+                    let known_by = self.claims.known_by(now, &self.config);
+                    self.epochs().tell_world(now, known_by);
+                }
             }
         }
     }

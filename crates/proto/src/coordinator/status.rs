@@ -344,7 +344,7 @@ impl Run {
                 collectives,
             });
         }
-        waiting.extend(self.newcomers_wait(now, name));
+        waiting.extend(self.gate.newcomers_wait(&self.office, &self.groups, now, name));
         Status {
             term: self.office.term,
             run_epoch: self.groups.run_epoch(),

@@ -20,6 +20,7 @@
 //!
 //! Nothing of it outlives the coordinator: members bring what they have measured (`topology::links`).
 
+use super::epochs::Epochs;
 use super::outbox::Outbox;
 use super::run::{Action, Note, Run};
 use super::status::{LinkStatus, seconds};
@@ -365,7 +366,9 @@ impl Run {
         }
         self.finish(now);
     }
+}
 
+impl Epochs<'_> {
     /// What a link carried in a collective of late.
     pub(super) fn note_speed(&mut self, now: Instant, group: Group, from: PeerId, speed: LinkSpeed) {
         let peers = &self.office.peers;
