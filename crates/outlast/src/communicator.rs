@@ -42,7 +42,7 @@ mod transfer;
 mod typed;
 
 pub use background::Handle;
-pub use buffer::{CallBuffers, Element, Tensor, TensorMut};
+pub use buffer::{CallBuffers, Element, Tensor, TensorList, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::GroupView;
 pub use error::{Error, Failure, NextStep};

@@ -430,7 +430,7 @@ fn what_runs_in_the_background_gives_its_data_back() {
         let (rank, ids) = (comm.rank(), comm.peers());
         let tagged = |tag: u64| Call::sum().tag(tag);
         // All of them at once, in another order on each peer.
-        let start: [&dyn Fn() -> Box<dyn FnOnce()>; 5] = [
+        let start: [&dyn Fn() -> Box<dyn FnOnce()>; 6] = [
             &|| {
                 let handle = comm.all_gather_async(vec![0_i16; 2], vec![rank as i16], tagged(1));
                 Box::new(move || assert_eq!(handle.wait().0, (vec![0, 1], vec![rank as i16])))
@@ -451,6 +451,19 @@ fn what_runs_in_the_background_gives_its_data_back() {
                     assert_eq!(receipt.expect("a sum").algorithm, "ring/int8");
                     assert!(data[0].iter().all(|x| (x - 3.0).abs() < 0.1), "{:?}", data[0]);
                     assert!(data[1].iter().all(|x| (x - 5.0).abs() < 0.1), "{:?}", data[1]);
+                })
+            },
+            &|| {
+                // Several types in one transaction.
+                let lists = (vec![vec![0.5_f32; 3], vec![1.5]], vec![rank as u64 + 1], vec![vec![true]]);
+                let handle = comm.all_reduce_many_async(lists, Call::new(ReduceOp::Max).tag(6));
+                Box::new(move || {
+                    let ((floats, numbers, truths), receipt) = handle.wait();
+                    assert_eq!(receipt.expect("a maximum").contributors.len(), 2);
+                    assert_eq!(
+                        (floats, numbers, truths),
+                        (vec![vec![0.5; 3], vec![1.5]], vec![2], vec![vec![true]])
+                    );
                 })
             },
             &|| {

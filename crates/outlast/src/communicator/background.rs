@@ -9,7 +9,7 @@
 //! committed and as it was otherwise. A handle that is dropped gives up the data, not the call: the others count
 //! on it.
 
-use super::{Call, Communicator, Element, Error, Receipt};
+use super::{Call, Communicator, Element, Error, Receipt, TensorList};
 use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::id::PeerId;
 use std::any::Any;
@@ -52,16 +52,22 @@ impl Communicator {
         self.in_background(data, move |comm, data| comm.all_reduce(data, &call))
     }
 
-    /// As [`Self::all_reduce_many`], in the background.
-    pub fn all_reduce_many_async<T: Element>(
+    /// As [`Self::all_reduce_many`], in the background. Tensors of several types are lists side by side:
+    ///
+    /// ```no_run
+    /// # use outlast::communicator::{Call, Communicator, Error};
+    /// # use std::sync::Arc;
+    /// # fn example(comm: Arc<Communicator>, weights: Vec<Vec<f32>>, counts: Vec<u64>) -> Result<(), Error> {
+    /// let handle = comm.all_reduce_many_async((weights, counts), Call::sum());
+    /// let ((weights, counts), receipt) = handle.wait();
+    /// # receipt?; drop((weights, counts)); Ok(()) }
+    /// ```
+    pub fn all_reduce_many_async<L: TensorList + Send + 'static>(
         self: &Arc<Self>,
-        data: Vec<Vec<T>>,
+        data: L,
         call: Call,
-    ) -> Handle<Vec<Vec<T>>> {
-        self.in_background(data, move |comm, data| {
-            let mut tensors: Vec<_> = data.iter_mut().map(Vec::as_mut_slice).collect();
-            comm.all_reduce_many(&mut tensors, &call)
-        })
+    ) -> Handle<L> {
+        self.in_background(data, move |comm, data| comm.all_reduce_many(data.tensors(), &call))
     }
 
     /// As [`Self::all_gather`], in the background; `out` and `data` come back.

@@ -11,6 +11,7 @@ use std::marker::PhantomData;
 
 mod sealed {
     pub trait Sealed {}
+    pub trait Owned {}
 }
 
 /// An element type that the kernels know.
@@ -96,6 +97,48 @@ impl<'a, T: Element> From<&'a mut &mut [T]> for TensorMut<'a> {
         Self::from(&mut **slice)
     }
 }
+
+/// Tensors that a call in the background owns meanwhile. A `Vec` of elements is one tensor, a `Vec` of such is a list of one
+/// type, and a tuple of any of these is a list of several: first all tensors of the first, then those of the second.
+pub trait TensorList: sealed::Owned {
+    /// Each of them, in the order that all members have.
+    fn tensors(&mut self) -> Vec<TensorMut<'_>>;
+}
+
+impl<T: Element> sealed::Owned for Vec<T> {}
+impl<T: Element> TensorList for Vec<T> {
+    fn tensors(&mut self) -> Vec<TensorMut<'_>> {
+        vec![TensorMut::from(self.as_mut_slice())]
+    }
+}
+
+impl<T: Element> sealed::Owned for Vec<Vec<T>> {}
+impl<T: Element> TensorList for Vec<Vec<T>> {
+    fn tensors(&mut self) -> Vec<TensorMut<'_>> {
+        self.iter_mut().map(|tensor| TensorMut::from(tensor.as_mut_slice())).collect()
+    }
+}
+
+macro_rules! lists_side_by_side {
+    ($($list:ident)+) => {
+        impl<$($list: TensorList),+> sealed::Owned for ($($list,)+) {}
+        impl<$($list: TensorList),+> TensorList for ($($list,)+) {
+            fn tensors(&mut self) -> Vec<TensorMut<'_>> {
+                #[expect(non_snake_case, reason = "each list is named as its type is")]
+                let ($($list,)+) = self;
+                let mut tensors = Vec::new();
+                $(tensors.extend($list.tensors());)+
+                tensors
+            }
+        }
+    };
+}
+
+lists_side_by_side! { A B }
+lists_side_by_side! { A B C }
+lists_side_by_side! { A B C D }
+lists_side_by_side! { A B C D E }
+lists_side_by_side! { A B C D E F }
 
 /// What one call reads and writes, whatever its type. Borrowed until the call returns.
 ///

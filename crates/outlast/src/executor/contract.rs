@@ -3,6 +3,7 @@
 //! Each function here is one clause. It gets a way to make a group and knows nothing else about it. The macro at the
 //! end runs every clause over every transport; a new transport is one more line there.
 
+mod transfers;
 mod worlds;
 
 use super::plane::{DataPlane, OpSpec, Performed};
@@ -15,7 +16,12 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
-use worlds::{Make, World, peer};
+use transfers::{
+    a_receive_that_was_given_up_takes_back_that_it_waits, a_send_that_was_given_up_is_not_received,
+    a_transfer_gives_its_values_whoever_comes_first, a_transfer_outlives_epochs_and_ends_with_its_other_end,
+    an_abort_or_a_shutdown_ends_a_transfer, another_call_at_the_other_end_is_noticed_by_the_sender,
+};
+use worlds::{Make, PATIENCE, World, peer};
 
 const KINDS: [OpKind; 9] = [
     OpKind::AllReduce,
@@ -365,9 +371,9 @@ fn what_belongs_to_no_open_epoch_has_no_effect(make: Make) {
     commit(&world, &reduction(1_000), 0, 0);
 }
 
-/// Does something to the first member's plane while a call waits there, and says how the call stopped. A call asks
-/// between two waits whether to give up, so whoever was asked waits.
-fn while_it_waits(world: &World, spec: &OpSpec, act: impl FnOnce(&DataPlane)) -> Stopped {
+/// Makes a call, does something else while it waits, and returns how the call ended. A call asks between two waits whether
+/// to give up, so whoever was asked waits.
+fn meanwhile<T: Send>(call: impl FnOnce() -> T + Send, act: impl FnOnce()) -> T {
     let waits = Arc::new(AtomicBool::new(false));
     thread::scope(|scope| {
         let asked = Arc::clone(&waits);
@@ -378,16 +384,22 @@ fn while_it_waits(world: &World, spec: &OpSpec, act: impl FnOnce(&DataPlane)) ->
         let waiting = scope.spawn(move || {
             watched(Duration::from_millis(1), question, || {
                 let _cancels = cancels(|| {});
-                alone(world, 0, spec, &Abort::new())
+                call()
             })
         });
+        let give_up = Instant::now() + PATIENCE;
         while !waits.load(Ordering::SeqCst) {
-            assert!(Instant::now() < spec.deadline, "the call never waited");
+            assert!(Instant::now() < give_up && !waiting.is_finished(), "the call never waited");
             thread::yield_now();
         }
-        act(&world.members[0].plane);
+        act();
         waiting.join().unwrap()
     })
+}
+
+/// Does something to the first member's plane while a call waits there, and says how the call stopped.
+fn while_it_waits(world: &World, spec: &OpSpec, act: impl FnOnce(&DataPlane)) -> Stopped {
+    meanwhile(|| alone(world, 0, spec, &Abort::new()), || act(&world.members[0].plane))
 }
 
 fn a_new_epoch_ends_what_is_under_way(make: Make) {
@@ -515,4 +527,10 @@ every_transport! {
     a_shutdown_ends_what_is_under_way,
     a_person_gives_a_call_up,
     a_panic_in_the_programs_code_leaves_the_memory_alone,
+    a_transfer_gives_its_values_whoever_comes_first,
+    a_receive_that_was_given_up_takes_back_that_it_waits,
+    a_send_that_was_given_up_is_not_received,
+    another_call_at_the_other_end_is_noticed_by_the_sender,
+    an_abort_or_a_shutdown_ends_a_transfer,
+    a_transfer_outlives_epochs_and_ends_with_its_other_end,
 }

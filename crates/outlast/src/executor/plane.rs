@@ -9,6 +9,7 @@ use super::memory::{Buffers, Region};
 use super::operation::{Operation, Parts};
 use super::settlement::Settlement;
 use super::ticket::{Claim, Ticket, Told};
+use super::transfer::TransferSpec;
 use super::transport::{Carrier, Job, Moved, Transport};
 use super::undo::{UndoLog, UndoPool};
 use super::{LinkEvent, Stopped};
@@ -100,7 +101,7 @@ impl DataPlane {
         Self::over(Carrier::Links, me, settings, dialer, events)
     }
 
-    /// The same with somebody else who carries the bytes of collectives; transfers go over links in any case.
+    /// The same with somebody else who carries the bytes.
     pub(super) fn over(
         carrier: Carrier,
         me: PeerId,
@@ -136,7 +137,7 @@ impl DataPlane {
         Ok(Self { shared, carrier })
     }
 
-    fn transport(&self) -> &dyn Transport {
+    pub(super) fn transport(&self) -> &dyn Transport {
         self.carrier.of(&self.shared)
     }
 
@@ -154,8 +155,9 @@ impl DataPlane {
     /// unless there is a link, and reports both links of the ring as they come up. Does not wait. What is
     /// under way in earlier epochs of the group is aborted.
     pub fn open_epoch(&self, group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)>) {
+        let members: Vec<_> = ring.iter().map(|(peer, _)| *peer).collect();
         self.shared.post(Command::OpenEpoch { group, epoch, ring });
-        self.transport().epoch_opened(group, epoch);
+        self.transport().epoch_opened(group, epoch, &members);
     }
 
     /// The group has no roster any more; its operations are aborted and links that nobody else needs closed.
@@ -261,6 +263,10 @@ impl Transport for Arc<Shared> {
             end: None,
         };
         Ok(Moved::by(*self.run(parts, undo)?))
+    }
+
+    fn transfer(&self, job: Job<'_, TransferSpec>) -> Result<Moved, Stopped> {
+        self.transfer_over_links(job)
     }
 }
 

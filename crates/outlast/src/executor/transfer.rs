@@ -23,13 +23,14 @@ use super::abort::Abort;
 use super::arithmetic::Arithmetic;
 use super::memory::Buffers;
 use super::operation::{End, Parts};
-use super::plane::{DataPlane, Performed};
-use super::transport::Moved;
+use super::plane::{DataPlane, Performed, Shared};
+use super::transport::{Job, Moved};
 use super::undo::UndoLog;
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::Plan;
 use outlast_proto::collective::{Fingerprint, Group, Seq, Tag};
 use outlast_proto::id::PeerId;
+use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Instant;
 
@@ -62,7 +63,6 @@ impl DataPlane {
         buffers: Buffers<'a>,
         abort: &Abort,
     ) -> Result<Performed<'a>, Stopped> {
-        let shared = &self.shared;
         let started = Instant::now();
         let sends = spec.receives.is_none();
         let call = &spec.fingerprint;
@@ -72,23 +72,36 @@ impl DataPlane {
         let bytes = call.elements() as usize * call.data_type.size();
         let given = (region.input_bytes(), region.output_bytes());
         assert_eq!(given, if sends { (bytes, 0) } else { (0, bytes) }, "buffers as the call says: {call}");
-        let undo = UndoLog::new(region, plan.block_bytes(), &shared.undo)
-            .map_err(|error| Stopped::NoMemory(error.to_string()))?;
         if abort.is_triggered() {
             return Err(Stopped::Aborted);
         }
-        let ends = if sends { (shared.me, spec.peer) } else { (spec.peer, shared.me) };
+        let job = Job { spec, plan, arithmetic: Arithmetic::new(call, 2), region, abort };
+        Ok(Performed::of(self.transport().transfer(job)?, started))
+    }
+}
+
+impl Shared {
+    /// A transfer over links: an operation like those of collectives, which the other end steers in place of a decider.
+    pub(super) fn transfer_over_links(
+        self: &Arc<Self>,
+        job: Job<'_, TransferSpec>,
+    ) -> Result<Moved, Stopped> {
+        let Job { spec, plan, arithmetic, region, abort } = job;
+        let undo = UndoLog::new(region, plan.block_bytes(), &self.undo)
+            .map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        let sends = spec.receives.is_none();
+        let ends = if sends { (self.me, spec.peer) } else { (spec.peer, self.me) };
         let number = spec.receives.unwrap_or(Seq::MAX);
         let parts = Parts {
             name: OpName::transfer(spec.group, ends, spec.tag, number),
-            fingerprint: call.digest(),
+            fingerprint: spec.fingerprint.digest(),
             plan,
-            arithmetic: Arithmetic::new(call, 2),
+            arithmetic,
             deadline: spec.deadline,
             abort: abort.clone(),
-            window_bytes: shared.window.load(Ordering::Relaxed),
+            window_bytes: self.window.load(Ordering::Relaxed),
             end: Some(if sends { End::Sends } else { End::Receives }),
         };
-        Ok(Performed::of(Moved::by(*shared.run(parts, undo)?), started))
+        Ok(Moved::by(*self.run(parts, undo)?))
     }
 }

@@ -1,7 +1,8 @@
 //! How the bytes of an attempt get to the others: one contract, several transports.
 //!
-//! A data plane checks a call and plans it, and then it has a [`Job`]: a plan, arithmetic and the caller's memory. Who
-//! carries the bytes is a matter of where the members are. Between hosts they go over links, streams that whoever
+//! A data plane checks a call and plans it, and then it has a [`Job`]: a plan, arithmetic and the caller's memory. It is an
+//! attempt at a collective, or one end of a transfer between two members. Who carries the bytes is a matter of where the
+//! members are. Between hosts they go over links, streams that whoever
 //! drives looks after. Inside a host they will be left where all members can read them. A transport is one file, a line
 //! in [`Carrier`], and what it says about the end of an attempt ([`Settlement`]; decision 37).
 //!
@@ -16,6 +17,13 @@
 //! - Nothing of a call with another fingerprint is used (rule 7); nothing of an epoch that is not open has an effect.
 //! - A peer that is gone is a link that broke, with its name. Nobody is condemned for it (rule 20).
 //! - Calls under different tags never wait for each other, in whatever order members make them (rule 14).
+//!
+//! Of a transfer, which nobody votes on and which belongs to no epoch (rule 8):
+//!
+//! - A send returns well only when a receive that waits for it has all of it, and a receive returns well only with all of
+//!   it. One that returns well is committed at once.
+//! - A receive that is given up takes back that it waits: the next send meets the next receive.
+//! - It ends when one of its two ends is no member any more. Who else comes or goes does not disturb it.
 
 #[cfg(test)]
 pub(super) mod board;
@@ -27,14 +35,17 @@ use super::memory::Region;
 use super::operation::Operation;
 use super::plane::{OpSpec, Shared};
 use super::settlement::Settlement;
+use super::transfer::TransferSpec;
 use super::undo::UndoLog;
 use outlast_proto::collective::plan::Plan;
 use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::id::PeerId;
 use std::sync::Arc;
 
-/// One attempt, checked and planned, with the caller's memory. There is somebody to talk to and something to say.
-pub(super) struct Job<'a> {
-    pub(super) spec: &'a OpSpec,
+/// One attempt, or one end of a transfer (`Job<TransferSpec>`), checked and planned, with the caller's memory. There is
+/// somebody to talk to.
+pub(super) struct Job<'a, Spec = OpSpec> {
+    pub(super) spec: &'a Spec,
     pub(super) plan: Plan,
     pub(super) arithmetic: Arithmetic,
     pub(super) region: Region,
@@ -72,8 +83,12 @@ pub(super) trait Transport {
     /// Runs one attempt on the caller's thread.
     fn perform(&self, job: Job<'_>) -> Result<Moved, Stopped>;
 
-    /// A group has a new epoch, and what is under way in earlier ones of it ends.
-    fn epoch_opened(&self, _group: Group, _epoch: GroupEpoch) {}
+    /// Runs one end of a transfer on the caller's thread.
+    fn transfer(&self, job: Job<'_, TransferSpec>) -> Result<Moved, Stopped>;
+
+    /// A group has a new epoch of these members. What is under way in earlier ones of it ends, and so do transfers with
+    /// whoever is none of them.
+    fn epoch_opened(&self, _group: Group, _epoch: GroupEpoch, _members: &[PeerId]) {}
 
     /// The group has no open epoch any more.
     fn group_left(&self, _group: Group) {}
@@ -82,10 +97,10 @@ pub(super) trait Transport {
     fn shut_down(&self) {}
 }
 
-/// Who carries the bytes of a plane's collectives.
+/// Who carries the bytes of a plane.
 #[derive(Debug, Default)]
 pub(super) enum Carrier {
-    /// Links between peers. They learn of epochs by the engine's commands, since transfers need them in any case.
+    /// Links between peers. They learn of epochs by the engine's commands, since rings are linked before anybody calls.
     #[default]
     Links,
     /// Threads of one process, for tests.
@@ -94,7 +109,8 @@ pub(super) enum Carrier {
 }
 
 impl Carrier {
-    /// Who carries this attempt. The choice may follow from its epoch alone, which is the same on all members.
+    /// Who carries this attempt or transfer. The choice may follow from an attempt's epoch alone, which is the same on all
+    /// members, and from a transfer's two ends, which both know.
     pub(super) fn of<'a>(&'a self, links: &'a Arc<Shared>) -> &'a dyn Transport {
         match self {
             Self::Links => links,

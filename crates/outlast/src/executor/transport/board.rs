@@ -2,15 +2,20 @@
 //!
 //! Every member pins its contribution to a board that all can read, and when all are there each makes its own result
 //! from them, in memory of the board's. So it settles by copying out, and a contribution outlives whoever pinned it
-//! (rule 13). It waits at an eventfd, as anything may that an [`Abort`](super::super::Abort) can ring.
+//! (rule 13). Who receives from one other member pins that it is ready, and a sender that finds it leaves its bytes there
+//! ([`exchange`]). It waits at an eventfd, as anything may that an [`Abort`](super::super::Abort) can ring.
 //!
 //! It is no measure of speed. It is small, so that the contract can be read off it.
 
+mod exchange;
+
 use super::super::Stopped;
+use super::super::abort::Abort;
 use super::super::arithmetic::Arithmetic;
 use super::super::memory::{Buffers, Region};
 use super::super::settlement::{CopyOut, Results, Settlement};
 use super::super::slots::Slots;
+use super::super::transfer::TransferSpec;
 use super::{Job, Moved, Transport};
 use crate::bell::Bell;
 use crate::watch;
@@ -33,9 +38,17 @@ pub(in crate::executor) struct Hall {
 
 #[derive(Debug, Default)]
 struct State {
-    open: BTreeMap<(PeerId, Group), GroupEpoch>,
+    /// Of each member: the epoch that it has opened, and with whom.
+    open: BTreeMap<(PeerId, Group), (GroupEpoch, Vec<PeerId>)>,
     gone: BTreeSet<PeerId>,
     places: BTreeMap<OpKey, Place>,
+    exchanges: exchange::Exchanges,
+}
+
+impl State {
+    fn is_open(&self, me: PeerId, group: Group, epoch: GroupEpoch) -> bool {
+        self.open.get(&(me, group)).is_some_and(|(open, _)| *open == epoch)
+    }
 }
 
 /// One attempt on the board.
@@ -67,6 +80,7 @@ impl Hall {
         let mut state = self.state();
         change(&mut state);
         state.places.values().for_each(Place::ring);
+        state.exchanges.ring();
     }
 }
 
@@ -92,7 +106,7 @@ impl Board {
         if state.gone.contains(&self.me) {
             return Err(Stopped::Closed);
         }
-        let is_open = state.open.get(&(self.me, key.group)) == Some(&key.epoch);
+        let is_open = state.is_open(self.me, key.group, key.epoch);
         let is_used_up = state.places.get(key).is_some_and(|place| place.pinned.contains_key(&self.me));
         if !is_open || is_used_up {
             return Err(Stopped::Stale);
@@ -112,7 +126,7 @@ impl Board {
         if state.gone.contains(&self.me) {
             return Err(Stopped::Closed);
         }
-        let is_open = state.open.get(&(self.me, attempt.key.group)) == Some(&attempt.key.epoch);
+        let is_open = state.is_open(self.me, attempt.key.group, attempt.key.epoch);
         if job.abort.is_triggered() || !is_open {
             return Err(Stopped::Aborted);
         }
@@ -138,19 +152,7 @@ impl Board {
 impl Transport for Board {
     fn perform(&self, job: Job<'_>) -> Result<Moved, Stopped> {
         let pinned = self.pin(&job)?;
-        let _listening = job.abort.listen(&pinned.bell);
-        let inputs = loop {
-            watch::look();
-            pinned.bell.answer();
-            if let Some(inputs) = self.look(&job)? {
-                break inputs;
-            }
-            let left = job.spec.deadline.saturating_duration_since(Instant::now());
-            if left.is_zero() {
-                return Err(Stopped::Deadline);
-            }
-            pinned.wait(watch::patience(left.min(WAIT_MAX)));
-        };
+        let inputs = wait(&pinned.bell, job.abort, job.spec.deadline, || self.look(&job))?;
         let received = inputs.iter().map(|input| input.len() as u64).sum();
         let bytes = result(&job, &inputs, self.me);
         let Job { region, .. } = job;
@@ -159,9 +161,13 @@ impl Transport for Board {
         Ok(Moved { bytes_sent, bytes_received: received, mean_sent: bytes_sent, settlement })
     }
 
-    fn epoch_opened(&self, group: Group, epoch: GroupEpoch) {
+    fn transfer(&self, job: Job<'_, TransferSpec>) -> Result<Moved, Stopped> {
+        if job.spec.receives.is_some() { self.receive(job) } else { self.send(job) }
+    }
+
+    fn epoch_opened(&self, group: Group, epoch: GroupEpoch, members: &[PeerId]) {
         self.hall.change(|state| {
-            state.open.insert((self.me, group), epoch);
+            state.open.insert((self.me, group), (epoch, members.to_vec()));
         });
     }
 
@@ -178,6 +184,33 @@ impl Transport for Board {
     }
 }
 
+/// Looks, and waits at the bell between two looks, until there is what was looked for or there never will be.
+fn wait<T>(
+    bell: &Arc<Bell>,
+    abort: &Abort,
+    deadline: Instant,
+    mut look: impl FnMut() -> Result<Option<T>, Stopped>,
+) -> Result<T, Stopped> {
+    let _listening = abort.listen(bell);
+    loop {
+        watch::look();
+        bell.answer();
+        if let Some(found) = look()? {
+            return Ok(found);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return Err(Stopped::Deadline);
+        }
+        let patience = watch::patience(left.min(WAIT_MAX));
+        let timeout = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
+        let mut polled = [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN)];
+        if poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0) {
+            bell.heard();
+        }
+    }
+}
+
 /// A contribution on the board. Dropping it says that its owner needs the place no more.
 #[derive(Debug)]
 struct Pinned {
@@ -186,16 +219,6 @@ struct Pinned {
     key: OpKey,
     members: usize,
     bell: Arc<Bell>,
-}
-
-impl Pinned {
-    fn wait(&self, patience: Duration) {
-        let timeout = Timespec::try_from(patience).unwrap_or(Timespec { tv_sec: 1, tv_nsec: 0 });
-        let mut polled = [PollFd::from_borrowed_fd(self.bell.descriptor(), PollFlags::IN)];
-        if poll(&mut polled, Some(&timeout)).is_ok_and(|ready| ready > 0) {
-            self.bell.heard();
-        }
-    }
 }
 
 impl Drop for Pinned {
