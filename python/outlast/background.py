@@ -1,13 +1,16 @@
 """Collectives in the background: every one of them, as a handle to wait for, to await, or to give up."""
 
+import inspect
 import os
-from collections.abc import Generator, Sequence
-from typing import Any
+from collections.abc import Callable, Generator
+from typing import Any, Concatenate, ParamSpec, Self, cast
 
 from outlast import _outlast
 from outlast._process import OfThisProcess
-from outlast.collectives import Op, Quantize, Who, _check_everyone
+from outlast.collectives import Collectives
 from outlast.records import Receipt
+
+P = ParamSpec("P")
 
 
 class Handle(OfThisProcess):
@@ -75,185 +78,53 @@ class Handle(OfThisProcess):
         return f"<outlast.Handle tag={self._core.tag}>"
 
 
+class _Beginning:
+    """Stands for a communicator whose calls are begun and not waited for: they return handles."""
+
+    def __init__(self, core: _outlast.Communicator) -> None:
+        self.collective = core.collective_async
+        self.transfer = core.transfer_async
+        self.place = core.place
+
+    @property
+    def _core(self) -> Self:
+        return self
+
+
+def _in_background(blocks: Callable[Concatenate[Any, P], object]) -> Callable[Concatenate[Any, P], Handle]:
+    """The form of a blocking method that returns at once: the same method, on a core that only begins."""
+
+    def begin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle:
+        # The method hands on what its core returns, and that is a handle of the extension module here.
+        return Handle(cast(_outlast.Handle, blocks(_Beginning(self._core), *args, **kwargs)))
+
+    told = inspect.signature(blocks)
+    begin.__signature__ = told.replace(return_annotation=Handle)  # type: ignore[attr-defined]
+    begin.__name__ = f"{blocks.__name__}_async"
+    begin.__qualname__ = f"BackgroundCollectives.{begin.__name__}"
+    begin.__doc__ = f"Begin `{blocks.__name__}` and return at once; it takes the same arguments."
+    return begin
+
+
 class BackgroundCollectives:
     """The collectives of a communicator that return at once.
 
-    Each takes what its blocking form takes, does what that does, and returns a `Handle`. The memory is in use until the
-    operation is over. Concurrent collectives need different tags, and may be started in any order on different members.
+    Each takes what its blocking form takes, does what that does, and returns a `Handle`, which gives what that returns.
+    The memory is in use until the operation is over. Concurrent collectives need different tags, and may be started in
+    any order on different members.
     """
 
     _core: _outlast.Communicator
 
-    def all_reduce_async(
-        self,
-        x: Any,
-        op: Op = "sum",
-        out: Any = None,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-        quantize: Quantize | None = None,
-        retry: bool = True,
-    ) -> Handle:
-        """Begin an `all_reduce` and return at once; the handle gives the receipt."""
-        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
-        outputs = None if out is None else [out]
-        return Handle(self._core.collective_async("all_reduce", [x], outputs, options))
-
-    def all_reduce_many_async(
-        self,
-        tensors: Sequence[Any],
-        op: Op = "sum",
-        out: Sequence[Any] | None = None,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-        quantize: Quantize | None = None,
-        retry: bool = True,
-    ) -> Handle:
-        """Begin a `all_reduce_many` and return at once; the handle gives the receipt."""
-        options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
-        return Handle(
-            self._core.collective_async("all_reduce_many", list(tensors), None if out is None else list(out), options)
-        )
-
-    def all_gather_async(
-        self,
-        out: Any,
-        x: Any,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Handle:
-        """Begin a `all_gather` and return at once; the handle gives the receipt."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
-        return Handle(self._core.collective_async("all_gather", [x], [out], options))
-
-    def reduce_scatter_async(
-        self,
-        out: Any,
-        x: Any,
-        op: Op = "sum",
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-        quantize: Quantize | None = None,
-    ) -> Handle:
-        """Begin a `reduce_scatter` and return at once; the handle gives the receipt."""
-        options = (op, tag, quantize, False, min_world, timeout, scope, hash, None)
-        return Handle(self._core.collective_async("reduce_scatter", [x], [out], options))
-
-    def broadcast_async(
-        self,
-        x: Any,
-        root: Who,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Handle:
-        """Begin a `broadcast` and return at once; the handle gives the receipt."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
-        return Handle(self._core.collective_async("broadcast", [x], None, options))
-
-    def reduce_async(
-        self,
-        x: Any,
-        root: Who,
-        op: Op = "sum",
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-        quantize: Quantize | None = None,
-    ) -> Handle:
-        """Begin a `reduce` and return at once; the handle gives the receipt."""
-        options = (op, tag, quantize, False, min_world, timeout, scope, hash, root)
-        return Handle(self._core.collective_async("reduce", [x], None, options))
-
-    def gather_async(
-        self,
-        out: Any,
-        x: Any,
-        root: Who,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Handle:
-        """Begin a `gather` and return at once; the handle gives the receipt."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
-        return Handle(self._core.collective_async("gather", [x], [] if out is None else [out], options))
-
-    def scatter_async(
-        self,
-        out: Any,
-        x: Any,
-        root: Who,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Handle:
-        """Begin a `scatter` and return at once; the handle gives the receipt."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, root)
-        return Handle(self._core.collective_async("scatter", [] if x is None else [x], [out], options))
-
-    def all_to_all_async(
-        self,
-        out: Any,
-        x: Any,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-    ) -> Handle:
-        """Begin a `all_to_all` and return at once; the handle gives the receipt."""
-        options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
-        return Handle(self._core.collective_async("all_to_all", [x], [out], options))
-
-    def send_async(self, x: Any, to: Who, tag: int = 0, *, timeout: float | None = None) -> Handle:
-        """Begin a `send` and return at once; the handle gives `None`."""
-        return Handle(self._core.transfer_async(x, to, False, tag, timeout))
-
-    def recv_async(self, x: Any, source: Who, tag: int = 0, *, timeout: float | None = None) -> Handle:
-        """Begin a `recv` and return at once; the handle gives `None`."""
-        return Handle(self._core.transfer_async(x, source, True, tag, timeout))
-
-    def barrier_async(
-        self,
-        everyone: bool = False,
-        *,
-        tag: int = 0,
-        timeout: float | None = None,
-        min_world: int = 1,
-        scope: Sequence[Who] | None = None,
-        hash: bool = False,
-        retry: bool = True,
-    ) -> Handle:
-        """Begin a `barrier` and return at once; the handle gives the receipt."""
-        _check_everyone(self._core, everyone, scope)
-        options = ("sum", tag, None, retry, min_world, timeout, scope, hash, None)
-        return Handle(self._core.collective_async("barrier", [], None, options))
+    all_reduce_async = _in_background(Collectives.all_reduce)
+    all_reduce_many_async = _in_background(Collectives.all_reduce_many)
+    all_gather_async = _in_background(Collectives.all_gather)
+    reduce_scatter_async = _in_background(Collectives.reduce_scatter)
+    broadcast_async = _in_background(Collectives.broadcast)
+    reduce_async = _in_background(Collectives.reduce)
+    gather_async = _in_background(Collectives.gather)
+    scatter_async = _in_background(Collectives.scatter)
+    all_to_all_async = _in_background(Collectives.all_to_all)
+    barrier_async = _in_background(Collectives.barrier)
+    send_async = _in_background(Collectives.send)
+    recv_async = _in_background(Collectives.recv)

@@ -1,7 +1,8 @@
 """Collectives that block: the methods that every communicator has.
 
 Each is one call of the extension module with everything named in its signature, so that `help()` shows what it may
-be told. What all of them may be told is explained at `all_reduce`.
+be told. What all of them may be told is explained at `all_reduce`. The forms in the background are these same methods
+on a core that begins a call and does not wait for it (`background`), so each hands on what its core returns.
 """
 
 from collections.abc import Sequence
@@ -210,11 +211,11 @@ class Collectives:
         Returns when they have arrived. Nobody votes on it, and it fails only its two ends: `PeersLost` if the
         other is lost, `OperationTimeout` if it does not receive in time.
         """
-        self._core.transfer(x, to, False, tag, timeout)
+        return self._core.transfer(x, to, False, tag, timeout)
 
     def recv(self, x: Any, source: Who, tag: int = 0, *, timeout: float | None = None) -> None:
         """Fill `x` with what one other member sends. After an error its contents are as they were."""
-        self._core.transfer(x, source, True, tag, timeout)
+        return self._core.transfer(x, source, True, tag, timeout)
 
     def barrier(
         self,
