@@ -28,8 +28,9 @@ use crate::fork::Creator;
 use crate::membership::Preset;
 use crate::port::{CachedIdentities, Port, PortError, Routes, Serving};
 use crate::runtime::{self, Plane};
+use crate::security::credentials::credential_settings;
 use crate::security::tls::TlsError;
-use crate::security::{Credentials, KeyError, OwnCertificate, ProcessKey, RunSecret, SecretError};
+use crate::security::{Credentials, KeyError, ProcessKey, RunSecret, SecretError};
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use crate::{clock, port, settings};
 use backend::{Book, FileBook};
@@ -139,22 +140,9 @@ impl CoordinatorBuilder {
         self
     }
 
-    /// The secret of its runs. Without one a fresh one is made.
-    pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.set_secret(secret);
-        self
-    }
-
-    /// One more secret that is accepted beside ours, while a secret is rotated.
-    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.accept(secret);
-        self
-    }
-
-    /// A certificate of one's own authority for the streams; peers know the coordinator by the name in it.
-    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
-        self.credentials.set_certificate(certificate);
-        self
+    credential_settings! {
+        secret: "Without one a fresh one is made.",
+        tls: "Peers know the coordinator by the name in it."
     }
 
     /// Keeps the coordinator's key in that file, which is made if it is not there. Its peers remember the key, and

@@ -35,6 +35,14 @@ pub fn run_id() -> Result<Option<RunId>, SettingError> {
     parse(RUN_ID, std::env::var_os(RUN_ID), "the run \"default\"", |error: &_| format!("{error}"))
 }
 
+/// The run that was given, that of the environment, or `default`.
+pub(crate) fn run_or_default(given: Option<RunId>) -> Result<RunId, SettingError> {
+    match given {
+        Some(run) => Ok(run),
+        None => Ok(run_id()?.unwrap_or_else(|| "default".parse().expect("a valid run id"))),
+    }
+}
+
 /// The group within the run.
 pub fn group() -> Result<Option<Group>, SettingError> {
     parse(GROUP, std::env::var_os(GROUP), "group 0", |_: &_| {

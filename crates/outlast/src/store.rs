@@ -37,8 +37,9 @@ use crate::fork::{Creator, UsedAfterFork};
 use crate::membership::{Preset, advertised, default_name};
 use crate::port::{self, Port, PortError, Routes, Serving};
 use crate::runtime::{self, Plane};
+use crate::security::credentials::credential_settings;
 use crate::security::tls::TlsError;
-use crate::security::{Credentials, OwnCertificate, ProcessKey, RunSecret, SecretError};
+use crate::security::{Credentials, ProcessKey, SecretError};
 use crate::sync::Arc;
 use crate::{clock, watch};
 use datagrams::Datagrams;
@@ -159,22 +160,9 @@ impl StoreBuilder {
         self
     }
 
-    /// The run's secret. Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
-    pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.set_secret(secret);
-        self
-    }
-
-    /// One more secret that is accepted while the secret is rotated.
-    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.accept(secret);
-        self
-    }
-
-    /// A certificate of one's own authority for the streams.
-    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
-        self.credentials.set_certificate(certificate);
-        self
+    credential_settings! {
+        secret: "Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.",
+        tls: "This member's id follows from the certificate's name."
     }
 
     /// Where to listen. Default: any address, a free port.

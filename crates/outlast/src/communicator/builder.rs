@@ -13,7 +13,8 @@ use crate::port::{self, Routes};
 use crate::presets;
 use crate::probe::Desk;
 use crate::runtime::{self, Plane};
-use crate::security::{self, Credentials, OwnCertificate, ProcessKey, RunSecret};
+use crate::security::credentials::credential_settings;
+use crate::security::{self, Credentials, ProcessKey};
 use crate::settings;
 use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Stall;
@@ -88,24 +89,9 @@ impl CommunicatorBuilder {
         self
     }
 
-    /// The run's secret; otherwise `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
-    pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.set_secret(secret);
-        self
-    }
-
-    /// One more secret that is accepted beside ours, while a secret is rotated: the old one, or the new one. Default:
-    /// `OUTLAST_ACCEPT_SECRET` or `OUTLAST_ACCEPT_SECRET_FILE`.
-    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.accept(secret);
-        self
-    }
-
-    /// A certificate of one's own authority for the streams, so that not every holder of the secret may take part.
-    /// This peer's id follows from the certificate's name.
-    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
-        self.credentials.set_certificate(certificate);
-        self
+    credential_settings! {
+        secret: "Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.",
+        tls: "This peer's id follows from the certificate's name."
     }
 
     /// A name for people.
@@ -196,10 +182,7 @@ impl CommunicatorBuilder {
                 "no coordinator: pass its host:port, or set OUTLAST_COORDINATOR".to_owned(),
             )
         })?;
-        let run = match self.run.map_or_else(settings::run_id, |run| Ok(Some(run)))? {
-            Some(run) => run,
-            None => "default".parse().map_err(|_| Error::Bug("the default run id"))?,
-        };
+        let run = settings::run_or_default(self.run)?;
         let mut config = session::Config::preset(self.preset);
         if let Some(time) = self.control_lost_after {
             settings::check_control_lost_after(self.preset, time).map_err(Error::InvalidArgument)?;

@@ -4,7 +4,8 @@ use super::address::advertised;
 use super::{Membership, MembershipError};
 use crate::health::{self, Launch};
 use crate::port::{Port, Routes};
-use crate::security::{Credentials, OwnCertificate, ProcessKey, RunSecret};
+use crate::security::credentials::credential_settings;
+use crate::security::{Credentials, ProcessKey};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::NAME_BYTES_MAX;
 use outlast_proto::membership::{Config, Preset};
@@ -90,24 +91,9 @@ impl MembershipBuilder {
         self.configure(|config| config.dead_after = silence)
     }
 
-    /// The run's secret. Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
-    pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.set_secret(secret);
-        self
-    }
-
-    /// One more secret that is accepted beside ours, while a secret is rotated: the old one, or the new one. Default:
-    /// `OUTLAST_ACCEPT_SECRET` or `OUTLAST_ACCEPT_SECRET_FILE`.
-    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.accept(secret);
-        self
-    }
-
-    /// A certificate of one's own authority for the streams, so that not every holder of the secret may take part.
-    /// Our id follows from the certificate's name.
-    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
-        self.credentials.set_certificate(certificate);
-        self
+    credential_settings! {
+        secret: "Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.",
+        tls: "Our id follows from the certificate's name."
     }
 
     /// All of what proves that we belong to the run.
@@ -234,6 +220,7 @@ pub(crate) fn default_name() -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::security::RunSecret;
 
     fn refused(change: impl FnOnce(&mut Config)) -> String {
         Membership::builder().secret(RunSecret::generate()).configure(change).start().unwrap_err().to_string()

@@ -7,7 +7,8 @@ use super::remote::RemoteRegister;
 use super::{COMMANDS_MAX, REGISTER, Rendezvous, RendezvousError};
 use crate::fork::Creator;
 use crate::runtime::{self, Plane};
-use crate::security::{Credentials, OwnCertificate, ProcessKey, RunSecret, TlsIdentity, random_bytes};
+use crate::security::credentials::credential_settings;
+use crate::security::{Credentials, ProcessKey, TlsIdentity, random_bytes};
 use crate::settings;
 use crate::sync::{Arc, Mutex};
 use outlast_proto::id::RunId;
@@ -53,22 +54,9 @@ impl RendezvousBuilder {
         self
     }
 
-    /// The run's secret; otherwise `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
-    pub fn secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.set_secret(secret);
-        self
-    }
-
-    /// One more secret that is accepted beside ours, while a secret is rotated.
-    pub fn accept_secret(mut self, secret: RunSecret) -> Self {
-        self.credentials.accept(secret);
-        self
-    }
-
-    /// A certificate of one's own authority for the streams.
-    pub fn tls(mut self, certificate: OwnCertificate) -> Self {
-        self.credentials.set_certificate(certificate);
-        self
+    credential_settings! {
+        secret: "Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.",
+        tls: "Without it streams show one that is derived from the secret."
     }
 
     /// Changes the times; see [`Settings`] for what there is.
@@ -139,9 +127,7 @@ impl RendezvousBuilder {
     /// Where the register is, of which run, and how we show ourselves there.
     fn reach(&self) -> Result<(Backend, RunId, Option<TlsIdentity>), RendezvousError> {
         let backend: Backend = self.backend.parse()?;
-        let default = || "default".parse().expect("a valid run id");
-        let run =
-            self.run.clone().map_or_else(settings::run_id, |run| Ok(Some(run)))?.unwrap_or_else(default);
+        let run = settings::run_or_default(self.run.clone())?;
         if !backend.needs_secret() {
             return Ok((backend, run, None));
         }
@@ -193,6 +179,7 @@ fn local_id() -> u32 {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::security::RunSecret;
 
     fn refused(builder: RendezvousBuilder) -> String {
         builder.secret(RunSecret::generate()).start().unwrap_err().to_string()

@@ -79,6 +79,34 @@ fn read(what: &'static str, path: &Path) -> Result<Vec<u8>, TlsError> {
     Ok(bytes)
 }
 
+/// What every builder takes about proving oneself, for one that has a field `credentials`. Two sentences differ: where a
+/// secret comes from that was not given, and what a certificate's name is good for.
+macro_rules! credential_settings {
+    (secret: $secret:literal, tls: $tls:literal) => {
+        /// The run's secret.
+        #[doc = $secret]
+        pub fn secret(mut self, secret: $crate::security::RunSecret) -> Self {
+            self.credentials.set_secret(secret);
+            self
+        }
+
+        /// One more secret that is accepted beside ours, while a secret is rotated: the old one, or the new one. Default:
+        /// `OUTLAST_ACCEPT_SECRET` or `OUTLAST_ACCEPT_SECRET_FILE`.
+        pub fn accept_secret(mut self, secret: $crate::security::RunSecret) -> Self {
+            self.credentials.accept(secret);
+            self
+        }
+
+        /// A certificate of one's own authority for the streams, so that not every holder of the secret may take part.
+        #[doc = $tls]
+        pub fn tls(mut self, certificate: $crate::security::OwnCertificate) -> Self {
+            self.credentials.set_certificate(certificate);
+            self
+        }
+    };
+}
+pub(crate) use credential_settings;
+
 impl From<&RunSecret> for Credentials {
     fn from(secret: &RunSecret) -> Self {
         Self { secret: Some(secret.clone()), ..Self::default() }
