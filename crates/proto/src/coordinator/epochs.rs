@@ -29,6 +29,13 @@ use std::collections::{BTreeMap, BTreeSet};
 /// opened within one coordinator's life, unknown to all who come back to the next, before a number came twice.
 const HISTORY_EPOCHS: GroupEpoch = 1_000;
 
+/// The epoch that is to come: its members, and how they differ from those of the one before.
+struct NextEpoch {
+    roster: Vec<PeerId>,
+    joined: Vec<PeerId>,
+    left: Vec<(PeerId, LossReason)>,
+}
+
 /// Handles what changes a group's epoch, its ring or its links. It puts nobody out at once.
 pub(super) struct Epochs<'a> {
     pub(super) config: &'a Config,
@@ -109,8 +116,26 @@ impl Epochs<'_> {
         joined: Vec<PeerId>,
         left: Vec<(PeerId, LossReason)>,
     ) {
-        let reason = if left.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(left.clone()) };
+        let next = NextEpoch { roster, joined, left };
+        // An epoch is closed before the next begins: no verdict falls in it any more (rule 12).
+        match self.groups.get(group).map_or(Decider::Coordinator, |state| state.decider) {
+            // Nobody but us gives verdicts, so it is closed as soon as we have written those that are missing.
+            Decider::Coordinator => {
+                self.close_epoch(group, &next);
+                self.begin_epoch(now, group, next);
+            }
+        }
+    }
+
+    /// No attempt of the group's epoch can be committed any more.
+    fn close_epoch(&mut self, group: Group, next: &NextEpoch) {
+        let lost = &next.left;
+        let reason = if lost.is_empty() { AbortReason::Void } else { AbortReason::PeersLost(lost.clone()) };
         self.calls().abort_all(group, &reason);
+    }
+
+    /// Begins an epoch. The one before it is closed.
+    fn begin_epoch(&mut self, now: Instant, group: Group, NextEpoch { roster, joined, left }: NextEpoch) {
         let Some(&first) = roster.first() else {
             if let Some(state) = self.groups.get_mut(group) {
                 state.survey.note_members(&mut self.office.outbox, &BTreeSet::new());
@@ -136,6 +161,7 @@ impl Epochs<'_> {
         state.operations.next_epoch();
         let changed = !joined.is_empty() || !left.is_empty();
         state.epoch += 1;
+        state.decider = Decider::Coordinator; // A word needs a segment that the whole roster has mapped (rule 11).
         state.roster = roster;
         state.ring = state.paths.begin(now, order, changed);
         state.linking = Linking::new(members, !joined.is_empty());
@@ -201,7 +227,7 @@ impl Epochs<'_> {
                 .filter_map(|peer| Some(self.office.peers.get(*peer)?.info.clone()))
                 .collect(),
             ring: state.ring.iter().map(|peer| rank[peer]).collect(),
-            decider: Decider::Coordinator,
+            decider: state.decider,
             global_world_size: self.groups.world_size(),
             joined,
             left,

@@ -15,7 +15,7 @@ use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
 use crate::limits::REVISIONS_MAX;
 use crate::state::Revision;
-use crate::wire::control::{Ancestor, EpochRecord};
+use crate::wire::control::{Ancestor, Decider, EpochRecord};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
@@ -72,6 +72,8 @@ impl Linking {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct GroupState {
     pub(super) epoch: GroupEpoch,
+    /// What gives its verdicts in this epoch.
+    pub(super) decider: Decider,
     /// The name of its history, and of those that it goes on from (rule 41).
     pub(super) founder: PeerId,
     pub(super) ancestors: Vec<Ancestor>,
@@ -104,6 +106,7 @@ impl GroupState {
     pub(super) fn new(founder: PeerId, epoch: GroupEpoch) -> Self {
         Self {
             epoch,
+            decider: Decider::Coordinator,
             founder,
             ancestors: Vec::new(),
             roster: Vec::new(),

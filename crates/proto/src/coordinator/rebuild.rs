@@ -321,7 +321,7 @@ impl Sessions<'_> {
         let resumed = &rebuild.resumed;
         let missing = state.roster.iter().copied().filter(|peer| !resumed.contains_key(peer));
         state.attendance.expect(missing.collect());
-        state.epoch = record.epoch;
+        (state.epoch, state.decider) = (record.epoch, record.decider);
         (state.founder, state.ancestors) = (record.founder, record.ancestors.clone());
         let until = rebuild.since + self.config.control_grace;
         state.phase = groups::Phase::Rebuilding(Box::new(rebuild));
