@@ -58,7 +58,7 @@ use crate::clock;
 use crate::executor::DataPlane;
 use crate::fork::Creator;
 use crate::membership::Membership;
-use crate::probe::Desk;
+use crate::probe::Arrivals;
 use crate::recorder::{Entry, What};
 use crate::state::Revision;
 use crate::state::exchange::donor::Stall;
@@ -88,7 +88,7 @@ pub struct Communicator {
     stall: Arc<Stall>,
     agreed: sync::Agreed,
     atlas: atlas::SharedAtlas,
-    desk: Arc<Desk>,
+    arrivals: Arc<Arrivals>,
     site: String,
     streams_max: u8,
 }

@@ -11,7 +11,7 @@ use crate::link::TcpSettings;
 use crate::membership::{Membership, Preset};
 use crate::port::{self, Routes};
 use crate::presets;
-use crate::probe::Desk;
+use crate::probe::Arrivals;
 use crate::runtime::{self, Plane};
 use crate::security::credentials::credential_settings;
 use crate::security::{self, Credentials, ProcessKey};
@@ -244,13 +244,13 @@ impl CommunicatorBuilder {
                 }
             });
         });
-        let desk = Arc::<Desk>::default();
-        let (taker, probe_links) = (Arc::clone(&desk), Arc::clone(&links));
+        let arrivals = Arc::<Arrivals>::default();
+        let (taker, probe_links) = (Arc::clone(&arrivals), Arc::clone(&links));
         routes = routes.route(links::probe_plane(encryption), move |stream| {
-            let (peer, links, desk) = (stream.peer, Arc::clone(&probe_links), Arc::clone(&taker));
+            let (peer, links, arrivals) = (stream.peer, Arc::clone(&probe_links), Arc::clone(&taker));
             links.runtime.clone().spawn(async move {
                 match links.accept(stream).await {
-                    Ok(wire) => desk.accept(peer, Stream::new(wire)),
+                    Ok(wire) => arrivals.accept(peer, Stream::new(wire)),
                     Err(error) => tracing::debug!(%peer, %error, "a measurement could not be taken over"),
                 }
             });
@@ -333,7 +333,7 @@ impl CommunicatorBuilder {
             stall,
             agreed,
             atlas,
-            desk,
+            arrivals,
             site,
             streams_max,
         })

@@ -81,7 +81,7 @@ impl Communicator {
         let deadline = started + timeout.unwrap_or(self.timeout);
         let call = Call { comm: self, interrupt, deadline, stopped };
         // Whoever hears the outcome before we do may come before we expect it.
-        let _open = self.desk.open();
+        let _open = self.arrivals.open();
         let mut report = call.run()?;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
@@ -169,7 +169,7 @@ impl Call<'_> {
             let outing = Outing { peer: other, until, streams_max, off: &off };
             if dials == me {
                 self.dial(&outing, &mut findings);
-            } else if let Err(error) = probe::wait(&self.comm.desk, &outing) {
+            } else if let Err(error) = probe::wait(&self.comm.arrivals, &outing) {
                 tracing::debug!(peer = %other, %error, "a measurement failed");
                 findings.trouble.get_or_insert(format!("{}: {error}", other.short()));
             }

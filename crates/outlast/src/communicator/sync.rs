@@ -21,6 +21,7 @@ use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Serving;
 use crate::state::exchange::receiver::{self, Errand, Found, Open, Staged, Unhealed};
 use crate::state::{Revision, SharedState, Strategy};
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::watch;
 use outlast_proto::ballot::sync::{KIND, Outcome, Wish};
 use outlast_proto::id::PeerId;
@@ -33,7 +34,6 @@ use outlast_proto::time::Duration;
 use std::cell::Cell;
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Instant;
 
 /// A member whose time is up has this long to say so to the others.
@@ -114,8 +114,8 @@ pub struct SyncReport {
 pub(super) struct Agreed(Mutex<Option<Revision>>);
 
 impl Agreed {
-    fn slot(&self) -> std::sync::MutexGuard<'_, Option<Revision>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    fn slot(&self) -> MutexGuard<'_, Option<Revision>> {
+        lock(&self.0)
     }
 
     /// The group has agreed on this one.

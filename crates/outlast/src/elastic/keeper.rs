@@ -16,14 +16,14 @@ use std::thread::JoinHandle;
 pub(super) struct Keeper {
     folder: PathBuf,
     every: NonZeroU64,
-    desk: Arc<Mutex<Desk>>,
+    tray: Arc<Mutex<Tray>>,
     writer: Option<JoinHandle<()>>,
     failure: Option<String>,
 }
 
 /// What the writer finds and leaves.
 #[derive(Debug, Default)]
-struct Desk {
+struct Tray {
     waiting: Option<(Revision, SharedState)>,
     /// Whether a writer will look at this again.
     busy: bool,
@@ -33,7 +33,7 @@ struct Desk {
 
 impl Keeper {
     pub(super) fn new(folder: PathBuf, every: NonZeroU64) -> Self {
-        Self { folder, every, desk: Arc::default(), writer: None, failure: None }
+        Self { folder, every, tray: Arc::default(), writer: None, failure: None }
     }
 
     /// Whether that revision is to be saved.
@@ -44,27 +44,27 @@ impl Keeper {
     /// Copies the state, and has it written.
     pub(super) fn save(&mut self, revision: Revision, state: &SharedState) {
         let copy = state.copy();
-        let mut desk = lock(&self.desk);
-        if let Some((before, _)) = desk.waiting.replace((revision, copy)) {
+        let mut tray = lock(&self.tray);
+        if let Some((before, _)) = tray.waiting.replace((revision, copy)) {
             tracing::info!(
                 before,
                 revision,
                 "a checkpoint was left out: the disk is slower than the training"
             );
         }
-        if std::mem::replace(&mut desk.busy, true) {
+        if std::mem::replace(&mut tray.busy, true) {
             return;
         }
-        drop(desk);
+        drop(tray);
         self.wait();
-        let (desk, folder) = (Arc::clone(&self.desk), self.folder.clone());
-        let write = move || while write_next(&desk, &folder) {};
+        let (tray, folder) = (Arc::clone(&self.tray), self.folder.clone());
+        let write = move || while write_next(&tray, &folder) {};
         match std::thread::Builder::new().name("outlast-keeper".to_owned()).spawn(write) {
             Ok(writer) => self.writer = Some(writer),
             Err(error) => {
-                let mut desk = lock(&self.desk);
-                (desk.busy, desk.waiting) = (false, None);
-                desk.fail(&self.folder, format!("{revision}: no thread to write it: {error}"));
+                let mut tray = lock(&self.tray);
+                (tray.busy, tray.waiting) = (false, None);
+                tray.fail(&self.folder, format!("{revision}: no thread to write it: {error}"));
             }
         }
     }
@@ -73,21 +73,21 @@ impl Keeper {
     pub(super) fn wait(&mut self) {
         let Some(writer) = self.writer.take() else { return };
         if writer.join().is_err() {
-            let mut desk = lock(&self.desk);
-            desk.busy = false;
-            desk.fail(&self.folder, "the thread that wrote it panicked".to_owned());
+            let mut tray = lock(&self.tray);
+            tray.busy = false;
+            tray.fail(&self.folder, "the thread that wrote it panicked".to_owned());
         }
     }
 
     /// The newest that is on the disk, and why the last one is not.
     pub(super) fn saved(&mut self) -> (Option<Revision>, Option<&str>) {
-        let desk = lock(&self.desk);
-        self.failure.clone_from(&desk.failure);
-        (desk.saved, self.failure.as_deref())
+        let tray = lock(&self.tray);
+        self.failure.clone_from(&tray.failure);
+        (tray.saved, self.failure.as_deref())
     }
 }
 
-impl Desk {
+impl Tray {
     fn fail(&mut self, folder: &Path, text: String) {
         tracing::warn!(checkpoint = %folder.display(), why = text, "a checkpoint was not written");
         self.failure = Some(text);
@@ -95,20 +95,20 @@ impl Desk {
 }
 
 /// Writes what waits. False if there is nothing.
-fn write_next(desk: &Mutex<Desk>, folder: &Path) -> bool {
+fn write_next(tray: &Mutex<Tray>, folder: &Path) -> bool {
     let (revision, state) = {
-        let mut desk = lock(desk);
-        let Some(next) = desk.waiting.take() else {
-            desk.busy = false;
+        let mut tray = lock(tray);
+        let Some(next) = tray.waiting.take() else {
+            tray.busy = false;
             return false;
         };
         next
     };
     let outcome = state.save(&folder.join(revision.to_string()));
-    let mut desk = lock(desk);
+    let mut tray = lock(tray);
     match outcome {
-        Ok(()) => (desk.saved, desk.failure) = (desk.saved.max(Some(revision)), None),
-        Err(error) => desk.fail(folder, format!("{revision}: {error}")),
+        Ok(()) => (tray.saved, tray.failure) = (tray.saved.max(Some(revision)), None),
+        Err(error) => tray.fail(folder, format!("{revision}: {error}")),
     }
     true
 }

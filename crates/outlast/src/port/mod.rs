@@ -49,6 +49,7 @@ pub use settings::{ServeSettings, raise_files_max};
 
 use crate::fork::Guarded;
 use crate::security::TlsIdentity;
+use crate::sync::lock;
 use outlast_proto::id::{PeerId, RunId};
 use socket2::Socket;
 use std::io;
@@ -200,7 +201,7 @@ impl Port {
         routes: Routes,
         settings: ServeSettings,
     ) -> Result<Serving, PortError> {
-        let taken = self.listener.lock().expect("nobody panics while holding it").take();
+        let taken = lock(&self.listener).take();
         let listener = taken.ok_or(PortError::AlreadyServed(self.address))?;
         Serving::start(runtime, listener, identities, routes, settings)
             .map_err(|cause| PortError::Serve { address: self.address, cause })

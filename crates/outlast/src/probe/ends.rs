@@ -1,6 +1,6 @@
 //! The two ends of one measurement.
 
-use super::Desk;
+use super::Arrivals;
 use super::pump::{Pumped, Task, pump};
 use crate::security;
 use crate::state::exchange::Stream;
@@ -128,14 +128,14 @@ fn tail(round_trip: Duration) -> Duration {
 }
 
 /// Measures with a member that dials us. What we find it tells; it is the one that remembers.
-pub(crate) fn wait(desk: &Desk, outing: &Outing<'_>) -> io::Result<()> {
+pub(crate) fn wait(arrivals: &Arrivals, outing: &Outing<'_>) -> io::Result<()> {
     let Outing { peer, until, off, .. } = *outing;
     loop {
-        let Some(mut words) = desk.take(peer, until, off) else {
+        let Some(mut words) = arrivals.take(peer, until, off) else {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not come"));
         };
         match hear(&mut words, left(until).min(WORD), off) {
-            Ok(Word::Hello(token)) => return serve(desk, words, token, outing),
+            Ok(Word::Hello(token)) => return serve(arrivals, words, token, outing),
             // A stream of a measurement that was given up.
             Ok(_) | Err(_) if !off() && !left(until).is_zero() => {}
             Ok(word) => return Err(unexpected(word)),
@@ -144,7 +144,7 @@ pub(crate) fn wait(desk: &Desk, outing: &Outing<'_>) -> io::Result<()> {
     }
 }
 
-fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io::Result<()> {
+fn serve(arrivals: &Arrivals, mut words: Stream, token: u64, outing: &Outing<'_>) -> io::Result<()> {
     let off = outing.off;
     let asked = Instant::now();
     say(&mut words, Word::Ready(token), off)?;
@@ -161,7 +161,7 @@ fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io:
                 let (sends, receives) = (way.comes_in(), way.goes_out());
                 let duration = Duration::from_micros(micros);
                 let task = Task { sends, receives, duration, tail: tail(round_trip) };
-                serve_part(desk, &mut words, (token, streams), task, outing)?;
+                serve_part(arrivals, &mut words, (token, streams), task, outing)?;
             }
             Word::Over => return Ok(()),
             word => return Err(unexpected(word)),
@@ -170,7 +170,7 @@ fn serve(desk: &Desk, mut words: Stream, token: u64, outing: &Outing<'_>) -> io:
 }
 
 fn serve_part(
-    desk: &Desk,
+    arrivals: &Arrivals,
     words: &mut Stream,
     (token, streams): (u64, u8),
     task: Task,
@@ -180,7 +180,7 @@ fn serve_part(
     let mut bulk = Vec::new();
     let by = Instant::now() + WORD;
     while bulk.len() < usize::from(streams) {
-        let Some(mut stream) = desk.take(peer, by, off) else {
+        let Some(mut stream) = arrivals.take(peer, by, off) else {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "its streams did not come"));
         };
         if matches!(hear(&mut stream, left(by), off), Ok(Word::Join(same)) if same == token) {

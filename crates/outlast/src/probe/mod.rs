@@ -21,11 +21,11 @@
 //! Every wait has a deadline and can be called off. At most [`BYTES_MAX`] go each way in each part. What comes from a member that we
 //! do not expect is closed unread; nothing is kept for anybody while no call is open.
 
-mod desk;
+mod arrivals;
 mod ends;
 mod pump;
 
-pub(crate) use desk::Desk;
+pub(crate) use arrivals::Arrivals;
 pub(crate) use ends::{Outing, dial, wait};
 
 /// Most bytes in one direction of one part of a measurement.

@@ -18,13 +18,13 @@ use super::super::slots::Slots;
 use super::super::transfer::TransferSpec;
 use super::{Job, Moved, Transport};
 use crate::bell::Bell;
+use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::watch;
 use outlast_proto::collective::plan::Block;
 use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind};
 use outlast_proto::id::PeerId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::{Duration, Instant};
 
 /// The longest single wait.
@@ -68,7 +68,7 @@ impl Place {
 
 impl Hall {
     fn state(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.state)
     }
 
     /// Attempts that still have a place.

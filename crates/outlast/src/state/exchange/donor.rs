@@ -2,6 +2,7 @@
 
 use super::Stream;
 use crate::state::SharedState;
+use crate::sync::lock;
 use outlast_kernels::hash128;
 use outlast_proto::id::PeerId;
 use outlast_proto::state::frame::{Answer, Question, Status, Wanted};
@@ -72,7 +73,7 @@ impl Drop for Serving<'_> {
 
 impl Stall {
     fn lock(&self) -> MutexGuard<'_, Option<Lent>> {
-        self.lent.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.lent)
     }
 
     /// Lends a state to these peers. `hashes` are those of its leaves, `root` follows from them.

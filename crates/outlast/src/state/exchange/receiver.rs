@@ -4,6 +4,7 @@ use super::Stream;
 use crate::clock;
 use crate::state::SharedState;
 use crate::state::memory::Memory;
+use crate::sync::lock;
 use outlast_kernels::hash128;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
@@ -236,7 +237,7 @@ struct Pulling<'a> {
 
 impl<'a> Pulling<'a> {
     fn lock(&self) -> MutexGuard<'_, Work<'a>> {
-        self.work.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.work)
     }
 
     fn is_over(&self) -> bool {

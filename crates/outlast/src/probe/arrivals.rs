@@ -16,7 +16,7 @@ const BEAT: Duration = Duration::from_millis(20);
 
 /// Streams that have come; open only while a call measures.
 #[derive(Default)]
-pub(crate) struct Desk {
+pub(crate) struct Arrivals {
     state: Mutex<State>,
     came: Condvar,
 }
@@ -28,14 +28,14 @@ struct State {
     waiting: VecDeque<(PeerId, Stream)>,
 }
 
-impl std::fmt::Debug for Desk {
+impl std::fmt::Debug for Arrivals {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Desk").finish_non_exhaustive()
+        f.debug_struct("Arrivals").finish_non_exhaustive()
     }
 }
 
-/// A desk that is open. Dropped, what waits is closed.
-pub(crate) struct Opened<'a>(&'a Desk);
+/// Arrivals that are open. Dropped, what waits is closed.
+pub(crate) struct Opened<'a>(&'a Arrivals);
 
 impl Drop for Opened<'_> {
     fn drop(&mut self) {
@@ -48,7 +48,7 @@ impl Drop for Opened<'_> {
     }
 }
 
-impl Desk {
+impl Arrivals {
     /// Takes streams from now on.
     pub(crate) fn open(&self) -> Opened<'_> {
         lock(&self.state).open += 1;
