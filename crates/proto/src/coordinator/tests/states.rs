@@ -1,8 +1,11 @@
 //! Where a peer stands, as `status` says it.
 
 use super::bench::*;
+use crate::ballot::sync::{self, Wish};
 use crate::coordinator::ConnectionState;
 use crate::coordinator::peers::Phase;
+use crate::state::Digest;
+use crate::state::election::{Healed, Offer, Strategy};
 
 /// Phase, state and what is legal next, of that peer.
 fn standing(bench: &Bench, number: u8) -> (String, String, String) {
@@ -60,6 +63,30 @@ fn a_ring_that_cannot_be_made_is_said_by_name() {
     }
     assert_eq!(state(&bench, 1), "ConnectingToPeersFailed");
     assert_eq!(standing(&bench, 1).2, "any call; it waits until a broken link carries again");
+}
+
+#[test]
+fn a_sync_is_followed_by_name_through_both_turns_to_its_failure() {
+    let mut bench = Bench::of(&[1, 2]);
+    let root = Digest::of(b"contents");
+    let (strategy, outline) = (Strategy::Popular, Digest::of(b"outline"));
+    let offer = Offer { revision: Some(3), strategy, outline, root, was_agreed: true };
+    let vote = |number, wish: &Wish| {
+        let ballot = BallotId { kind: sync::KIND, number };
+        ToCoordinator::Vote { ballot, wish: wish.encode() }
+    };
+    let states = |bench: &Bench| [1, 2].map(|number| state(bench, number));
+    bench.say(1, vote(1, &Wish::Offer(offer, None)));
+    assert_eq!(states(&bench), ["VoteSyncState", "Idle"]);
+    bench.say(2, vote(1, &Wish::Offer(offer, None)));
+    assert_eq!(states(&bench), ["SyncingState", "SyncingState"], "both know who gives and who takes");
+    bench.say(1, vote(2, &Wish::Healing(root, 1, 2)));
+    assert_eq!(state(&bench, 1), "SyncingState");
+    bench.say(1, vote(2, &Wish::Done(root, Healed::default())));
+    assert_eq!(state(&bench, 1), "VoteSyncComplete");
+    bench.say(2, vote(2, &Wish::Failed(root, "its donor is gone".to_owned())));
+    assert_eq!(states(&bench), ["SyncFailed", "SyncFailed"]);
+    assert_eq!(standing(&bench, 1).2, "retry sync_state");
 }
 
 #[test]
