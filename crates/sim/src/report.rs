@@ -1,6 +1,6 @@
 //! What came of a run.
 
-use crate::world::Tally;
+use crate::world::{Tally, Trace};
 use outlast_proto::time::Instant;
 use std::fmt;
 
@@ -43,6 +43,26 @@ pub struct Report {
 }
 
 impl Report {
+    /// What came of a world in which nothing is counted but what its trace says.
+    pub(crate) fn of_trace(
+        scenario: &str,
+        seed: u64,
+        trace: &Trace,
+        violations: Vec<Violation>,
+        converged_after: Option<std::time::Duration>,
+    ) -> Self {
+        Self {
+            scenario: scenario.to_owned(),
+            seed,
+            violations,
+            trace_hash: trace.hash(),
+            events: trace.events(),
+            tally: Tally::default(),
+            converged_after,
+            timeline: trace.lines().map(str::to_owned).collect(),
+        }
+    }
+
     /// Whether nothing was found.
     pub fn passed(&self) -> bool {
         self.violations.is_empty()

@@ -55,16 +55,7 @@ pub fn run(name: &str, seed: u64, plan: Plan, timeline: bool) -> Report {
     let mean = all as f64 / operations.max(1) as f64;
     let summary = format!("{operations} operations, {mean:.1} writes each, at most {most}");
     world.trace.line(world.now, &summary);
-    Report {
-        scenario: name.to_owned(),
-        seed,
-        violations: world.checkers.violations.clone(),
-        trace_hash: world.trace.hash(),
-        events: world.trace.events(),
-        tally: crate::world::Tally::default(),
-        converged_after,
-        timeline: world.trace.lines().map(str::to_owned).collect(),
-    }
+    Report::of_trace(name, seed, &world.trace, world.checkers.violations, converged_after)
 }
 
 /// Quick times, so that much happens in a minute.

@@ -3,6 +3,7 @@
 use super::checkers::{Checkers, Fact};
 use crate::world::Trace;
 use crate::world::queue::Queue;
+use crate::world::stage::Stage;
 use outlast_proto::rendezvous::{
     Machine, Node, Operation, Register, Request, Round, Settings, State, Written,
 };
@@ -138,6 +139,20 @@ pub struct World {
     pub trace: Trace,
 }
 
+impl Stage for World {
+    type Happening = Happening;
+
+    const ASKED_EVERY: Duration = Duration::from_millis(200);
+
+    fn time(&mut self) -> (&mut Instant, &mut Queue<Happening>) {
+        (&mut self.now, &mut self.queue)
+    }
+
+    fn let_happen(&mut self, happening: Happening) {
+        self.happen(happening);
+    }
+}
+
 impl World {
     /// A world at its beginning.
     pub fn new(plan: Plan, seed: u64) -> Self {
@@ -202,23 +217,6 @@ impl World {
             self.checkers.stranded(now, &standing);
         }
         settled.then(|| self.now - began)
-    }
-
-    /// True as soon as `done`.
-    fn play_until(&mut self, end: Instant, done: impl Fn(&Self) -> bool) -> bool {
-        let mut looked = self.now;
-        while let Some((at, happening)) = self.queue.pop_until(end) {
-            self.now = self.now.max(at);
-            self.happen(happening);
-            if self.now - looked > Duration::from_millis(200) {
-                looked = self.now;
-                if done(self) {
-                    return true;
-                }
-            }
-        }
-        self.now = end;
-        done(self)
     }
 
     /// All who live are in one complete round, or wait for a place in one that is full.

@@ -74,16 +74,7 @@ pub fn run(name: &str, seed: u64, plan: Plan, timeline: bool) -> Report {
     );
     let now = outlast_proto::time::Instant::ORIGIN;
     world.trace.line(now, &summary);
-    Report {
-        scenario: name.to_owned(),
-        seed,
-        violations: world.violations.clone(),
-        trace_hash: world.trace.hash(),
-        events: world.trace.events(),
-        tally: crate::world::Tally::default(),
-        converged_after,
-        timeline: world.trace.lines().map(str::to_owned).collect(),
-    }
+    Report::of_trace(name, seed, &world.trace, world.violations, converged_after)
 }
 
 fn quick(seed: u64) -> Plan {

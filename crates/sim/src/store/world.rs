@@ -4,6 +4,7 @@ use super::history::{self, Event, Verdict};
 use crate::report::Violation;
 use crate::world::Trace;
 use crate::world::queue::Queue;
+use crate::world::stage::Stage;
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use outlast_proto::store::{Config, Member, Registrar, Ticket};
@@ -134,6 +135,20 @@ pub struct World {
     pub trace: Trace,
 }
 
+impl Stage for World {
+    type Happening = Happening;
+
+    const ASKED_EVERY: Duration = Duration::from_millis(50);
+
+    fn time(&mut self) -> (&mut Instant, &mut Queue<Happening>) {
+        (&mut self.now, &mut self.queue)
+    }
+
+    fn let_happen(&mut self, happening: Happening) {
+        self.happen(happening);
+    }
+}
+
 impl World {
     /// A world at its beginning.
     pub fn new(plan: Plan, seed: u64) -> Self {
@@ -213,22 +228,6 @@ impl World {
         }
         self.judge();
         Some(after)
-    }
-
-    fn play_until(&mut self, end: Instant, done: impl Fn(&Self) -> bool) -> bool {
-        let mut looked = self.now;
-        while let Some((at, happening)) = self.queue.pop_until(end) {
-            self.now = self.now.max(at);
-            self.happen(happening);
-            if self.now - looked > Duration::from_millis(50) {
-                looked = self.now;
-                if done(self) {
-                    return true;
-                }
-            }
-        }
-        self.now = end;
-        done(self)
     }
 
     /// Every process is in the view, every key is with two, and no call waits.

@@ -9,6 +9,7 @@ mod kernel;
 mod network;
 mod node;
 pub(crate) mod queue;
+pub(crate) mod stage;
 mod tally;
 pub(crate) mod trace;
 
