@@ -92,7 +92,7 @@ class _Beginning:
 
 
 def _in_background(blocks: Callable[Concatenate[Any, P], object]) -> Callable[Concatenate[Any, P], Handle]:
-    """The form of a blocking method that returns at once: the same method, on a core that only begins."""
+    """The form of a blocking method that returns at once: the same method, on a core that only begins (decision 83)."""
 
     def begin(self: Any, /, *args: P.args, **kwargs: P.kwargs) -> Handle:
         # The method hands on what its core returns, and that is a handle of the extension module here.

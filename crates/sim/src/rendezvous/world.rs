@@ -66,7 +66,7 @@ pub enum Sabotage {
 }
 
 #[derive(Debug)]
-pub(super) enum Happening {
+pub(crate) enum Happening {
     /// A request of a node's incarnation reaches the register.
     Asked(usize, u32, Request),
     /// An answer reaches a node.
@@ -88,7 +88,7 @@ pub(super) enum Happening {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Fault {
+pub(crate) enum Fault {
     Kill,
     Stop,
     Break,
@@ -96,7 +96,7 @@ pub(super) enum Fault {
 }
 
 #[derive(Debug)]
-pub(super) enum Answer {
+pub(crate) enum Answer {
     Told(Snapshot),
     Written(Written, Snapshot),
     Beaten,

@@ -68,7 +68,7 @@ pub enum Sabotage {
 pub(super) const KINDS: usize = 6;
 
 #[derive(Debug)]
-pub(super) enum Happening {
+pub(crate) enum Happening {
     Connected(usize, u32, MemberId, u64),
     Unreachable(usize, u32, MemberId),
     Frame(usize, u32, MemberId, u64, Vec<u8>),
