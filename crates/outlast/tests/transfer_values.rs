@@ -108,7 +108,11 @@ fn giving_up_in_the_middle_ends_both_and_the_next_transfer_works() {
     let count = 4_000_000;
     let data = values(count, 0);
     let mut told = 0;
-    for number in 0..16 {
+    // How long "the middle" takes to come depends on the machine: it is looked for until it was met.
+    for number in 0..64 {
+        if number >= 16 && told > 0 {
+            break;
+        }
         let aborts = [Abort::new(), Abort::new()];
         let victim = (number % 2) as usize;
         let start = std::sync::Barrier::new(3);
@@ -127,10 +131,11 @@ fn giving_up_in_the_middle_ends_both_and_the_next_transfer_works() {
             aborts[victim].trigger();
             // Whoever gives up tells the other end, unless the two have not met yet.
             let waited = Instant::now();
-            while waited.elapsed() < Duration::from_millis(500) {
+            let both = || sending.is_finished() && receiving.is_finished();
+            while !both() && waited.elapsed() < Duration::from_millis(500) {
                 std::thread::sleep(Duration::from_millis(1));
             }
-            let both = sending.is_finished() && receiving.is_finished();
+            let both = both();
             aborts[1 - victim].trigger();
             (sending.join().unwrap(), receiving.join().unwrap(), both)
         });
