@@ -67,6 +67,12 @@ fn a_register_that_everybody_missed_shares_no_round_with_the_one_before() {
     play("rendezvous-spares", 6_000_038..6_000_039);
 }
 
+/// Of a node that was in no call when the register was restarted, and then writes on what it knew.
+#[test]
+fn a_write_to_a_register_that_listens_is_answered_when_it_has_listened() {
+    play("rendezvous-spares", 6_000_051..6_000_052);
+}
+
 #[test]
 fn one_seed_one_story() {
     let hash = |seed| played("rendezvous-spares", seed, None).trace_hash;

@@ -26,6 +26,7 @@ impl World {
                     let now = self.now;
                     self.register.handle_timeout(now);
                     self.tell_changes();
+                    self.answer_at_last();
                 }
             }
             Happening::Timer(Some(number), at) => {
@@ -105,6 +106,11 @@ impl World {
         let node = self.hosts[number].node.clone();
         let holder = node.to_string();
         let sabotage = self.plan.sabotage;
+        self.register.handle_timeout(now);
+        if self.register.listens() && matches!(request, Request::Read | Request::Write { .. }) {
+            self.unanswered.push((number, connection, request));
+            return;
+        }
         let answer = match request {
             Request::Read => self.register.snapshot().map(Answer::Told),
             Request::Beat { lease } => {
@@ -140,7 +146,6 @@ impl World {
                 if fate == Some(Written::Accepted) {
                     self.report(Fact::Wrote { node });
                 }
-                // A register that listens cannot say; its driver breaks the connection off.
                 fate.zip(self.register.snapshot()).map(|(fate, told)| Answer::Written(fate, told))
             }
             Request::Tell(_) | Request::Done(_) => unreachable!("not for the register"),
@@ -149,6 +154,15 @@ impl World {
         if let Some(answer) = answer {
             let way = self.plan.delay;
             self.later(way, Happening::Answered(number, connection, answer));
+        }
+    }
+
+    /// The register has listened: what it was asked meanwhile is answered, in order.
+    fn answer_at_last(&mut self) {
+        if !self.register.listens() {
+            for (number, connection, request) in std::mem::take(&mut self.unanswered) {
+                self.asked(number, connection, request);
+            }
         }
     }
 
@@ -240,6 +254,7 @@ impl World {
             Fault::Restart => {
                 let era = self.now.since(Instant::ORIGIN).as_micros() as u64;
                 self.register = Register::listening(self.now + LISTENS, era);
+                self.unanswered.clear();
                 self.told_changes = u64::MAX;
                 self.tell_changes();
                 (0..self.hosts.len()).for_each(|number| self.break_off(number, Duration::from_secs(3)));

@@ -132,6 +132,8 @@ pub struct World {
     pub(super) register: Register,
     pub(super) register_timer: Option<Instant>,
     pub(super) told_changes: u64,
+    /// What was asked of a register that listens: it is answered when it has listened.
+    pub(super) unanswered: Vec<(usize, u32, Request)>,
     pub(super) hosts: Vec<Host>,
     pub(super) is_calm: bool,
     pub(super) checkers: Checkers,
@@ -178,6 +180,7 @@ impl World {
             register: Register::fresh(),
             register_timer: None,
             told_changes: 0,
+            unanswered: Vec::new(),
             hosts: (0..plan.nodes).map(host).collect(),
             is_calm: false,
             checkers,
