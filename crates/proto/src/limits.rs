@@ -176,6 +176,9 @@ pub const REGISTER_BYTES_MAX: usize = 4 << 20;
 pub const REGISTER_NAME_BYTES_MAX: usize = 64;
 /// See [`REGISTER_NAME_BYTES_MAX`].
 pub const HOLDER_BYTES_MAX: usize = 288;
+/// Longest note that a holder leaves beside its lease: what a node of a rendezvous wants, with the longest names. As many
+/// as there may be leases fit into a frame, beside the largest value.
+pub const NOTE_BYTES_MAX: usize = 576;
 /// Leases in one register: every node of a rendezvous, and as many that have just left.
 pub const LEASES_MAX: usize = 2 * RENDEZVOUS_NODES_MAX;
 /// Registers of one run.

@@ -11,7 +11,8 @@
 //! Registers share nothing with the clerk: they have streams of their own (`outlast-register/1`), a thread of their own
 //! (see `runtime.rs`) and bounds of their own. Each register is a pure machine behind a lock that is held for one step
 //! and never while anybody waits. One task per stream asks and answers; one task per register, its *keeper*, lets time
-//! pass. News is told newest only: a stream that is busy writing finds one snapshot afterwards, not a queue of them.
+//! pass. News is told newest only: a stream that is busy writing finds one snapshot afterwards, not a queue of them. A
+//! write is told at once; who came and who went is told a moment later, so that a crowd is told of as one.
 //!
 //! # The invariant
 //!
@@ -354,7 +355,9 @@ mod tests {
         assert!(matches!(registers.open(&run(RUNS_MAX), "r"), Err(End::Refused(_))), "all are in use");
         // A run that nobody is at gives way, one that somebody holds a lease in does not.
         let held = open.pop().unwrap();
-        held.0.step(|register, now| register.handle_beat(now, "me", Duration::from_mins(1))).unwrap();
+        held.0
+            .step(|register, now| register.handle_beat(now, "me", Duration::from_mins(1), Vec::new()))
+            .unwrap();
         drop(held);
         assert!(matches!(registers.open(&run(RUNS_MAX), "r"), Err(End::Refused(_))), "a lease lasts");
         drop(open.pop());

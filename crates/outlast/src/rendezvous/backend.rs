@@ -11,10 +11,14 @@
 //!   `Trouble` nobody knows whether a write came through: read again.
 //! - Tokens of accepted writes only grow, and no two values share one.
 //! - A lease runs out by the backend's own clock, and then its holder is told as gone to everybody.
+//! - A `Beat` leaves a note beside the lease, for the others to read, in place of the one before. If that is another one,
+//!   a `Told` that has it comes before `Beaten`. A backend that cannot keep notes leaves them out; then every node writes
+//!   for itself.
+//! - A change of the value is told at once, a change of leases and notes alone within a moment.
 //! - It connects again by itself, with pauses that grow, and then renews the lease and tells how the register is.
 //! - When the queue of asks ends, so does the task; a `Release` before that is passed on first.
 //!
-//! `tests/rendezvous_contract` holds every backend to it.
+//! `tests/real_rendezvous` holds every backend to it.
 
 use super::embedded::Embedded;
 use crate::runtime;
@@ -41,7 +45,7 @@ const QUEUE: usize = 64;
 pub(super) enum Ask {
     Read,
     Write { expected: Token, value: Vec<u8> },
-    Beat { lease: Duration },
+    Beat { lease: Duration, note: Vec<u8> },
     Release,
 }
 

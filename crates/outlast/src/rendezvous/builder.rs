@@ -13,7 +13,8 @@ use crate::settings;
 use crate::sync::{Arc, Mutex};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::{
-    HOLDER_BYTES_MAX, HOST_BYTES_MAX, NODE_ADDRESS_BYTES_MAX, REGISTER_BYTES_MAX, REGISTER_NAME_BYTES_MAX,
+    HOLDER_BYTES_MAX, HOST_BYTES_MAX, NODE_ADDRESS_BYTES_MAX, NOTE_BYTES_MAX, REGISTER_BYTES_MAX,
+    REGISTER_NAME_BYTES_MAX,
 };
 use outlast_proto::rendezvous::{Machine, Node, Settings};
 use outlast_proto::rng::Rng;
@@ -155,6 +156,11 @@ pub(super) fn check_address(address: &str) -> Result<(), InvalidMessage> {
 pub(super) fn check_value(value: &[u8]) -> Result<(), InvalidMessage> {
     let (value, limit) = (value.len(), REGISTER_BYTES_MAX);
     if value > limit { Err(InvalidMessage::OverLimit { field: "value", value, limit }) } else { Ok(()) }
+}
+
+pub(super) fn check_note(note: &[u8]) -> Result<(), InvalidMessage> {
+    let (value, limit) = (note.len(), NOTE_BYTES_MAX);
+    if value > limit { Err(InvalidMessage::OverLimit { field: "note", value, limit }) } else { Ok(()) }
 }
 
 /// What the system calls this host, as far as it can be told to others.

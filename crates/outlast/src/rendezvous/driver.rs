@@ -150,7 +150,7 @@ impl Driver {
                 match request {
                     Request::Read => self.ask(Ask::Read),
                     Request::Write { expected, value } => self.ask(Ask::Write { expected, value }),
-                    Request::Beat { lease } => self.ask(Ask::Beat { lease }),
+                    Request::Beat { lease, note } => self.ask(Ask::Beat { lease, note }),
                     Request::Release => self.ask(Ask::Release),
                     Request::Tell(event) => lock(&self.shared.journal).enter(event),
                     Request::Done(outcome) => self.done(outcome),

@@ -11,7 +11,7 @@ use crate::port::{self, FrameError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
 use outlast_proto::retry;
-use outlast_proto::wire::register::{FromRegister, Snapshot, ToRegister};
+use outlast_proto::wire::register::{FromRegister, Note, Snapshot, ToRegister};
 use outlast_proto::wire::{decode, encode};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -27,8 +27,8 @@ pub(super) struct Embedded {
     opening: Opening,
     /// Whom a coordinator must be that keeps its key (rule 39).
     pinned: Option<PeerId>,
-    /// How long the lease lasts, while there is one.
-    lease: Option<Duration>,
+    /// How long the lease lasts, while there is one, and the note beside it.
+    lease: Option<(Duration, Vec<u8>)>,
     /// What we were told last.
     last: Option<Snapshot>,
     /// Asked and not answered.
@@ -109,7 +109,7 @@ impl Embedded {
     /// Notes what is asked, to be said when there is a stream.
     fn hold(&mut self, ask: Ask) {
         match ask {
-            Ask::Beat { lease } => self.lease = Some(lease),
+            Ask::Beat { lease, ref note } => self.lease = Some((lease, note.clone())),
             Ask::Release => {
                 self.lease = None;
                 return self.open.retain(|asked| !matches!(asked.ask, Ask::Beat { .. }));
@@ -160,9 +160,11 @@ impl Embedded {
         frames: &mut ControlFrames,
         queues: &mut Queues,
     ) -> Result<std::convert::Infallible, Broken> {
-        let lease_ms = self.lease.map_or(0, millis);
+        let (lease_ms, note) =
+            self.lease.as_ref().map_or((0, Vec::new()), |(lease, note)| (millis(*lease), note.clone()));
         let Opening { register, holder } = self.opening.clone();
-        let open = ToRegister::Open { register, holder, lease_ms, brought: self.last.clone() };
+        let open =
+            ToRegister::Open { register, holder, lease_ms, brought: self.last.clone(), note: said(&note) };
         let held: Vec<_> = self.open.iter().map(|asked| message_of(&asked.ask)).collect();
         let words: Vec<_> = std::iter::once(open).chain(held).map(|message| encode(&message)).collect();
         say(frames, &words).await?;
@@ -237,9 +239,14 @@ fn message_of(ask: &Ask) -> ToRegister {
     match ask {
         Ask::Read => ToRegister::Read,
         Ask::Write { expected, value } => ToRegister::Write { expected: *expected, value: value.clone() },
-        Ask::Beat { lease } => ToRegister::Beat { lease_ms: millis(*lease) },
+        Ask::Beat { lease, note } => ToRegister::Beat { lease_ms: millis(*lease), note: said(note) },
         Ask::Release => ToRegister::Release,
     }
+}
+
+/// A note as it travels: an empty one does not.
+fn said(note: &[u8]) -> Option<Note> {
+    (!note.is_empty()).then(|| note.to_vec().into())
 }
 
 /// At least one: zero is no lease.

@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! outlast/<run>/register/<name>/value            what was written last; its revision is the token
-//! outlast/<run>/register/<name>/alive/<holder>   there while the holder's lease lasts: it ends with it
+//! outlast/<run>/register/<name>/alive/<holder>   there while the holder's lease lasts: it ends with it; holds its note
 //! ```
 //!
 //! A write is one transaction: if that revision wrote the value last, and if our own key is there with our own lease,
@@ -15,7 +15,7 @@ use crate::etcd::{Change, Committed, Etcd, EtcdError, EtcdOptions, LeaseId, Pair
 use outlast_proto::id::RunId;
 use outlast_proto::retry;
 use outlast_proto::wire::register::{Fate, Snapshot, Token};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
 use tokio::time::Instant;
 
@@ -26,8 +26,8 @@ pub(super) struct EtcdRegister {
     options: EtcdOptions,
     prefix: String,
     holder: String,
-    /// How long the lease should last, while there is one.
-    lease: Option<Duration>,
+    /// How long the lease should last, while there is one, and the note beside it.
+    lease: Option<(Duration, Vec<u8>)>,
     /// The lease that was granted, and for how long.
     granted: Option<(LeaseId, Duration)>,
     /// Asked and not answered, while there is no connection.
@@ -151,8 +151,8 @@ impl EtcdRegister {
             }
         };
         self.adopt(range.revision, range.pairs);
-        if let Some(lease) = self.lease {
-            self.beat(&etcd, lease).await?;
+        if let Some((lease, note)) = self.lease.clone() {
+            self.beat(&etcd, lease, note).await?;
         }
         self.tell(Answer::Told(self.snapshot()), queues).await?;
         for ask in std::mem::take(&mut self.open) {
@@ -192,8 +192,10 @@ impl EtcdRegister {
                 let fate = self.write(etcd, expected, &value).await?;
                 Answer::Written(fate, self.snapshot())
             }
-            Ask::Beat { lease } => {
-                self.beat(etcd, lease).await?;
+            Ask::Beat { lease, note } => {
+                if self.beat(etcd, lease, note).await? {
+                    self.tell(Answer::Told(self.snapshot()), queues).await?;
+                }
                 Answer::Beaten
             }
             Ask::Release => {
@@ -234,25 +236,51 @@ impl EtcdRegister {
         })
     }
 
-    /// Renews the lease, or takes a new one if there is none or it has run out.
-    async fn beat(&mut self, etcd: &Etcd, lease: Duration) -> Result<(), EtcdError> {
-        self.lease = Some(lease);
+    /// Renews the lease, or takes a new one if there is none or it has run out. True if what there is was read with it.
+    async fn beat(&mut self, etcd: &Etcd, lease: Duration, note: Vec<u8>) -> Result<bool, EtcdError> {
+        self.lease = Some((lease, note.clone()));
+        let is_left = self.pairs.get(&self.alive_key()).is_some_and(|pair| pair.value == note);
         if let Some((id, wanted)) = self.granted
             && wanted == lease
         {
-            if etcd.keep_alive(id).await?.is_some() {
-                return Ok(());
+            match self.renew(etcd, id, note.clone(), is_left).await {
+                Ok(true) => return Ok(!is_left),
+                Ok(false) | Err(EtcdError::LeaseGone) => self.granted = None,
+                Err(error) => return Err(error),
             }
-            self.granted = None;
         }
         let before = self.granted.take();
         let (id, _) = etcd.grant(lease).await?;
-        etcd.commit(Transaction::new().put(&self.alive_key(), b"", Some(id))).await?;
+        self.leave(etcd, id, note).await?;
         self.granted = Some((id, lease));
         // The key has moved to the new lease by now, so the end of the old one takes nothing along.
         if let Some((id, _)) = before {
             etcd.revoke(id).await?;
         }
+        Ok(true)
+    }
+
+    /// Renews a lease that may last, and leaves another note beside it at the same time. False if it has run out.
+    async fn renew(
+        &mut self,
+        etcd: &Etcd,
+        id: LeaseId,
+        note: Vec<u8>,
+        is_left: bool,
+    ) -> Result<bool, EtcdError> {
+        if is_left {
+            return Ok(etcd.keep_alive(id).await?.is_some());
+        }
+        let (kept, left) = tokio::join!(etcd.keep_alive(id), self.leave(etcd, id, note));
+        left?;
+        Ok(kept?.is_some())
+    }
+
+    /// Writes the holder's key with its note, and reads what there is then.
+    async fn leave(&mut self, etcd: &Etcd, id: LeaseId, note: Vec<u8>) -> Result<(), EtcdError> {
+        let leaving = Transaction::new().put(&self.alive_key(), &note, Some(id));
+        let Committed { revision, pairs, .. } = etcd.commit(leaving.read(self.prefix.as_bytes())).await?;
+        self.adopt(revision, pairs);
         Ok(())
     }
 
@@ -289,9 +317,10 @@ impl EtcdRegister {
             self.revision = self.revision.max(revision);
             is_news |= match change {
                 Change::Put(pair) => {
+                    let written = pair.value.clone();
                     let before = self.pairs.insert(pair.key.clone(), pair);
-                    // A lease that was taken anew over one that lasted is no news, a value is.
-                    before.is_none_or(|before| before.key == self.key("value"))
+                    // A lease that was taken anew over one that lasted is no news; a value is, and another note.
+                    before.is_none_or(|before| before.key == self.key("value") || before.value != written)
                 }
                 Change::Deleted { key, .. } => self.pairs.remove(&key).is_some(),
             };
@@ -300,13 +329,20 @@ impl EtcdRegister {
     }
 
     fn snapshot(&self) -> Snapshot {
-        let alive = self.key("alive/");
-        let holder = |key: &Vec<u8>| key.strip_prefix(alive.as_slice()).map(<[u8]>::to_vec);
-        let alive =
-            self.pairs.keys().filter_map(holder).filter_map(|name| String::from_utf8(name).ok()).collect();
+        let prefix = self.key("alive/");
+        let (mut alive, mut notes) = (BTreeSet::new(), BTreeMap::new());
+        for (key, pair) in &self.pairs {
+            let holder = key.strip_prefix(prefix.as_slice()).map(<[u8]>::to_vec);
+            let Some(holder) = holder.and_then(|name| String::from_utf8(name).ok()) else { continue };
+            if !pair.value.is_empty() {
+                notes.insert(holder.clone(), pair.value.clone().into());
+            }
+            alive.insert(holder);
+        }
         let value = self.pairs.get(&self.key("value"));
         let revision = value.map_or(0, |pair| pair.revision.max(0).unsigned_abs());
-        Snapshot { value: value.map(|pair| pair.value.clone()), token: Token { era: 0, revision }, alive }
+        let token = Token { era: 0, revision };
+        Snapshot { value: value.map(|pair| pair.value.clone()), token, alive, notes }
     }
 
     fn key(&self, name: &str) -> Vec<u8> {

@@ -84,7 +84,18 @@ impl RemoteRegister {
 
     /// Renews the holder's lease.
     pub fn beat(&self, lease: Duration, timeout: Duration) -> Result<(), RendezvousError> {
-        match self.ask(Ask::Beat { lease }, Instant::now() + timeout)? {
+        self.beat_with(lease, Vec::new(), timeout)
+    }
+
+    /// Renews the holder's lease, and leaves a note beside it in place of the one before; empty: none.
+    pub fn beat_with(
+        &self,
+        lease: Duration,
+        note: Vec<u8>,
+        timeout: Duration,
+    ) -> Result<(), RendezvousError> {
+        super::builder::check_note(&note)?;
+        match self.ask(Ask::Beat { lease, note }, Instant::now() + timeout)? {
             Answer::Beaten => Ok(()),
             Answer::Trouble(trouble) => Err(error_of(trouble)),
             _ => Err(RendezvousError::Bug("a heartbeat was answered by something else")),

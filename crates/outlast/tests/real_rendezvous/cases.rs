@@ -41,7 +41,12 @@ pub(crate) fn a_write_counts_only_on_the_last_token(service: &mut impl Service) 
 }
 
 pub(crate) fn of_two_that_race_one_wins_each_time(service: &mut impl Service) {
-    let (races, won) = (service.races(), AtomicU64::new(0));
+    race(service, service.races());
+}
+
+/// Two write as fast as they can, each on what it was told last.
+pub(crate) fn race(service: &impl Service, races: u64) {
+    let won = AtomicU64::new(0);
     let racer = || {
         let register = service.register(None);
         let mut last = read(&register);
@@ -106,10 +111,38 @@ pub(crate) fn a_lease_runs_out_by_the_clock_of_the_backend(service: &mut impl Se
     watched(&other, "who lets go ends its lease", |told| told.alive.is_empty());
 }
 
+pub(crate) fn a_note_is_seen_by_others_for_as_long_as_the_lease_lasts(service: &mut impl Service) {
+    let (holder, other) = (service.register(Some("holder")), service.register(Some("other")));
+    let note = |told: &Snapshot, name: &str| told.notes.get(name).map(|note| note.to_vec());
+    let long = Duration::from_mins(1);
+    holder.beat_with(long, b"first".to_vec(), PATIENCE).expect("a lease");
+    let first = watched(&other, "the note", |told| note(told, "holder").as_deref() == Some(&b"first"[..]));
+    // Who leaves a note sees at once what the others left.
+    other.beat_with(long, b"mine".to_vec(), PATIENCE).expect("a lease");
+    let seen = other.watch(None, PATIENCE).expect("news").expect("it was told before the answer");
+    assert_eq!(
+        (note(&seen, "holder").as_deref(), note(&seen, "other").as_deref()),
+        (Some(&b"first"[..]), Some(&b"mine"[..]))
+    );
+    holder.beat_with(long, b"second".to_vec(), PATIENCE).expect("a lease");
+    let second =
+        watched(&other, "another note", |told| note(told, "holder").as_deref() == Some(&b"second"[..]));
+    assert_eq!(second.token, first.token, "a note is no write");
+    holder.beat(long, PATIENCE).expect("a lease");
+    watched(&other, "it is taken back", |told| note(told, "holder").is_none());
+    holder.beat_with(service.lease(), b"third".to_vec(), PATIENCE).expect("a lease");
+    watched(&other, "the third", |told| note(told, "holder").is_some());
+    let gone = watched(&other, "it goes with the lease", |told| !told.alive.contains("holder"));
+    assert_eq!(note(&gone, "holder"), None);
+    let error = holder.beat_with(long, vec![7; 577], PATIENCE).unwrap_err().to_string();
+    assert!(error.contains("note is 577, the limit is 576"), "{error}");
+}
+
 pub(crate) fn a_stopped_process_whose_lease_ran_out_does_not_write(service: &mut impl Service) {
     let other = service.register(None);
     let mut holder = Other::holder(&service.backend(), service.secret(), service.lease());
     assert_eq!(holder.says(), "ready");
+    watched(&other, "the holder lives", |told| !told.alive.is_empty());
     holder.signal(Signal::STOP);
     let gone = watched(&other, "the lease runs out", |told| told.alive.is_empty());
     holder.signal(Signal::CONT);
@@ -151,8 +184,6 @@ pub(crate) fn a_stopped_backend_is_an_error_in_time_and_passes(service: &mut imp
     let register = service.register(None);
     let token = read(&register).token;
     service.stop();
-    // The signal reaches each thread in its own time.
-    std::thread::sleep(Duration::from_millis(200));
     let began = Instant::now();
     let error = register.write(token, b"slow".to_vec(), Duration::from_secs(1)).unwrap_err();
     assert!(matches!(error, RendezvousError::Timeout(_)), "{error}");

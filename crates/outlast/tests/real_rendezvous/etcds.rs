@@ -5,7 +5,7 @@ mod processes;
 
 pub(crate) use processes::Etcds;
 
-use crate::services::Service;
+use crate::services::{Service, wait_until_stopped};
 use outlast::security::RunSecret;
 use rustix::process::Signal;
 use std::time::Duration;
@@ -32,6 +32,7 @@ impl Service for Etcds {
     fn stop(&mut self) {
         self.hurt = self.leader();
         self.signal(Signal::STOP);
+        wait_until_stopped(self.pid());
     }
 
     fn go_on(&mut self) {

@@ -39,6 +39,7 @@ contract!(embedded, Coordinator::start();
     cases::of_two_that_race_one_wins_each_time,
     cases::news_reaches_whoever_watches,
     cases::a_lease_runs_out_by_the_clock_of_the_backend,
+    cases::a_note_is_seen_by_others_for_as_long_as_the_lease_lasts,
     cases::a_stopped_process_whose_lease_ran_out_does_not_write,
     cases::a_backend_that_is_killed_and_started_again_is_found_again_with_what_was_written,
     cases::a_stopped_backend_is_an_error_in_time_and_passes,
@@ -49,6 +50,7 @@ contract!(embedded, Coordinator::start();
     meetings::a_lost_node_is_noticed_and_one_more_is_let_in,
     meetings::a_round_is_complete_after_the_last_call_with_fewer_than_most,
     meetings::closing_ends_it_for_all_and_leaving_for_nobody_else,
+    meetings::nodes_that_come_together_take_one_write,
     meetings::a_round_is_agreed_on_although_the_backend_is_killed_in_the_middle,
 );
 
@@ -58,6 +60,7 @@ contract!(etcd, etcds::Etcds::start(1);
     cases::of_two_that_race_one_wins_each_time,
     cases::news_reaches_whoever_watches,
     cases::a_lease_runs_out_by_the_clock_of_the_backend,
+    cases::a_note_is_seen_by_others_for_as_long_as_the_lease_lasts,
     cases::a_stopped_process_whose_lease_ran_out_does_not_write,
     cases::a_backend_that_is_killed_and_started_again_is_found_again_with_what_was_written,
     cases::a_stopped_backend_is_an_error_in_time_and_passes,
@@ -68,6 +71,7 @@ contract!(etcd, etcds::Etcds::start(1);
     meetings::a_lost_node_is_noticed_and_one_more_is_let_in,
     meetings::a_round_is_complete_after_the_last_call_with_fewer_than_most,
     meetings::closing_ends_it_for_all_and_leaving_for_nobody_else,
+    meetings::nodes_that_come_together_take_one_write,
     meetings::a_round_is_agreed_on_although_the_backend_is_killed_in_the_middle,
 );
 

@@ -2,7 +2,7 @@
 
 use crate::services::{PATIENCE, Service, until};
 use outlast::Rendezvous;
-use outlast::rendezvous::{RendezvousError, Round};
+use outlast::rendezvous::{RendezvousError, Round, Settings, Snapshot};
 use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
@@ -53,6 +53,34 @@ pub(crate) fn all_nodes_of_a_round_agree_and_survivors_keep_their_order(service:
     assert_eq!(names(&second[0]), ["b", "c", "a"]);
     assert!(second[0].round > first[0].round);
     assert_eq!(b.num_nodes_waiting().expect("it is known"), 0);
+}
+
+/// All but the last only say what they want; the last one writes it down for all, and so it is when they meet again.
+pub(crate) fn nodes_that_come_together_take_one_write(service: &mut impl Service) {
+    let names = ["a", "b", "c", "d", "e", "f"];
+    let nodes: Vec<_> = names.iter().map(|name| node(service, name, 6, 6)).collect();
+    let register = service.node(1, 1).open_register("rendezvous", None).expect("a register");
+    for round in 0..3 {
+        let before = register.read(PATIENCE).expect("a snapshot");
+        let mut joining: Vec<_> = nodes[..5].iter().map(next).collect();
+        until("five have said what they want", || {
+            (register.read(PATIENCE).expect("a snapshot").notes.len() >= 5).then_some(())
+        });
+        let waiting = register.read(PATIENCE).expect("a snapshot");
+        assert_eq!(waiting.token, before.token, "{round}: nobody has written yet");
+        joining.push(next(&nodes[5]));
+        rounds(joining);
+        let after = register.read(PATIENCE).expect("a snapshot");
+        assert!(after.token > before.token);
+        if after.token.era > 0 {
+            let writes = after.token.revision - before.token.revision;
+            assert_eq!(writes, 1, "{round}: one write for all");
+        }
+        // Wishes that were granted are taken back with the next heartbeat.
+        until("nobody wants anything any more", || {
+            register.read(PATIENCE).expect("a snapshot").notes.is_empty().then_some(())
+        });
+    }
 }
 
 pub(crate) fn a_lost_node_is_noticed_and_one_more_is_let_in(service: &mut impl Service) {
@@ -106,9 +134,11 @@ pub(crate) fn a_round_is_agreed_on_although_the_backend_is_killed_in_the_middle(
     let nodes: Vec<_> = ["a", "b", "c"].iter().map(|name| node(service, name, 4, 4)).collect();
     let mut joining: Vec<_> = nodes.iter().map(next).collect();
     let told = service.node(1, 1).open_register("rendezvous", None).expect("a register");
-    let state = |bytes: &[u8]| outlast_proto::rendezvous::State::from_bytes(bytes).expect("a state");
-    let count = |value: Option<Vec<u8>>| value.map_or(0, |value| state(&value).participants.len());
-    until("three have joined", || (count(told.read(PATIENCE).expect("a snapshot").value) == 3).then_some(()));
+    let settings = Settings::new(4, 4);
+    let joined = |snapshot: &Snapshot| {
+        outlast_proto::rendezvous::picture(snapshot, &settings).expect("a state").participants.len()
+    };
+    until("three have joined", || (joined(&told.read(PATIENCE).expect("a snapshot")) == 3).then_some(()));
     service.kill();
     let last = node(service, "d", 4, 4);
     joining.push(next(&last));

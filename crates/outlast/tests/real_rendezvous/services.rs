@@ -19,7 +19,7 @@ pub(crate) trait Service: Sync {
     fn kill(&mut self);
     /// Started again at the same address.
     fn restart(&mut self);
-    /// SIGSTOP and SIGCONT.
+    /// SIGSTOP and SIGCONT; none of its threads runs when `stop` returns.
     fn stop(&mut self);
     fn go_on(&mut self);
     /// The shortest lease that it keeps.
@@ -72,6 +72,7 @@ impl Service for Coordinator {
 
     fn stop(&mut self) {
         self.process.signal(Signal::STOP);
+        wait_until_stopped(self.process.process.id());
     }
 
     fn go_on(&mut self) {
@@ -97,4 +98,17 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
+}
+
+/// The signal reaches each thread in its own time: waits until none of them runs.
+pub(crate) fn wait_until_stopped(pid: u32) {
+    until("every thread is stopped", || {
+        let threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
+        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+            // The state comes after the name, which may hold anything but a closing bracket at its end.
+            let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+        };
+        threads.map(is_stopped).all(|is_stopped| is_stopped).then_some(())
+    });
 }

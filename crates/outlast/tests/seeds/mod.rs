@@ -21,6 +21,7 @@ use outlast_proto::wire::frame;
 use outlast_proto::wire::hello::{Hello, Standing, Version, Versions};
 use outlast_proto::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
 use outlast_proto::wire::register::{Fate, FromRegister, Snapshot, ToRegister, Token};
+use std::collections::BTreeMap;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -262,31 +263,45 @@ fn admission_ballot() -> BallotId {
 
 fn snapshot() -> Snapshot {
     let alive = ["host-1_7_0", "host-2_9_1"].map(str::to_owned).into();
-    Snapshot { value: Some(b"value".to_vec()), token: Token { era: 1, revision: 5 }, alive }
+    let notes = BTreeMap::new();
+    Snapshot { value: Some(b"value".to_vec()), token: Token { era: 1, revision: 5 }, alive, notes }
+}
+
+fn noted() -> Snapshot {
+    Snapshot { notes: [("host-1_7_0".to_owned(), wish().into())].into(), ..snapshot() }
+}
+
+fn wish() -> Vec<u8> {
+    let node = Node { host: "host-1".to_owned(), pid: 7, local_id: 0 };
+    encode(&outlast_proto::rendezvous::Wish { node, after: Some(3), address: "host-1:29400".to_owned() })
 }
 
 fn to_register() -> Vec<(&'static str, Vec<u8>)> {
-    let open = |register: &str| ToRegister::Open {
+    let open = |register: &str, note: Option<Vec<u8>>| ToRegister::Open {
         register: register.to_owned(),
         holder: "host-1_7_0".to_owned(),
         lease_ms: 15_000,
         brought: Some(snapshot()),
+        note: note.map(Into::into),
     };
     let write = ToRegister::Write { expected: snapshot().token, value: b"next".to_vec() };
     vec![
-        ("valid-open", encode(&open("rendezvous"))),
+        ("valid-open", encode(&open("rendezvous", None))),
+        ("valid-open-note", encode(&open("rendezvous", Some(wish())))),
         ("valid-write", encode(&write)),
         ("valid-read", encode(&ToRegister::Read)),
-        ("valid-beat", encode(&ToRegister::Beat { lease_ms: 15_000 })),
+        ("valid-beat", encode(&ToRegister::Beat { lease_ms: 15_000, note: None })),
+        ("valid-beat-note", encode(&ToRegister::Beat { lease_ms: 15_000, note: Some(wish().into()) })),
         ("valid-release", encode(&ToRegister::Release)),
-        ("invalid-name", encode(&open(&"r".repeat(REGISTER_NAME_BYTES_MAX + 1)))),
-        ("invalid-lease", encode(&ToRegister::Beat { lease_ms: u32::MAX })),
+        ("invalid-name", encode(&open(&"r".repeat(REGISTER_NAME_BYTES_MAX + 1), None))),
+        ("invalid-lease", encode(&ToRegister::Beat { lease_ms: u32::MAX, note: None })),
     ]
 }
 
 fn from_register() -> Vec<(&'static str, Vec<u8>)> {
     vec![
         ("valid-told", encode(&FromRegister::Told(snapshot()))),
+        ("valid-told-notes", encode(&FromRegister::Told(noted()))),
         ("valid-empty", encode(&FromRegister::Told(Snapshot::default()))),
         ("valid-written", encode(&FromRegister::Written(Fate::Lost, snapshot()))),
         ("valid-beaten", encode(&FromRegister::Beaten)),

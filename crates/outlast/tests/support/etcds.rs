@@ -152,6 +152,11 @@ impl Etcds {
         self.members.iter().map(|member| member.client).collect()
     }
 
+    /// The process of who was killed or stopped last.
+    pub(crate) fn pid(&self) -> u32 {
+        self.members[self.hurt].process.as_ref().expect("it runs").id()
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         let process = self.members[self.hurt].process.as_ref().expect("it runs");
         rustix::process::kill_process(rustix::process::Pid::from_child(process), signal).expect("it is ours");

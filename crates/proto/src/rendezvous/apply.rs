@@ -31,14 +31,14 @@ pub fn apply(action: Action, state: &mut State, settings: &Settings, node: &Node
     }
 }
 
-/// Takes everybody out of every list who is not `alive`, and says who that was. `me` knows that it lives.
+/// Takes everybody out of every list who is not `alive`, and says who that was. `me` knows that it lives, whoever asks.
 pub fn sanitise(
     state: &mut State,
     settings: &Settings,
-    me: &Node,
+    me: Option<&Node>,
     alive: &BTreeSet<String>,
 ) -> BTreeSet<Node> {
-    let is_dead = |node: &&Node| *node != me && !alive.contains(&node.to_string());
+    let is_dead = |node: &&Node| Some(*node) != me && !alive.contains(&node.to_string());
     let listed = state.participants.keys().chain(&state.wait_list).chain(&state.redundancy_list);
     let dead: BTreeSet<Node> = listed.filter(is_dead).cloned().collect();
     let before = state.participants.len();

@@ -35,6 +35,9 @@
 //!   who comes while a round is complete: wait list if there is room for it, redundancy list if there is none
 //! ```
 //!
+//! *Who wants in* need not be in the state, either: a node leaves its [`Wish`] beside its lease, and whoever writes grants
+//! the wishes of all (`wish.rs`). So a round of N nodes takes one write, not N.
+//!
 //! *Who is alive* is not in the state. Each node holds a lease in the register and renews it; the register's own clock
 //! says which leases ran out, so clocks of different hosts are never compared, and a heartbeat does not collide with
 //! anybody's write. A write counts only while its writer's lease lasts. The last call is counted by each participant
@@ -60,6 +63,7 @@ mod settings;
 mod state;
 #[cfg(test)]
 mod tests;
+mod wish;
 
 pub use apply::{apply, sanitise};
 pub use event::{Event, EventName};
@@ -68,4 +72,5 @@ pub use node::Node;
 pub use register::{Register, Written};
 pub use rules::{Action, Context, Operator, decide};
 pub use settings::{Settings, SettingsError};
-pub use state::{Seat, State, StateError};
+pub use state::{Place, Seat, State, StateError};
+pub use wish::{Wish, grant, picture, wishes};

@@ -2,7 +2,8 @@
 //!
 //! One value, the token of the write that it came from, and the leases of those who use it. A write counts only if its
 //! writer names the last token and its own lease lasts, by the clock of whoever drives this machine; so a process that
-//! was stopped for longer than its lease cannot write what it decided before.
+//! was stopped for longer than its lease cannot write what it decided before. Beside its lease a holder may leave a note
+//! for the others; it lasts as long as the lease, and changes no token.
 //!
 //! The register lives in memory. A coordinator that takes over an address may have been another before, so it first
 //! listens for as long as the control grace: whoever comes back brings the last snapshot that it saw, and the one with
@@ -17,20 +18,28 @@ use crate::limits::LEASES_MAX;
 use crate::time::{Duration, Instant};
 pub use crate::wire::register::Fate as Written;
 use crate::wire::register::{Snapshot, Token};
+use minicbor::bytes::ByteVec;
 use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 
 /// A register.
 #[derive(Clone, Debug)]
 pub struct Register {
     value: Option<Vec<u8>>,
     token: Token,
-    leases: BTreeMap<String, Instant>,
+    leases: BTreeMap<String, Lease>,
     /// Until when others may bring what they know.
     listens_until: Option<Instant>,
     /// The era that begins when it has listened.
     era: u64,
     /// How often anything changed that a watcher should hear of.
     changes: u64,
+}
+
+#[derive(Clone, Debug)]
+struct Lease {
+    until: Instant,
+    note: Vec<u8>,
 }
 
 impl Register {
@@ -58,14 +67,15 @@ impl Register {
     }
 
     /// Somebody brings the last snapshot that it saw. It counts while the register listens. Whose lease lasted then has
-    /// as long again from now: how long ago it was nobody knows.
+    /// as long again from now: how long ago it was nobody knows. Notes are brought by none but their holders: what
+    /// somebody wanted a while ago it may not want any more.
     pub fn handle_brought(&mut self, now: Instant, brought: Snapshot, lease: Duration) {
         self.handle_timeout(now);
         if self.listens_until.is_none() {
             return;
         }
         for holder in brought.alive {
-            self.renew(now, holder, lease);
+            self.renew(now, holder, lease, None);
         }
         if brought.token > self.token {
             self.token = brought.token;
@@ -73,10 +83,10 @@ impl Register {
         }
     }
 
-    /// A holder lives. False if there are too many.
-    pub fn handle_beat(&mut self, now: Instant, holder: &str, lease: Duration) -> bool {
+    /// A holder lives, and leaves that note in place of the last. False if there are too many.
+    pub fn handle_beat(&mut self, now: Instant, holder: &str, lease: Duration, note: Vec<u8>) -> bool {
         self.handle_timeout(now);
-        self.renew(now, holder.to_owned(), lease)
+        self.renew(now, holder.to_owned(), lease, Some(note))
     }
 
     /// A holder is done.
@@ -125,7 +135,7 @@ impl Register {
             }
         }
         let before = self.leases.len();
-        self.leases.retain(|_, until| now < *until);
+        self.leases.retain(|_, lease| now < lease.until);
         if self.leases.len() < before {
             self.changes += 1;
         }
@@ -133,14 +143,26 @@ impl Register {
 
     /// When to call [`Self::handle_timeout`].
     pub fn poll_timeout(&self) -> Option<Instant> {
-        self.leases.values().copied().chain(self.listens_until).min()
+        self.leases.values().map(|lease| lease.until).chain(self.listens_until).min()
     }
 
     /// How it is; `None` while it listens.
     pub fn snapshot(&self) -> Option<Snapshot> {
-        let alive = || self.leases.keys().cloned().collect();
-        let told = || Snapshot { value: self.value.clone(), token: self.token, alive: alive() };
-        self.listens_until.is_none().then(told)
+        if self.listens_until.is_some() {
+            return None;
+        }
+        let noted = self.leases.iter().filter(|(_, lease)| !lease.note.is_empty());
+        Some(Snapshot {
+            value: self.value.clone(),
+            token: self.token,
+            alive: self.leases.keys().cloned().collect(),
+            notes: noted.map(|(holder, lease)| (holder.clone(), ByteVec::from(lease.note.clone()))).collect(),
+        })
+    }
+
+    /// The write that its value came from.
+    pub fn token(&self) -> Token {
+        self.token
     }
 
     /// Grows whenever there is something to tell.
@@ -163,14 +185,25 @@ impl Register {
         self.value.as_ref().map_or(0, Vec::len)
     }
 
-    fn renew(&mut self, now: Instant, holder: String, lease: Duration) -> bool {
-        if !self.leases.contains_key(&holder) {
-            if self.leases.len() >= LEASES_MAX {
-                return false;
+    /// Without a note the last one stays.
+    fn renew(&mut self, now: Instant, holder: String, lasts: Duration, note: Option<Vec<u8>>) -> bool {
+        let until = now + lasts;
+        let is_full = self.leases.len() >= LEASES_MAX;
+        match self.leases.entry(holder) {
+            Entry::Vacant(_) if is_full => return false,
+            Entry::Vacant(vacant) => {
+                vacant.insert(Lease { until, note: note.unwrap_or_default() });
+                self.changes += 1;
             }
-            self.changes += 1;
+            Entry::Occupied(mut occupied) => {
+                let lease = occupied.get_mut();
+                lease.until = until;
+                if let Some(note) = note.filter(|note| *note != lease.note) {
+                    lease.note = note;
+                    self.changes += 1;
+                }
+            }
         }
-        self.leases.insert(holder, now + lease);
         true
     }
 }
@@ -182,7 +215,7 @@ mod tests {
     const FOREVER: Duration = Duration::from_hours(1);
 
     fn written(register: &mut Register, now: Instant, value: u8) -> Token {
-        register.handle_beat(now, "node", FOREVER);
+        register.handle_beat(now, "node", FOREVER, Vec::new());
         let token = register.snapshot().unwrap().token;
         assert_eq!(register.handle_write(now, "node", token, vec![value]), Some(Written::Accepted));
         register.snapshot().unwrap().token
@@ -231,5 +264,26 @@ mod tests {
         assert!(told.token > last.token && told.token.era == 77);
         after.handle_brought(until, old, FOREVER);
         assert_eq!(after.snapshot().unwrap(), told, "too late");
+    }
+    #[test]
+    fn a_note_lasts_as_long_as_its_lease_and_is_brought_by_nobody_else() {
+        let (now, short) = (Instant::ORIGIN, Duration::from_secs(1));
+        let mut register = Register::fresh();
+        let (token, changes) = (register.token(), register.changes());
+        register.handle_beat(now, "node", short, b"wish".to_vec());
+        let told = register.snapshot().unwrap();
+        assert_eq!((told.token, told.notes["node"].as_slice()), (token, &b"wish"[..]));
+        register.handle_beat(now, "node", short, b"wish".to_vec());
+        assert_eq!(register.changes(), changes + 1, "the same note again is no news");
+        register.handle_timeout(now + short);
+        assert!(register.snapshot().unwrap().notes.is_empty(), "it went with the lease");
+        let mut after = Register::listening(now + short, 77);
+        after.handle_brought(now, told, FOREVER);
+        after.handle_timeout(now + short);
+        let told = after.snapshot().unwrap();
+        assert!(told.alive.contains("node") && told.notes.is_empty(), "{told:?}");
+        after.handle_beat(now + short, "node", FOREVER, b"wish".to_vec());
+        after.handle_beat(now + short, "node", FOREVER, Vec::new());
+        assert!(after.snapshot().unwrap().notes.is_empty(), "it was taken back");
     }
 }

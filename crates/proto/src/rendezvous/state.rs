@@ -55,6 +55,17 @@ pub struct Seat {
     pub address: String,
 }
 
+/// Where a node stands.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Place {
+    /// In the round.
+    Participant,
+    /// On the wait list.
+    Waiting,
+    /// On the redundancy list.
+    Spare,
+}
+
 /// Why a value is not the state of a rendezvous.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
@@ -105,6 +116,17 @@ impl State {
             return Err(StateError::Newer { theirs });
         }
         Ok(decode(bytes)?)
+    }
+
+    /// Where a node stands; `None` if it is in no list.
+    pub fn place(&self, node: &Node) -> Option<Place> {
+        if self.participants.contains_key(node) {
+            Some(Place::Participant)
+        } else if self.wait_list.contains(node) {
+            Some(Place::Waiting)
+        } else {
+            self.redundancy_list.contains(node).then_some(Place::Spare)
+        }
     }
 
     /// Nodes in all lists.

@@ -1,7 +1,7 @@
 //! What happens: messages arrive, timers fire, faults strike.
 
 use super::checkers::Fact;
-use super::world::{Answer, Fault, Happening, LISTENS, Sabotage, World};
+use super::world::{Answer, Fault, Happening, LEASES_LATER, LISTENS, Sabotage, World};
 use outlast_proto::rendezvous::{Machine, Outcome, Register, Request, State, Trouble, Written};
 use outlast_proto::time::{Duration, Instant};
 use std::collections::BTreeMap;
@@ -56,8 +56,11 @@ impl World {
                 Request::Tell(_) => {}
                 Request::Done(outcome) => self.done(number, outcome.map_err(|failure| failure.to_string())),
                 request => {
-                    if matches!(request, Request::Write { .. }) {
-                        host.writes += 1;
+                    match &request {
+                        Request::Write { .. } => host.writes += 1,
+                        Request::Beat { lease, note } => host.lease = Some((*lease, note.clone())),
+                        Request::Release => host.lease = None,
+                        _ => {}
                     }
                     let (connection, is_connected) = (host.connection, host.is_connected);
                     let way = self.plan.delay;
@@ -113,11 +116,13 @@ impl World {
         }
         let answer = match request {
             Request::Read => self.register.snapshot().map(Answer::Told),
-            Request::Beat { lease } => {
-                let lease =
-                    if sabotage == Some(Sabotage::Immortal) { Duration::from_hours(99) } else { lease };
-                self.register.handle_beat(now, &holder, lease);
-                self.checkers.renewed(now, &holder, self.plan.settings.lease());
+            Request::Beat { lease, note } => {
+                let changes = self.register.changes();
+                self.beaten(&holder, lease, note);
+                if let Some(told) = self.register.snapshot().filter(|_| self.register.changes() > changes) {
+                    let way = self.plan.delay;
+                    self.later(way, Happening::Answered(number, connection, Answer::Told(told)));
+                }
                 Some(Answer::Beaten)
             }
             Request::Release => {
@@ -127,8 +132,10 @@ impl World {
             Request::Write { mut expected, mut value } => {
                 if sabotage == Some(Sabotage::TurnedRoster) {
                     let mut state = State::from_bytes(&value).expect("a machine wrote it");
-                    if !state.complete {
-                        state.roster.reverse();
+                    state.roster.reverse();
+                    if state.complete {
+                        let last = state.roster.len().saturating_sub(1) as u32;
+                        state.participants.values_mut().for_each(|seat| seat.rank = last - seat.rank);
                     }
                     value = state.to_bytes();
                 }
@@ -137,8 +144,7 @@ impl World {
                     expected = last.unwrap_or(expected);
                 }
                 let writer = if sabotage == Some(Sabotage::AnyLease) { "" } else { &holder };
-                let unlucky = sabotage == Some(Sabotage::Unlucky) && number == 0;
-                let fate = if unlucky && last.is_some() {
+                let fate = if sabotage == Some(Sabotage::Unlucky) && last.is_some() {
                     Some(Written::Lost)
                 } else {
                     self.register.handle_write(now, writer, expected, value)
@@ -155,6 +161,15 @@ impl World {
             let way = self.plan.delay;
             self.later(way, Happening::Answered(number, connection, answer));
         }
+    }
+
+    /// A lease is renewed, and a note left beside it.
+    fn beaten(&mut self, holder: &str, lease: Duration, note: Vec<u8>) {
+        let is_immortal = self.plan.sabotage == Some(Sabotage::Immortal);
+        let lasts = if is_immortal { Duration::from_hours(99) } else { lease };
+        let note = if self.plan.keeps_notes { note } else { Vec::new() };
+        self.register.handle_beat(self.now, holder, lasts, note);
+        self.checkers.renewed(self.now, holder, self.plan.settings.lease());
     }
 
     /// The register has listened: what it was asked meanwhile is answered, in order.
@@ -201,12 +216,20 @@ impl World {
         if self.plan.sabotage == Some(Sabotage::Silence) {
             return;
         }
+        let token = self.register.token();
+        let is_written = token != std::mem::replace(&mut self.told_token, token);
+        let later = if is_written { Duration::ZERO } else { LEASES_LATER };
         for number in 0..self.hosts.len() {
+            if !self.hosts[number].is_connected {
+                continue;
+            }
+            let after = self.plan.delay + later + self.plan.news_delay.mul_f64(self.rng.unit());
+            let due = self.now + after;
             let host = &mut self.hosts[number];
-            if host.is_connected && !std::mem::replace(&mut host.news_under_way, true) {
+            if host.news_due.is_none_or(|set| due < set) {
+                host.news_due = Some(due);
                 let connection = host.connection;
-                let after = self.plan.delay + self.plan.news_delay.mul_f64(self.rng.unit());
-                self.later(after, Happening::News(number, connection));
+                self.queue.push(due, Happening::News(number, connection));
             }
         }
     }
@@ -215,10 +238,10 @@ impl World {
         let now = self.now;
         let told = self.register.snapshot();
         let host = &mut self.hosts[number];
-        if host.connection != connection {
+        // What was set before news that came sooner is stale.
+        if host.connection != connection || host.news_due.take_if(|due| *due <= now).is_none() {
             return;
         }
-        host.news_under_way = false;
         if let (Some(machine), Some(told)) = (&mut host.machine, told) {
             host.last = Some(told.clone());
             machine.handle_snapshot(now, told);
@@ -269,7 +292,7 @@ impl World {
         let Some(machine) = &mut host.machine else { return };
         host.connection += 1;
         host.is_connected = false;
-        host.news_under_way = false;
+        host.news_due = None;
         let connection = host.connection;
         if host.stopped {
             // It finds out when it goes on.
@@ -298,10 +321,14 @@ impl World {
         }
         let trouble = Trouble { is_final: false, text: "the connection is new".to_owned() };
         host.machine.as_mut().expect("looked at above").handle_trouble(now, trouble);
-        host.news_under_way = true;
+        let due = now + self.plan.delay;
+        host.news_due = Some(due);
+        let renewed = host.lease.clone().map(|lease| (host.node.to_string(), lease));
+        if let Some((holder, (lease, note))) = renewed {
+            self.beaten(&holder, lease, note);
+        }
         self.pump(number);
-        let way = self.plan.delay;
-        self.later(way, Happening::News(number, connection));
+        self.queue.push(due, Happening::News(number, connection));
         self.tell_changes();
     }
 

@@ -5,17 +5,19 @@ use crate::world::Trace;
 use crate::world::queue::Queue;
 use crate::world::stage::Stage;
 use outlast_proto::rendezvous::{
-    Machine, Node, Operation, Register, Request, Round, Settings, State, Written,
+    Machine, Node, Operation, Register, Request, Round, Settings, State, Written, picture,
 };
 use outlast_proto::rng::Rng;
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::register::Snapshot;
+use outlast_proto::wire::register::{Snapshot, Token};
 use std::collections::VecDeque;
 
 /// How a restarted register listens, and how long a node takes at most to come back to it.
 pub(super) const LISTENS: Duration = Duration::from_secs(5);
 /// How often a program looks whether it should meet again.
 const LOOKS_EVERY: Duration = Duration::from_millis(500);
+/// How much later a change of leases alone is told.
+pub(super) const LEASES_LATER: Duration = Duration::from_millis(50);
 
 /// What is played.
 #[derive(Clone, Debug)]
@@ -42,6 +44,8 @@ pub struct Plan {
     pub breaks: f64,
     /// Registers that are restarted per second.
     pub restarts: f64,
+    /// Whether the register keeps what nodes leave beside their leases; not every backend does.
+    pub keeps_notes: bool,
     /// A bug, planted to see whether it is found.
     pub sabotage: Option<Sabotage>,
 }
@@ -55,11 +59,11 @@ pub enum Sabotage {
     AnyLease,
     /// Leases never run out.
     Immortal,
-    /// One node is told that every write of it was lost.
+    /// Every node is told that every write of it was lost.
     Unlucky,
     /// Changes are told to nobody.
     Silence,
-    /// The order of the round before is turned around in every open round.
+    /// The order of ranks is turned around with every write.
     TurnedRoster,
     /// All nodes believe that there is one place more.
     Crowd,
@@ -115,7 +119,10 @@ pub(super) struct Host {
     pub(super) is_connected: bool,
     /// The newest that it was told.
     pub(super) last: Option<Snapshot>,
-    pub(super) news_under_way: bool,
+    /// When news reach it that are under way.
+    pub(super) news_due: Option<Instant>,
+    /// What its driver remembers of its lease, for a new connection: how long it lasts, and the note beside it.
+    pub(super) lease: Option<(Duration, Vec<u8>)>,
     /// The round that its program trains in.
     pub(super) round: Option<Round>,
     pub(super) writes: u32,
@@ -132,6 +139,7 @@ pub struct World {
     pub(super) register: Register,
     pub(super) register_timer: Option<Instant>,
     pub(super) told_changes: u64,
+    pub(super) told_token: Token,
     /// What was asked of a register that listens: it is answered when it has listened.
     pub(super) unanswered: Vec<(usize, u32, Request)>,
     pub(super) hosts: Vec<Host>,
@@ -167,7 +175,8 @@ impl World {
             held: VecDeque::new(),
             is_connected: false,
             last: None,
-            news_under_way: false,
+            news_due: None,
+            lease: None,
             round: None,
             writes: 0,
             timer: None,
@@ -180,6 +189,7 @@ impl World {
             register: Register::fresh(),
             register_timer: None,
             told_changes: 0,
+            told_token: Token::default(),
             unanswered: Vec::new(),
             hosts: (0..plan.nodes).map(host).collect(),
             is_calm: false,
@@ -234,8 +244,9 @@ impl World {
         state.complete && seated == enough && in_round && self.hosts.iter().all(placed)
     }
 
+    /// What was written, as all who live want it: not everybody who has a place is written down.
     pub(super) fn state(&self) -> Option<State> {
-        State::from_bytes(&self.register.snapshot()?.value?).ok()
+        picture(&self.register.snapshot()?, &self.plan.settings).ok()
     }
 
     /// How everybody stands, for whoever must find out why it did not end.
@@ -274,7 +285,8 @@ impl World {
         host.is_connected = true;
         host.last = None;
         host.round = None;
-        host.news_under_way = false;
+        host.news_due = None;
+        host.lease = None;
         host.timer = None;
         let address = format!("{}:1", host.node);
         let mut settings = self.plan.settings.clone();

@@ -1,4 +1,5 @@
-//! Machines against one register, in an order that the text chooses.
+//! Machines against one register, in an order that the text chooses; with a backend that keeps notes, and with one that
+//! does not.
 //!
 //! `do a` carries out a's oldest request and tells it the answer; `ask a` and `hear a` are its two halves, and
 //! `lose a` is an answer that never comes. `tell a` is a change that a hears of by itself. `run` does everything that
@@ -19,6 +20,7 @@ struct Race {
     now: Instant,
     settings: Settings,
     register: Register,
+    keeps_notes: bool,
     nodes: BTreeMap<String, Racer>,
     out: String,
 }
@@ -39,11 +41,12 @@ enum Answer {
     Beaten,
 }
 
-fn run(commands: &[&str]) -> String {
+fn run(commands: &[&str], keeps_notes: bool) -> String {
     let mut race = Race {
         now: Instant::from_nanos(1_000_000_000_000),
         settings: Settings::new(2, 3),
         register: Register::fresh(),
+        keeps_notes,
         nodes: BTreeMap::new(),
         out: String::new(),
     };
@@ -174,8 +177,13 @@ impl Race {
                 let fate = self.register.handle_write(now, &holder, *expected, value.clone());
                 fate.map(|fate| Answer::Written(fate, self.register.snapshot().expect("it was written")))
             }
-            Some(Request::Beat { lease }) => {
-                self.register.handle_beat(now, &holder, *lease);
+            Some(Request::Beat { lease, note }) => {
+                let changes = self.register.changes();
+                let note = if self.keeps_notes { note.clone() } else { Vec::new() };
+                self.register.handle_beat(now, &holder, *lease, note);
+                if self.keeps_notes && self.register.changes() > changes {
+                    racer.answers.extend(self.register.snapshot().map(Answer::Told));
+                }
                 Some(Answer::Beaten)
             }
             Some(Request::Release) => {
@@ -191,20 +199,22 @@ impl Race {
         }
     }
 
+    /// Tells a node all answers that wait for it.
     fn hear(&mut self, name: &str) {
         let now = self.now;
         let racer = self.nodes.get_mut(name).expect("the node was started");
-        match racer.answers.pop_front() {
-            None => {}
-            Some(Answer::Told(told)) => {
-                racer.last = told.clone();
-                racer.machine.handle_snapshot(now, told);
+        while let Some(answer) = racer.answers.pop_front() {
+            match answer {
+                Answer::Told(told) => {
+                    racer.last = told.clone();
+                    racer.machine.handle_snapshot(now, told);
+                }
+                Answer::Written(fate, told) => {
+                    racer.last = told.clone();
+                    racer.machine.handle_written(now, fate, told);
+                }
+                Answer::Beaten => racer.machine.handle_beat(now),
             }
-            Some(Answer::Written(fate, told)) => {
-                racer.last = told.clone();
-                racer.machine.handle_written(now, fate, told);
-            }
-            Some(Answer::Beaten) => racer.machine.handle_beat(now),
         }
         self.drain(name);
     }
@@ -284,7 +294,13 @@ impl Race {
     }
 }
 
+/// At a backend that keeps no notes: every node writes for itself.
 #[test]
 fn races() {
-    play("races.txt", include_str!("../testdata/races.txt"), run);
+    play("races.txt", include_str!("../testdata/races.txt"), |commands| run(commands, false));
+}
+
+#[test]
+fn wishes() {
+    play("wishes.txt", include_str!("../testdata/wishes.txt"), |commands| run(commands, true));
 }

@@ -66,7 +66,7 @@ impl Case {
     fn follow(&mut self, operator: Operator, who: &str) {
         let me = node(who);
         if let Some(alive) = self.alive.take() {
-            for dead in sanitise(&mut self.state, &self.settings, &me, &alive) {
+            for dead in sanitise(&mut self.state, &self.settings, Some(&me), &alive) {
                 let _ = writeln!(self.out, "{} is gone", dead.host);
             }
         }

@@ -466,6 +466,7 @@ pub(super) fn families() -> Vec<Family> {
         message("FromRegister", Some(Part), register::from_register()),
         family("Fate", Some(Part), register::fates()),
         message("RendezvousState", None, register::states()),
+        message("RendezvousWish", None, register::wishes()),
         message("Wish", Some(Part), sync::wishes()),
         message("Outcome", Some(Part), sync::outcomes()),
         family("Strategy", Some(Part), Strategy::ALL.to_vec()),

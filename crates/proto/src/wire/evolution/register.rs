@@ -1,7 +1,10 @@
 //! Samples of what a register hears and says, and of the state of a rendezvous in it.
 
-use crate::rendezvous::{Node, Seat, State};
+use crate::rendezvous::{Node, Seat, State, Wish};
+use crate::wire::encode;
 use crate::wire::register::{Fate, FromRegister, Snapshot, ToRegister, Token};
+use minicbor::bytes::ByteVec;
+use std::collections::BTreeMap;
 
 pub(super) fn snapshot() -> Snapshot {
     let alive = ["host-1_7_0".to_owned(), "host-2_9_1".to_owned()];
@@ -9,23 +12,39 @@ pub(super) fn snapshot() -> Snapshot {
         value: Some(b"value".to_vec()),
         token: Token { era: 1, revision: 5 },
         alive: alive.into_iter().collect(),
+        notes: BTreeMap::new(),
     }
 }
 
+fn noted() -> Snapshot {
+    let note = ("host-2_9_1".to_owned(), encode(&wishes().remove(0)).into());
+    Snapshot { notes: BTreeMap::from([note]), ..snapshot() }
+}
+
+pub(super) fn wishes() -> Vec<Wish> {
+    let node = Node { host: "host-2".to_owned(), pid: 9, local_id: 1 };
+    let wish = |after| Wish { node: node.clone(), after, address: "host-2:29400".to_owned() };
+    vec![wish(Some(3)), wish(None)]
+}
+
 pub(super) fn to_register() -> Vec<ToRegister> {
-    let opened = |brought| ToRegister::Open {
+    let note: Option<ByteVec> = Some(encode(&wishes().remove(0)).into());
+    let opened = |brought, note| ToRegister::Open {
         register: "rendezvous".to_owned(),
         holder: "host-1_7_0".to_owned(),
         lease_ms: 15_000,
         brought,
+        note,
     };
     vec![
-        opened(Some(snapshot())),
-        opened(None),
+        opened(Some(snapshot()), None),
+        opened(None, None),
         ToRegister::Read,
         ToRegister::Write { expected: Token { era: 1, revision: 5 }, value: b"next".to_vec() },
-        ToRegister::Beat { lease_ms: 15_000 },
+        ToRegister::Beat { lease_ms: 15_000, note: None },
         ToRegister::Release,
+        opened(Some(noted()), note.clone()),
+        ToRegister::Beat { lease_ms: 15_000, note },
     ]
 }
 
@@ -41,6 +60,7 @@ pub(super) fn from_register() -> Vec<FromRegister> {
         FromRegister::Written(Fate::Lost, snapshot()),
         FromRegister::Beaten,
         FromRegister::Refused("too many".to_owned()),
+        FromRegister::Told(noted()),
     ]
 }
 

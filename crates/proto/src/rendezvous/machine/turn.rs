@@ -1,0 +1,79 @@
+//! Whose turn it is to write, where many see the same reason to.
+//!
+//! When a last call is over, or the one that should have completed a round dies, everybody knows at once, and one write is
+//! enough. So they write in the order of their names: the first at once, each further one a moment later, and by then it
+//! hears of the write and has nothing to write any more. Who alone can know is not in that queue: it writes at once.
+
+use super::{Machine, Place, View};
+use crate::rendezvous::Node;
+use crate::time::{Duration, Instant};
+use crate::wire::register::Token;
+
+/// How long a node waits for each of those whose turn comes first. They write as soon as they hear of the write before
+/// theirs, so this passes only where one of them is slow or dead.
+const TURN: Duration = Duration::from_millis(5);
+/// Nobody waits longer than this for its turn, however many come first.
+const TURN_MAX: Duration = Duration::from_secs(1);
+/// Who lost although it was its turn pauses for less than this, twice as long with every further loss, and for less than
+/// the second in any case.
+const PAUSES: (Duration, Duration) = (Duration::from_millis(1), Duration::from_millis(64));
+
+/// A place in the queue, after one write.
+#[derive(Clone, Debug)]
+pub(super) struct Turn {
+    after: Token,
+    ahead: u32,
+    pub(super) until: Instant,
+}
+
+impl Machine {
+    /// Whether this node writes now; otherwise it has a place in the queue.
+    pub(super) fn is_my_turn(&mut self, now: Instant) -> bool {
+        let Some(view) = &self.view else { return false };
+        // Who left no wish writes for itself, and nobody can do it for it.
+        if self.losses == 0 && (self.is_first_to_know || view.note.is_empty()) {
+            return true;
+        }
+        let (token, ahead) = (view.token, self.ahead());
+        let holds = |turn: &&Turn| turn.after == token && (ahead > 0 || turn.ahead == 0);
+        if let Some(turn) = self.turn.as_ref().filter(holds) {
+            return now >= turn.until;
+        }
+        let until = now + self.wait_for_turn(ahead);
+        self.turn = Some(Turn { after: token, ahead, until });
+        now >= until
+    }
+
+    fn wait_for_turn(&mut self, ahead: u32) -> Duration {
+        let (first, longest) = PAUSES;
+        match (ahead, self.losses) {
+            // Whoever writes out of turn may beat us once; after that we are not alone.
+            (0, 0..=1) => Duration::ZERO,
+            (0, losses) => {
+                (first * 2u32.saturating_pow(losses.min(16))).min(longest).mul_f64(self.rng.unit())
+            }
+            (ahead, _) => (TURN * ahead).min(TURN_MAX),
+        }
+    }
+
+    /// How many are about to write who come before this node.
+    fn ahead(&self) -> u32 {
+        let Some(view) = &self.view else { return 0 };
+        let View { base, wishes, newcomers, .. } = view;
+        if !view.note.is_empty() {
+            return wishes.range(..&self.node).count() as u32;
+        }
+        let me = self.node.to_string();
+        let before = |names: &mut dyn Iterator<Item = String>| names.filter(|name| *name < me).count();
+        let newcomers = newcomers.iter().filter(|name| **name < me).count();
+        let ahead = if !base.complete {
+            before(&mut base.wait_list.iter().map(Node::to_string)) + newcomers
+        } else if base.place(&self.node) == Some(Place::Participant) {
+            // A round that somebody has left is left by all: they meet again.
+            before(&mut base.participants.keys().map(Node::to_string))
+        } else {
+            newcomers
+        };
+        ahead as u32
+    }
+}
