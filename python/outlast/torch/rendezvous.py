@@ -311,6 +311,7 @@ class RendezvousHandler(_TorchHandler):
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
                 master_endpoint=self._place.address,
+                local_id=event.local_id,
                 rank=event.rank,
             )
 
