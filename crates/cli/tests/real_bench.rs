@@ -45,3 +45,16 @@ fn a_size_without_a_known_unit_is_refused() {
     assert!(!output.status.success());
     assert!(String::from_utf8(output.stderr).unwrap().contains("furlongs"));
 }
+
+#[test]
+fn a_killed_member_is_known_to_all_and_a_stopped_one_keeps_its_place() {
+    let mut command = Command::cargo_bin("outlast").unwrap();
+    command.args(["bench", "membership", "--members", "3", "--rounds", "1", "--preset", "local"]);
+    let output = command.args(["--stop", "0.5", "--quiet", "0.5", "--json"]).output().unwrap();
+    assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+    let line: Value = serde_json::from_slice(&output.stdout).unwrap();
+    assert_eq!((&line["members"], &line["kills"], &line["wrongly_dead"]), (&3.into(), &1.into(), &0.into()));
+    for figure in ["together_ms", "kill_known_to_all_ms", "packets_per_second"] {
+        assert!(line[figure].as_f64().unwrap() > 0.0, "{figure} in {line}");
+    }
+}

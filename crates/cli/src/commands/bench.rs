@@ -12,6 +12,7 @@
 
 mod hash;
 mod member;
+mod membership;
 mod place;
 mod rendezvous;
 mod report;
@@ -56,6 +57,10 @@ enum What {
     State(state::State),
     Topology(topology::Topology),
     Rendezvous(rendezvous::Meet),
+    Membership(membership::Group),
+    /// One of the members of a group whose health is measured; started by the others.
+    #[command(hide = true)]
+    MembershipMember(membership::GroupMember),
     /// One of the nodes of a rendezvous that is measured; started by the others.
     #[command(hide = true)]
     RendezvousNode(rendezvous::Node),
@@ -130,6 +135,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::Topology(args) => topology::run(args),
         What::Rendezvous(args) => rendezvous::run(args),
         What::RendezvousNode(args) => rendezvous::node(args),
+        What::Membership(args) => membership::run(args),
+        What::MembershipMember(args) => membership::member(args),
         What::Member(args) => member::run(args),
     }
 }

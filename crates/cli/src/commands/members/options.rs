@@ -108,7 +108,7 @@ impl PresetName {
         }
     }
 
-    pub(super) fn word(self) -> &'static str {
+    pub(crate) fn word(self) -> &'static str {
         match self {
             Self::Local => "local",
             Self::Lan => "lan",
