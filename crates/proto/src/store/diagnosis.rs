@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn an_owner_that_says_nothing_is_judged_by_its_kernel_and_by_who_heard_it() {
-        let silent = |knocked, heard| {
+        let silent = |knocked, heard: Option<u64>| {
             let heard = heard.map(Duration::from_millis);
             Evidence { knocked, heard, patience: Duration::from_millis(600), ..Evidence::default() }.cause()
         };

@@ -72,6 +72,7 @@ mod notes {
         decoder.decode_with(context)
     }
 
+    #[expect(clippy::unnecessary_wraps, reason = "the codec asks for it in this form")]
     pub(super) fn nil() -> Option<Notes> {
         Some(Notes::new())
     }
