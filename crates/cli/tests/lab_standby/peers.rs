@@ -33,7 +33,7 @@ fn adds() {
             let comm = Communicator::builder()
                 .listen(listen.parse().expect("an address"))
                 .preset(Preset::Local)
-                .control_lost_after(Duration::from_secs(60))
+                .control_lost_after(Duration::from_mins(1))
                 .timeout(PATIENCE);
             let (comm, stop) = (comm.start().expect("a communicator"), Arc::clone(&stop));
             std::thread::spawn(move || add(&comm, number, &stop))
