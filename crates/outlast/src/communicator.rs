@@ -39,6 +39,7 @@ mod reader;
 mod receipt;
 mod sync;
 mod transfer;
+mod turns;
 mod typed;
 
 pub use background::Handle;

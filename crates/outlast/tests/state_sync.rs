@@ -2,13 +2,13 @@
 
 mod peers;
 
-use outlast::communicator::{Error, Event, NextStep, SyncOptions, SyncReport};
+use outlast::communicator::{Error, Event, Interrupt, NextStep, SyncOptions, SyncReport};
 use outlast::state::{LEAF_BYTES, SharedState, Strategy};
 use outlast::{Communicator, Coordinator};
 use peers::{coordinator, each, peer, together};
 use std::sync::Arc;
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// Four leaves, one of them short, and a small tensor.
 const LARGE: usize = 3 * LEAF_BYTES + 5;
@@ -296,4 +296,49 @@ fn a_member_alone_agrees_with_itself_and_a_revision_beyond_counting_is_refused()
     assert_eq!(synced(&comm, &mut ours).revision, 1);
     ours.set_revision(Some(u64::MAX));
     assert!(matches!(comm.sync_state(&mut ours, &SyncOptions::new()), Err(Error::InvalidArgument(_))));
+}
+
+/// The others used to wait for it until their deadline.
+#[test]
+fn who_gives_up_while_it_is_healed_ends_the_sync_for_all_at_once_and_is_named() {
+    const MANY: usize = 64 * LEAF_BYTES;
+    let coordinator = coordinator();
+    let outcomes = each(&coordinator, 3, |number, comm| {
+        comm.connect(3).expect("admitted");
+        let mut ours = SharedState::new();
+        ours.insert("many", vec![u8::from(number != 2); MANY], &[MANY as u64]).unwrap();
+        ours.set_revision((number != 2).then_some(5));
+        let mut options = SyncOptions::new().timeout(Duration::from_mins(2));
+        let interrupt = Interrupt::new();
+        options = options.interrupt(&interrupt);
+        let watched = Arc::clone(&comm);
+        let quitting = (number == 2).then(|| {
+            thread::spawn(move || {
+                let healing = |event: &Event| matches!(event, Event::Healing(have, all) if have < all);
+                let deadline = Instant::now() + Duration::from_secs(30);
+                loop {
+                    let told = watched.events(Duration::from_secs(1)).expect("events");
+                    if told.iter().any(|happened| healing(&happened.what)) {
+                        return interrupt.trigger();
+                    }
+                    assert!(Instant::now() < deadline, "it is being healed");
+                }
+            })
+        });
+        let began = Instant::now();
+        let error = comm.sync_state(&mut ours, &options).expect_err("one gave up");
+        let took = began.elapsed();
+        assert_eq!(error.action(), NextStep::Retry, "{error}");
+        if let Some(quitting) = quitting {
+            quitting.join().unwrap();
+        } else {
+            assert!(error.to_string().contains("p2") && error.to_string().contains("gave"), "{error}");
+            assert!(took < Duration::from_mins(1), "long before the deadline: {took:?}");
+        }
+        // The next one heals it.
+        let report = comm.sync_state(&mut ours, &SyncOptions::new()).expect("a sync");
+        assert!(ours.get::<u8>("many").unwrap().iter().all(|byte| *byte == 1));
+        report.revision
+    });
+    assert_eq!(outcomes, [5; 3]);
 }

@@ -467,7 +467,7 @@ impl Control {
     }
 
     /// Hands something to the session and carries out what comes back.
-    fn tell(&self, what: impl FnOnce(&mut Session, Instant)) {
+    pub(super) fn tell(&self, what: impl FnOnce(&mut Session, Instant)) {
         let mut state = lock(&self.state);
         what(&mut state.session, clock::now());
         self.carry_out(state);

@@ -82,6 +82,7 @@ impl Communicator {
         let call = Call { comm: self, interrupt, deadline, stopped };
         // Whoever hears the outcome before we do may come before we expect it.
         let _open = self.arrivals.open();
+        let _turns = self.control.turns();
         let mut report = call.run()?;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
@@ -162,7 +163,8 @@ impl Call<'_> {
             let off = || {
                 watch::look();
                 let is_here = || control.present().is_ok_and(|(_, members)| members.contains(&other));
-                stopped.load(Ordering::SeqCst) || Instant::now() >= deadline || !is_here()
+                let is_off = stopped.load(Ordering::SeqCst) || control.is_turn_over();
+                is_off || Instant::now() >= deadline || !is_here()
             };
             let until = (start + SLOT_PATIENCE * number).min(self.deadline);
             let streams_max = self.comm.streams_max;
@@ -175,6 +177,9 @@ impl Call<'_> {
             }
             if self.stopped.load(Ordering::SeqCst) {
                 return Err(CallError::Cancelled.into());
+            }
+            if control.is_turn_over() {
+                break; // Somebody gave up: the vote says who.
             }
         }
         findings.trouble = findings.trouble.map(|trouble| clip(&trouble, TEXT_BYTES_MAX));
@@ -215,35 +220,24 @@ impl Call<'_> {
     /// One round of the vote.
     fn vote(&self, wish: &RingWish) -> Result<RingOutcome, Error> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
-        let outcome = self.comm.vote(KIND, encode(wish), left, Some(self.interrupt))?;
-        Ok(decode(&outcome)?)
-    }
-}
-
-impl Communicator {
-    /// Votes in a ballot of the group, and waits for what it agrees on.
-    pub(super) fn vote(
-        &self,
-        kind: outlast_proto::wire::control::BallotKind,
-        wish: Vec<u8>,
-        timeout: Duration,
-        interrupt: Option<&Interrupt>,
-    ) -> Result<Vec<u8>, Error> {
-        let deadline = clock::now() + timeout;
+        let deadline = clock::now() + left;
+        let control = &self.comm.control;
         let called = |id: CallId| Entry::new(What::Called, "optimize").about(id.0);
-        let (id, orders) =
-            self.control.begin(called, |session, now| session.handle_ballot_call(now, kind, wish, deadline));
-        let canceller = Arc::downgrade(&self.control);
-        let _attached = interrupt.map(|interrupt| {
-            interrupt.attach(move || {
-                if let Some(control) = canceller.upgrade() {
-                    control.cancel(id);
-                }
-            })
+        let (id, orders) = control.begin(called, |session, now| match wish {
+            RingWish::Begin { .. } => session.handle_ballot_call(now, KIND, encode(wish), deadline),
+            RingWish::Measured { .. } => session.handle_next_turn(now, KIND, encode(wish), deadline),
         });
-        match self.attend(id, &orders, timeout, |_| None)?? {
-            Done::Ballot { outcome, .. } => Ok(outcome),
-            Done::Committed { .. } => Err(Error::Bug("a vote ended as a collective")),
+        let canceller = Arc::downgrade(control);
+        let _attached = self.interrupt.attach(move || {
+            if let Some(control) = canceller.upgrade() {
+                control.cancel(id);
+            }
+        });
+        match self.comm.attend(id, &orders, left, |_| None)? {
+            Ok(Done::Ballot { outcome, .. }) => Ok(decode(&outcome)?),
+            Ok(Done::Committed { .. }) => Err(Error::Bug("a vote ended as a collective")),
+            Err(CallError::GivenUp(why)) => Err(Error::TopologyFailed(why)),
+            Err(error) => Err(error.into()),
         }
     }
 }

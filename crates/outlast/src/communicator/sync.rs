@@ -169,6 +169,7 @@ impl Communicator {
             found: Found::default(),
             sent: 0,
         };
+        let _turns = self.control.turns();
         let mut report = call.run(state)?;
         report.seconds = started.elapsed().as_secs_f64();
         Ok(report)
@@ -255,7 +256,14 @@ impl<'a> Call<'a> {
                 (healed, members)
             }
             (Ok(outcome), _) => return Err(failed(&outcome, state)),
-            (Err(error), _) => return Err(error),
+            (Err(error), _) => {
+                return Err(match error.cause() {
+                    Some(CallError::GivenUp(why)) => {
+                        Error::SyncFailed { text: why.clone(), torn: state.is_torn() }
+                    }
+                    _ => error,
+                });
+            }
         };
         Ok(self.report(state, &elected, healed, diverged, members))
     }
@@ -376,8 +384,10 @@ impl<'a> Call<'a> {
         let deadline = clock::now() + left;
         let control = &self.comm.control;
         let called = |id: CallId| Entry::new(What::Called, "sync_state").about(id.0);
-        let (id, orders) = control
-            .begin(called, |session, now| session.handle_ballot_call(now, KIND, wish.encode(), deadline));
+        let (id, orders) = control.begin(called, |session, now| match wish {
+            Wish::Offer(..) => session.handle_ballot_call(now, KIND, wish.encode(), deadline),
+            _ => session.handle_next_turn(now, KIND, wish.encode(), deadline),
+        });
         let canceller = Arc::downgrade(control);
         let attached = self.options.interrupt.as_ref().map(|interrupt| {
             interrupt.attach(move || {

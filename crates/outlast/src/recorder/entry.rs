@@ -398,6 +398,7 @@ fn ballot_words(end: &BallotEnd) -> &'static str {
         BallotEnd::TimedOut(_) => "timed out",
         BallotEnd::Void => "void",
         BallotEnd::Mismatch { .. } => "mismatch",
+        BallotEnd::GivenUp(_) => "given up",
         _ => "unknown",
     }
 }

@@ -18,7 +18,8 @@
 //! | a voter is lost | the votes are counted again without it (rule 4) |
 //! | a voter's connection breaks | its vote stands; when it resumes it hears the end of what it waited in (rule 43) |
 //! | a voter's deadline passes | `Expired`: the ballot is over for its whole group, and says who was waited for (rule 6) |
-//! | a voter gives up alone | `TakeBack` |
+//! | a voter gives up alone | `TakeBack`: its vote no longer stands |
+//! | a voter gives up between two turns | `TakeBack`: the ballot is over for its whole group, and says who it was |
 //! | members of a group make different calls | one judge for ballots of all kinds and collectives (rules 7, 42) |
 //! | the coordinator is restarted | members bring what they voted and the last end that they heard, with its outcome (rule 17) |
 //! | nobody who is left has heard the outcome | the end is void for everybody, and their calls vote again by themselves |
@@ -52,7 +53,10 @@
 //!
 //! *Rounds.* A call that needs a second vote, "finished" after "begin", makes another ballot of the same kind; its wish
 //! says which turn it is for, and the rules see all wishes side by side. Who was lost in between is not waited for, and
-//! wishes of different turns side by side show that somebody must begin again.
+//! wishes of different turns side by side show that somebody must begin again. Whoever voted in the first turn *owes* the
+//! second (`Rules::goes_on`): it belongs to the ballot right after the first, and who comes to it when that ballot is over
+//! is told how it ended. A program that gives its call up in between says so, and the others stop waiting at once
+//! ([decision 69](../../../../docs/decisions/0069-a-turn-that-is-owed.md)).
 //!
 //! *Effects* on the run are steps of `Step`, carried out by the coordinator. Rules decide and change nothing.
 //!
@@ -154,6 +158,11 @@ pub(crate) trait Rules: Sync {
     /// that failed.
     fn state_after(&self, _outcome: &[u8]) -> Option<ConnectionState> {
         None
+    }
+
+    /// Whether that outcome is only the first turn of a call: everybody who voted owes the next one.
+    fn goes_on(&self, _outcome: &[u8]) -> bool {
+        false
     }
 
     /// Whose votes it takes.

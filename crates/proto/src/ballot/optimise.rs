@@ -11,7 +11,8 @@
 //!   Measured, ..        ->  solve -> worth it? -> rewire -> Ring
 //!                                      no ------------------> Ring, as it was
 //!                                      cannot be wired -----> Failed; the retry avoids that link
-//!   both side by side   ->  Again: somebody gave its call up in between
+//!   both side by side   ->  Again: somebody begins again
+//!   given up in between ->  the ballot is over for all, and says who it was
 //! ```
 //!
 //! Every group votes for itself: a ring is a group's, and a group that trains must not wait for another one to pause.
@@ -268,6 +269,10 @@ impl Rules for Optimise {
         }
     }
 
+    fn goes_on(&self, outcome: &[u8]) -> bool {
+        matches!(decode(outcome), Ok(RingOutcome::Measure { .. }))
+    }
+
     fn reach(&self) -> Reach {
         Reach::Group
     }
@@ -380,10 +385,10 @@ fn next((now, steps): (Instant, u64), seats: &Seats<'_>) -> Next {
     }
 }
 
-type Key = ((usize, usize), crate::topology::RingCost);
+pub(crate) type Key = ((usize, usize), crate::topology::RingCost);
 
 /// Whether one ring is enough better than another to be wired.
-fn is_worth_it(before: Option<Key>, after: Option<Key>) -> bool {
+pub(crate) fn is_worth_it(before: Option<Key>, after: Option<Key>) -> bool {
     let (Some((crossed, before)), Some((crosses, after))) = (before, after) else {
         return after.is_some();
     };

@@ -3,8 +3,8 @@
 //! Two turns. In the first every member *offers* what it holds, and the outcome is what was elected, or that nobody can
 //! give ([`crate::state::election`]). Then bytes move between members, which no vote sees. In the second every member says
 //! that it is *done*, healed or not, and the outcome is that the sync is finished, or why it failed. A member that is lost
-//! in between is not waited for. Votes of different turns side by side mean that somebody gave its call up in between and
-//! calls again: then all begin again.
+//! in between is not waited for. Whoever gives its call up in between says so, and the sync is over for all. Votes of
+//! different turns side by side mean that somebody calls again without having said so: then all begin again.
 //!
 //! The last revision that the group agreed on is in every outcome, and so in every member's memory and in that of a
 //! coordinator, also of a restarted one. A member may know a later one: a step of a training loop that was committed
@@ -212,6 +212,10 @@ impl Rules for Sync {
             Outcome::Failed { .. } => Some(ConnectionState::SyncFailed),
             Outcome::NoDonor { .. } | Outcome::Finished { .. } => None,
         }
+    }
+
+    fn goes_on(&self, outcome: &[u8]) -> bool {
+        matches!(Outcome::decode(outcome), Ok(Outcome::Elected { .. }))
     }
 
     fn reach(&self) -> Reach {

@@ -40,11 +40,20 @@ impl Calls<'_> {
         self.judge_mixed_calls(now, group);
     }
 
-    /// A member's call ended without us: its vote no longer stands.
-    pub(super) fn take_back_vote(&mut self, from: PeerId, id: BallotId) {
-        let group = self.office.peers.get(from).map(|peer| peer.group);
-        let state = group.and_then(|group| self.groups.get(group));
-        if state.and_then(|state| state.ballots.vote_of(from)).is_some_and(|(kind, _)| kind == id.kind) {
+    /// A member's call ended without us: its vote no longer stands. If it owed that one, nobody's can lead anywhere.
+    pub(super) fn take_back_vote(&mut self, now: Instant, from: PeerId, id: BallotId) {
+        let peer = self.office.peers.get(from).filter(|peer| peer.phase == Phase::Accepted);
+        let (Some(group), Some(rules)) = (peer.map(|peer| peer.group), ballot::rules(id.kind)) else {
+            return;
+        };
+        let Some(state) = self.groups.get(group) else { return };
+        let is_owed = id == state.ballots.current(id.kind)
+            && state.ballots.last_end(id.kind).is_some_and(|outcome| rules.goes_on(outcome));
+        if is_owed {
+            let who = self.office.peers.waiting(now, from);
+            return self.end_ballot(group, id.kind, None, BallotEnd::GivenUp(who));
+        }
+        if state.ballots.vote_of(from).is_some_and(|(kind, _)| kind == id.kind) {
             self.withdraw(from);
         }
     }

@@ -228,7 +228,8 @@ impl Directory {
         first.into_iter().map(|peer| self.waiting(now, *peer)).collect()
     }
 
-    fn waiting(&self, now: Instant, peer: PeerId) -> Waiting {
+    /// A member as whoever waits for it is told of it.
+    pub(super) fn waiting(&self, now: Instant, peer: PeerId) -> Waiting {
         let record = self.get(peer);
         Waiting {
             peer,

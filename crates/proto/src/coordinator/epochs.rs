@@ -58,7 +58,7 @@ impl Epochs<'_> {
                 self.prepared(from, group, number, error.is_none());
             }
             ToCoordinator::Vote { ballot, wish } => self.calls().vote(now, from, ballot, wish),
-            ToCoordinator::TakeBack { ballot } => self.calls().take_back_vote(from, ballot),
+            ToCoordinator::TakeBack { ballot } => self.calls().take_back_vote(now, from, ballot),
             ToCoordinator::Expired { ballot } => self.calls().ballot_expired(now, from, ballot),
             ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {

@@ -3,6 +3,10 @@
 //!
 //! A vote is sent when the call is made, and again when the session has resumed and heard what it missed (rule 43). The
 //! call ends with the end of its ballot. If that is void it votes again, in the next one, by itself.
+//!
+//! An outcome that is only the first turn of a call leaves a turn *owed*. The program pays it with `handle_next_turn`, or
+//! gives it up, and then the coordinator is told, until it has ended that ballot for all. Who has given up and is told of a
+//! first turn after that owes the second all the same, and gives it up at once.
 
 use super::calls::{CallError, CallId, Done, OutReason};
 use super::machine::Session;
@@ -32,6 +36,8 @@ pub(super) struct BallotCall {
     number: Option<u64>,
     /// Whether we said that its deadline has passed.
     pub(super) expired: bool,
+    /// Whether it is a turn that we owed.
+    is_owed: bool,
 }
 
 /// How far ballots of one kind have come, for all that we have heard.
@@ -39,6 +45,8 @@ pub(super) struct BallotCall {
 struct Heard {
     tally: Tally,
     outcome: Option<Vec<u8>>,
+    /// How the last one ended, if that was without agreement.
+    failed: Option<CallError>,
 }
 
 /// What a session knows of its group's ballots.
@@ -46,6 +54,10 @@ struct Heard {
 pub(super) struct Ballots {
     call: Option<BallotCall>,
     heard: BTreeMap<BallotKind, Heard>,
+    /// The turn that our program is about to vote in.
+    owed: Option<BallotId>,
+    /// One that it gave up, until we hear that it is over.
+    given_up: Option<BallotId>,
 }
 
 impl Ballots {
@@ -61,7 +73,7 @@ impl Ballots {
         kinds
             .into_iter()
             .map(|kind| {
-                let Heard { tally, outcome } = self.heard.get(&kind).cloned().unwrap_or_default();
+                let Heard { tally, outcome, .. } = self.heard.get(&kind).cloned().unwrap_or_default();
                 BallotReport { kind, tally, outcome, wish: wish(kind) }
             })
             .collect()
@@ -83,17 +95,48 @@ impl Ballots {
             if tally.agreed > heard.tally.agreed {
                 heard.outcome = None;
             }
+            if tally.ended > heard.tally.ended {
+                heard.failed = None;
+            }
             heard.tally = heard.tally.max(*tally);
         }
+        self.forget_given_up();
     }
 
-    fn learn_end(&mut self, ballot: BallotId, outcome: Option<Vec<u8>>) {
+    fn learn_end(&mut self, ballot: BallotId, end: Result<Vec<u8>, Option<CallError>>) {
         let heard = self.heard.entry(ballot.kind).or_default();
-        if outcome.is_some() && ballot.number >= heard.tally.agreed {
-            heard.outcome = outcome;
-            heard.tally.agreed = ballot.number;
+        let is_last = ballot.number >= heard.tally.ended;
+        match end {
+            Ok(outcome) if ballot.number >= heard.tally.agreed => {
+                (heard.outcome, heard.tally.agreed) = (Some(outcome), ballot.number);
+            }
+            Err(error) if is_last => heard.failed = error,
+            Ok(_) | Err(_) => {}
         }
         heard.tally.ended = heard.tally.ended.max(ballot.number);
+        self.forget_given_up();
+    }
+
+    /// Whether that ballot is over, for all that we have heard.
+    fn is_over(&self, ballot: BallotId) -> bool {
+        self.next(ballot.kind) > ballot.number
+    }
+
+    /// Whether the program is about to vote in that ballot, or has.
+    fn goes_on_in(&self, ballot: BallotId) -> bool {
+        self.owed == Some(ballot) || self.call.as_ref().and_then(BallotCall::ballot) == Some(ballot)
+    }
+
+    fn forget_given_up(&mut self) {
+        self.given_up = self.given_up.filter(|ballot| !self.is_over(*ballot));
+    }
+
+    /// How the last ballot of a kind ended that had no agreement.
+    fn failure(&self, kind: BallotKind) -> CallError {
+        let failed = self.heard.get(&kind).and_then(|heard| heard.failed.clone());
+        let unknown =
+            || CallError::GivenUp(format!("{} ended before this member had voted", ballot::name(kind)));
+        failed.unwrap_or_else(unknown)
     }
 
     /// Takes the call that waits in that ballot or one before it.
@@ -112,28 +155,74 @@ impl Session {
         wish: Vec<u8>,
         deadline: Instant,
     ) -> CallId {
-        let id = self.next_call();
-        if let Some(reason) = self.out().cloned() {
-            self.finish(id, Err(CallError::Out(reason)));
-            return id;
+        self.handle_turn_given_up();
+        let call = self.next_call();
+        let ballot = BallotId { kind, number: self.ballots.next(kind) };
+        self.begin_vote(call, ballot, wish, deadline, false);
+        call
+    }
+
+    /// The program votes in the turn that it owes. If that is over meanwhile, the call ends as it did.
+    pub fn handle_next_turn(
+        &mut self,
+        now: Instant,
+        kind: BallotKind,
+        wish: Vec<u8>,
+        deadline: Instant,
+    ) -> CallId {
+        let Some(ballot) = self.ballots.owed.take_if(|owed| owed.kind == kind) else {
+            return self.handle_ballot_call(now, kind, wish, deadline);
+        };
+        let call = self.next_call();
+        self.begin_vote(call, ballot, wish, deadline, true);
+        call
+    }
+
+    /// The program does not go on with what it has begun: whoever waits for it need not.
+    pub fn handle_turn_given_up(&mut self) {
+        if let Some(ballot) = self.ballots.owed.take() {
+            self.give_up(ballot);
         }
-        if let Err(error) = self.may_begin_vote() {
-            self.finish(id, Err(error));
-            return id;
+    }
+
+    /// Whether the turn that the program owes is over for everybody.
+    pub fn is_turn_over(&self) -> bool {
+        self.ballots.owed.is_some_and(|ballot| self.ballots.is_over(ballot))
+    }
+
+    /// Tells the coordinator, now or when we have resumed.
+    fn give_up(&mut self, ballot: BallotId) {
+        if !self.ballots.is_over(ballot) {
+            self.ballots.given_up = Some(ballot);
+            self.tell_given_up();
         }
-        if wish.len() > WISH_BYTES_MAX {
-            let text = format!(
-                "{} bytes of {} are too many, the limit is {WISH_BYTES_MAX}",
-                wish.len(),
-                ballot::name(kind)
-            );
-            self.finish(id, Err(CallError::Failed(text)));
-            return id;
+    }
+
+    pub(super) fn tell_given_up(&mut self) {
+        if let Some(ballot) = self.ballots.given_up.filter(|_| self.may_vote()) {
+            self.send(ToCoordinator::TakeBack { ballot });
         }
-        let number = Some(self.ballots.next(kind));
-        self.ballots.call = Some(BallotCall::new(id, kind, wish, deadline, number));
+    }
+
+    fn begin_vote(&mut self, id: CallId, ballot: BallotId, wish: Vec<u8>, deadline: Instant, is_owed: bool) {
+        let refused = match self.out().cloned() {
+            Some(reason) => Some(CallError::Out(reason)),
+            None if is_owed && self.ballots.is_over(ballot) => Some(self.ballots.failure(ballot.kind)),
+            None => self.may_begin_vote().err().or_else(|| {
+                let (bytes, name) = (wish.len(), ballot::name(ballot.kind));
+                (bytes > WISH_BYTES_MAX).then(|| {
+                    let text = format!("{bytes} bytes of {name} are too many, the limit is {WISH_BYTES_MAX}");
+                    CallError::Failed(text)
+                })
+            }),
+        };
+        if let Some(error) = refused {
+            return self.finish(id, Err(error));
+        }
+        let mut call = BallotCall::new(id, ballot.kind, wish, deadline, Some(ballot.number));
+        call.is_owed = is_owed;
+        self.ballots.call = Some(call);
         self.vote();
-        id
     }
 
     /// Whether a call that concerns the whole group could be begun now. Such calls come one at a time, and not beside
@@ -182,18 +271,31 @@ impl Session {
 
     /// A ballot ended, for all or for us.
     pub(super) fn ballot_ended(&mut self, ballot: BallotId, end: BallotEnd, run_epoch: RunEpoch) {
+        let me = self.registration.info.id;
         let error = match end {
             BallotEnd::Agreed(outcome) => {
-                self.ballots.learn_end(ballot, Some(outcome.clone()));
+                self.ballots.learn_end(ballot, Ok(outcome.clone()));
+                let next = BallotId { number: ballot.number.saturating_add(1), ..ballot };
+                let owed = ballot::rules(ballot.kind).is_some_and(|rules| rules.goes_on(&outcome));
                 let Some(BallotCall { id, kind, joined, left, .. }) = self.ballots.take(ballot) else {
+                    // We had voted, and gave it up before we heard of it.
+                    if owed && !self.ballots.goes_on_in(next) {
+                        self.give_up(next);
+                    }
                     return;
                 };
+                self.ballots.owed = owed.then_some(next);
                 let epoch = self.record().map_or(0, |record| record.epoch);
                 return self.finish(id, Ok(Done::Ballot { kind, outcome, run_epoch, epoch, joined, left }));
             }
             BallotEnd::TimedOut(waiting) => self.ballot_timed_out(ballot.kind, waiting),
-            BallotEnd::Void => {
-                self.ballots.learn_end(ballot, None);
+            BallotEnd::GivenUp(who) if who.peer != me => {
+                let name = ballot::name(ballot.kind);
+                CallError::GivenUp(format!("{} {} gave {name} up", who.name, who.peer.short()))
+            }
+            // We gave it up ourselves. Whoever waits in it has called again since.
+            BallotEnd::Void | BallotEnd::GivenUp(_) => {
+                self.ballots.learn_end(ballot, Err(None));
                 let next = self.ballots.next(ballot.kind);
                 if let Some(mut call) = self.ballots.take(ballot) {
                     call.number = Some(next);
@@ -213,7 +315,7 @@ impl Session {
                 return self.refused(ballot.kind, CallError::Failed(text));
             }
         };
-        self.ballots.learn_end(ballot, None);
+        self.ballots.learn_end(ballot, Err(Some(error.clone())));
         if let Some(call) = self.ballots.take(ballot) {
             self.fail_ballot(&call, error);
         }
@@ -272,8 +374,10 @@ impl Session {
     /// Gives the call up for us alone. One that was to connect us leaves nothing behind.
     pub(super) fn abandon_ballot(&mut self, error: CallError) {
         let Some(call) = self.ballots.call.take() else { return };
-        if let Some(ballot) = call.ballot().filter(|_| self.is_connected() && !call.connects) {
-            self.send(ToCoordinator::TakeBack { ballot });
+        match call.ballot().filter(|_| !call.connects) {
+            Some(ballot) if call.is_owed => self.give_up(ballot),
+            Some(ballot) if self.is_connected() => self.send(ToCoordinator::TakeBack { ballot }),
+            Some(_) | None => {}
         }
         self.fail_ballot(&call, error);
     }
@@ -296,7 +400,8 @@ impl Session {
 impl BallotCall {
     fn new(id: CallId, kind: BallotKind, wish: Vec<u8>, deadline: Instant, number: Option<u64>) -> Self {
         let (joined, left) = (Vec::new(), Vec::new());
-        Self { id, kind, wish, deadline, joined, left, connects: false, number, expired: false }
+        let (connects, expired, is_owed) = (false, false, false);
+        Self { id, kind, wish, deadline, joined, left, connects, number, expired, is_owed }
     }
 
     fn ballot(&self) -> Option<BallotId> {

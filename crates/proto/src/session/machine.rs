@@ -578,6 +578,7 @@ impl Session {
             for (id, vote) in self.votes_again() {
                 self.tell_decider(id, vote);
             }
+            self.tell_given_up();
             self.vote();
             self.expire_ballot(now);
         }

@@ -2,6 +2,7 @@
 
 mod exclusive;
 mod recovery;
+mod turns;
 
 use super::*;
 use crate::ballot::admission::{self, KIND as ADMISSION};

@@ -38,6 +38,8 @@ pub struct Habits {
     pub trains: bool,
     /// How often one peer gives a call up.
     pub cancels: f64,
+    /// How often one peer of a training gives a sync up between its two votes.
+    pub gives_syncs_up: f64,
     /// How often one peer makes another call than the rest, and corrects itself when it is told.
     pub mismatches: f64,
     /// Shortest and longest timeout of a call.
@@ -56,6 +58,7 @@ impl Default for Habits {
             ballots: false,
             trains: false,
             cancels: 0.0,
+            gives_syncs_up: 0.0,
             mismatches: 0.0,
             timeout,
         }

@@ -314,7 +314,8 @@ pub fn all() -> Vec<Scenario> {
             about: "a storm of everything over training loops: syncs, heals, commits that change the state",
             script: |seed| {
                 let mut script = mixed(seed);
-                script.settings.habits.trains = true;
+                let habits = &mut script.settings.habits;
+                (habits.trains, habits.gives_syncs_up) = (true, 0.05);
                 script
             },
         },

@@ -162,7 +162,10 @@ impl World {
         let (now, deadline) = (self.now, self.now + PATIENCE);
         let peer = &mut self.processes[process];
         peer.phase = Phase::Syncing;
-        let id = peer.session.handle_ballot_call(now, KIND, wish.encode(), deadline);
+        let id = match wish {
+            Wish::Offer(..) => peer.session.handle_ballot_call(now, KIND, wish.encode(), deadline),
+            _ => peer.session.handle_next_turn(now, KIND, wish.encode(), deadline),
+        };
         self.begin_call(process, id, None, deadline, Buffer::default());
         self.drain_peer(process);
     }
@@ -208,6 +211,9 @@ impl World {
         let torn = donors.iter().copied().filter(|peer| is_torn(self, peer)).collect();
         let peer = self.processes[process].id;
         self.fact(Fact::Elected { peer, revision: elected.revision, torn });
+        if self.gives_sync_up(process) {
+            return;
+        }
         let delay = self.some(Duration::from_millis(300));
         let training = self.training(process);
         let Some(sync) = &mut training.sync else { return };
@@ -221,6 +227,24 @@ impl World {
             return self.after(delay, Event::Program(process));
         }
         self.say_in_sync(process, &Wish::Done(elected.root, Healed::default()));
+    }
+
+    /// Some programs give a sync up between its two votes, and begin again.
+    fn gives_sync_up(&mut self, process: usize) -> bool {
+        let peer = &mut self.processes[process];
+        let mixed = self.settings.seed ^ self.now.as_nanos() ^ (process as u64) << 48;
+        if !Rng::from_seed(mixed).chance(self.settings.habits.gives_syncs_up) {
+            return false;
+        }
+        peer.session.handle_turn_given_up();
+        *self.struck.entry("sync given up").or_default() += 1;
+        self.line(|| format!("process {process} gives its sync up"));
+        self.drain_peer(process);
+        let training = self.training(process);
+        training.sync = None;
+        training.course.handle_failed(Move::Sync, Failure::Again);
+        self.pursue(process);
+        true
     }
 
     fn fetch_state(&mut self, process: usize) {

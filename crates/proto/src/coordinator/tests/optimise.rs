@@ -321,3 +321,60 @@ fn a_moonshot_is_adopted_at_the_next_vote_and_dropped_when_somebody_leaves() {
     bench.drain();
     assert!(bench.run.groups[0].survey.moonshot(&(1..=16).map(id).collect::<Vec<_>>()).is_none());
 }
+
+fn take_back(number: u64) -> ToCoordinator {
+    ToCoordinator::TakeBack { ballot: BallotId { kind: KIND, number } }
+}
+
+/// Who is said to have given that ballot up.
+fn gave_up(bench: &mut Bench, number: u8) -> Option<(u64, PeerId)> {
+    bench.told(number).into_iter().rev().find_map(|message| match message {
+        ToPeer::BallotEnded { ballot, end: BallotEnd::GivenUp(who), .. } => Some((ballot.number, who.peer)),
+        _ => None,
+    })
+}
+
+/// The others used to wait for it until their deadline.
+#[test]
+fn who_gives_up_between_the_two_votes_ends_them_for_all_and_is_named() {
+    let mut bench = Bench::of(&ALL);
+    // In the first one it only takes its vote back: the others wait for it as for anybody who has not called.
+    bench.say(1, cast(1, &begin(Vec::new())));
+    bench.say(1, take_back(1));
+    assert!(ALL.into_iter().all(|number| gave_up(&mut bench, number).is_none()));
+    bench.all_say(&ALL, &cast(1, &begin(Vec::new())));
+    bench.clear();
+    bench.say(2, cast(2, &measured(found(2))));
+    bench.say(4, take_back(2));
+    for number in ALL {
+        assert_eq!(gave_up(&mut bench, number), Some((2, id(4))));
+    }
+    // Whoever says so twice, or votes in what is over, changes nothing; the next call goes through.
+    bench.say(4, take_back(2));
+    bench.say(3, cast(2, &measured(found(3))));
+    assert!(ALL.into_iter().all(|number| bench.told(number).is_empty()));
+    assert_eq!(state(&bench, 2), "Idle");
+    up_to_the_question(&mut bench, 3);
+    // Its vote stood already, and the ring was being prepared.
+    bench.clear();
+    bench.say(1, take_back(4));
+    assert_eq!(gave_up(&mut bench, 3), Some((4, id(1))));
+}
+
+#[test]
+fn a_restarted_coordinator_knows_by_the_outcome_that_a_second_vote_is_owed() {
+    let mut bench = Bench::new();
+    let outcome = encode(&RingOutcome::Measure { members: vec![id(1), id(2)], slots: Vec::new() });
+    let report = |wish: Option<RingWish>| {
+        let (tally, wish) = (Tally { ended: 1, agreed: 1 }, wish.map(|wish| encode(&wish)));
+        let report = BallotReport { kind: KIND, tally, outcome: Some(outcome.clone()), wish };
+        [heard(1, 1), vec![report]].concat()
+    };
+    let ballots = report(Some(measured(Vec::new())));
+    bench.resume(1, Resume { ballots, ..resume(1, record(1, &[1, 2])) });
+    bench.resume(2, Resume { ballots: report(None), ..resume(2, record(1, &[1, 2])) });
+    bench.confirm(&[1, 2], 1);
+    bench.clear();
+    bench.say(2, take_back(2));
+    assert_eq!(gave_up(&mut bench, 1), Some((2, id(2))));
+}

@@ -56,6 +56,10 @@ pub enum BallotEnd {
     /// For this voter alone: the coordinator does not know such ballots.
     #[n(4)]
     Unknown,
+    /// A member gave its call up between two turns, so the second one can have no agreement: it is over for the whole
+    /// group.
+    #[n(5)]
+    GivenUp(#[n(0)] Waiting),
 }
 
 impl BallotEnd {
@@ -65,7 +69,7 @@ impl BallotEnd {
             Self::Agreed(outcome) => within("outcome", outcome.len(), OUTCOME_BYTES_MAX),
             Self::TimedOut(waiting) => within("peers that were waited for", waiting.len(), NAMED_MAX),
             Self::Mismatch { others } => within("others", others.len(), TEXT_BYTES_MAX),
-            Self::Void | Self::Unknown => Ok(()),
+            Self::Void | Self::Unknown | Self::GivenUp(_) => Ok(()),
         }
     }
 }

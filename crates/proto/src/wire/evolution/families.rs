@@ -178,6 +178,7 @@ fn ballot_ends() -> Vec<BallotEnd> {
         BallotEnd::Void,
         BallotEnd::Mismatch { others: "all_reduce".to_owned() },
         BallotEnd::Unknown,
+        BallotEnd::GivenUp(waiting()),
     ]
 }
 
