@@ -131,6 +131,7 @@ pub struct CoordinatorBuilder {
     stall_budget: Option<Duration>,
     dead_after: Option<Duration>,
     control_lost_after: Option<Duration>,
+    ring_steps: Option<(u64, u64)>,
 }
 
 impl CoordinatorBuilder {
@@ -202,6 +203,13 @@ impl CoordinatorBuilder {
         self
     }
 
+    /// How much work a search for a better ring may take, in steps of which some ten thousand take a millisecond: while
+    /// `optimize_topology` waits for it, and in the background after that.
+    pub fn ring_steps(mut self, quick: u64, background: u64) -> Self {
+        self.ring_steps = Some((quick, background));
+        self
+    }
+
     /// Starts to serve.
     pub fn start(self) -> Result<Coordinator, CoordinatorError> {
         if let Some(time) = self.control_lost_after {
@@ -263,6 +271,7 @@ impl CoordinatorBuilder {
         let mut config = Config { key_is_kept: is_kept, ..Config::preset(self.preset) };
         config.dead_after = self.dead_after.unwrap_or(config.dead_after);
         config.control_lost_after = self.control_lost_after.unwrap_or(config.control_lost_after);
+        config.ring_steps = self.ring_steps.unwrap_or(config.ring_steps);
         let fresh_after = (self.listen.port() != 0 && !is_first).then(|| clock::now() + config.control_grace);
         let leases = runtime::of(Plane::Registers)?;
         let post = match &self.backend {
@@ -366,6 +375,7 @@ impl Coordinator {
             stall_budget: None,
             dead_after: None,
             control_lost_after: None,
+            ring_steps: None,
         }
     }
 

@@ -6,6 +6,8 @@ mod peers;
 
 use outlast::communicator::{Call, Error, Interrupt, NextStep, TopologyReport};
 use outlast::{Communicator, Coordinator};
+use outlast_proto::rng::Rng;
+use outlast_proto::topology::{Costs, Objective, RingCost, solve};
 use peers::{builder, coordinator};
 use std::sync::Arc;
 use std::thread;
@@ -208,4 +210,149 @@ fn who_leaves_while_all_measure_costs_the_others_nothing_but_its_links() {
     going.join().unwrap();
     sums(&comms);
     assert_eq!(optimised(&comms)[0].ring.len(), 3);
+}
+
+/// Nobody used to hear of it, and waited until its deadline.
+#[test]
+fn who_gives_up_while_all_measure_ends_it_for_all_at_once_and_is_named() {
+    let coordinator = coordinator();
+    let comms = connected(&coordinator, 70..73);
+    let interrupt = Interrupt::new();
+    let (stopper, quitter) = (interrupt.clone(), Arc::clone(&comms[2]));
+    let others = comms[..2].to_vec();
+    let waiting = thread::spawn(move || each(&others, |comm| comm.optimize_topology(PATIENCE)));
+    let quitting = thread::spawn(move || quitter.optimize_topology_unless(PATIENCE, &stopper));
+    let run = "default".parse().expect("a run id");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    // Between the two votes: it measures.
+    while !coordinator.status(&run).expect("an answer").expect("a run").contains("\"OptimizeTopology\"") {
+        assert!(Instant::now() < deadline, "they measure");
+        thread::sleep(Duration::from_millis(5));
+    }
+    interrupt.trigger();
+    let error = quitting.join().unwrap().expect_err("it was given up");
+    assert!(error.to_string().contains("cancel"), "{error}");
+    let began = Instant::now();
+    for outcome in waiting.join().unwrap() {
+        let error = outcome.expect_err("one gave up");
+        assert_eq!(error.action(), NextStep::Retry);
+        assert!(matches!(error, Error::TopologyFailed(_)) && error.to_string().contains("h72"), "{error}");
+    }
+    // Far less than the minute that they would have waited for; a measurement under way ends first.
+    assert!(began.elapsed() < Duration::from_secs(30));
+    sums(&comms);
+    assert_eq!(optimised(&comms)[0].ring.len(), 3, "the next call works");
+}
+
+/// Speeds by rank, drawn from a seed, for which a quick look finds a slower ring than a long search.
+#[derive(Clone, Copy)]
+struct Instance {
+    size: usize,
+    seed: u64,
+}
+
+/// What the quick search may do, and the one in the background.
+const STEPS: (u64, u64) = (1, 300_000);
+
+impl Instance {
+    fn rate(&self, from: usize, to: usize) -> u64 {
+        let mixed = self.seed << 32 | (from as u64) << 16 | to as u64;
+        5_000_000 + Rng::from_seed(mixed).below(95) as u64 * 1_000_000
+    }
+
+    fn costs(&self) -> Costs {
+        Costs::new(self.size, |from, to| 1_000_000_000_000_000 / self.rate(from, to))
+    }
+
+    fn cost(&self, ring: &[usize]) -> RingCost {
+        self.costs().ring(ring).expect("every link is there")
+    }
+
+    /// The slowest link by a search of so many steps.
+    fn slowest(&self, steps: u64) -> u64 {
+        let answer = solve(&self.costs(), Objective::SlowestThenSum, 1, steps);
+        self.cost(answer.ring().expect("a ring")).slowest
+    }
+
+    /// One for which the search in the background is better by a tenth than the quick look, which is than by rank.
+    fn of(size: usize) -> Self {
+        let by_rank: Vec<_> = (0..size).collect();
+        let fits = |it: &Self| {
+            let (quick, long) = (it.slowest(STEPS.0), it.slowest(STEPS.1));
+            quick * 10 <= it.cost(&by_rank).slowest * 9 && long * 10 <= quick * 9
+        };
+        (1..200).map(|seed| Self { size, seed }).find(fits).expect("such an instance")
+    }
+
+    /// Lets members know these speeds as if they had measured them; those of later ranks dial nobody.
+    fn assume(&self, comms: &[Arc<Communicator>]) {
+        for comm in comms {
+            let (me, peers) = (comm.rank(), comm.peers());
+            for other in peers.iter().filter(|peer| peer.rank > me) {
+                let (sends, receives) = (self.rate(me, other.rank), self.rate(other.rank, me));
+                comm.assume_link(other.id, sends, receives, Duration::from_micros(200));
+            }
+        }
+    }
+}
+
+fn patient() -> Coordinator {
+    let listen = "127.0.0.1:0".parse().expect("an address");
+    let builder = Coordinator::builder().listen(listen).ring_steps(STEPS.0, STEPS.1);
+    builder.preset(outlast::membership::Preset::Local).start().expect("a coordinator")
+}
+
+/// Waits until the search in the background has found something better, and says so.
+fn until_found(coordinator: &Coordinator) {
+    let run = "default".parse().expect("a run id");
+    let deadline = Instant::now() + Duration::from_mins(1);
+    while !coordinator.status(&run).expect("an answer").expect("a run").contains("found in the background") {
+        assert!(Instant::now() < deadline, "the search in the background finds something");
+        thread::sleep(Duration::from_millis(20));
+    }
+}
+
+#[test]
+fn what_the_search_in_the_background_found_is_taken_by_the_next_call() {
+    let coordinator = patient();
+    let comms = connected(&coordinator, 80..97);
+    let instance = Instance::of(17);
+    instance.assume(&comms);
+    let ranks = |report: &TopologyReport, comms: &[Arc<Communicator>]| -> Vec<usize> {
+        let rank = |peer| comms.iter().find(|comm| comm.peer_id() == peer).expect("a member").rank();
+        report.ring.iter().map(|peer| rank(*peer)).collect()
+    };
+    let quick = optimised(&comms).remove(0);
+    assert_eq!((quick.measured_pairs, quick.moonshot), (0, false));
+    let quick_cost = instance.cost(&ranks(&quick, &comms)).slowest;
+    assert_eq!(quick_cost, instance.slowest(STEPS.0));
+    until_found(&coordinator);
+    for report in optimised(&comms) {
+        assert!(report.moonshot && report.improved, "{report:?}");
+        let slowest = instance.cost(&ranks(&report, &comms)).slowest;
+        assert_eq!(slowest, instance.slowest(STEPS.1));
+        assert!(slowest < quick_cost && report.predicted < quick.predicted);
+    }
+    sums(&comms);
+}
+
+#[test]
+fn what_the_search_in_the_background_found_is_dropped_when_somebody_came_meanwhile() {
+    let coordinator = patient();
+    let mut comms = connected(&coordinator, 100..117);
+    let instance = Instance::of(17);
+    instance.assume(&comms);
+    assert!(!optimised(&comms)[0].moonshot);
+    until_found(&coordinator);
+    let newcomer = at_host(&coordinator, 120, "");
+    let joining = Arc::clone(&newcomer);
+    let connecting = thread::spawn(move || joining.connect(18).expect("connected"));
+    each(&comms, |comm| comm.update_topology(18).expect("admitted"));
+    connecting.join().unwrap();
+    comms.push(newcomer);
+    Instance { size: 18, ..instance }.assume(&comms);
+    for report in optimised(&comms) {
+        assert_eq!((report.moonshot, report.measured_pairs, report.ring.len()), (false, 0, 18));
+    }
+    sums(&comms);
 }

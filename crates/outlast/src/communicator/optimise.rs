@@ -89,6 +89,15 @@ impl Communicator {
     }
 }
 
+impl Communicator {
+    /// Takes that for what was measured with a member, as if it had been. For tests of what rings follow from it.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn assume_link(&self, peer: PeerId, sends: u64, receives: u64, round_trip: Duration) {
+        self.atlas.note(peer, sends, receives, round_trip);
+    }
+}
+
 struct Call<'a> {
     comm: &'a Communicator,
     interrupt: &'a Interrupt,

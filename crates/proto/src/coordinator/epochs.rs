@@ -163,7 +163,7 @@ impl Epochs<'_> {
         state.epoch += 1;
         state.decider = Decider::Coordinator; // A word needs a segment that the whole roster has mapped (rule 11).
         state.roster = roster;
-        state.ring = state.paths.begin(now, order, changed);
+        state.ring = state.paths.begin(now, order, changed, &state.survey);
         state.linking = Linking::new(members, !joined.is_empty());
         state.attendance.begin_epoch();
         // Whatever was prepared was prepared for other members.

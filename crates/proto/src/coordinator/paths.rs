@@ -36,6 +36,7 @@ use super::epochs::Epochs;
 use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::{Peer, Sign};
+use super::survey::Survey;
 use crate::collective::around::{self, Plan};
 use crate::collective::circuit::Budget;
 use crate::collective::{Group, GroupEpoch, Scope};
@@ -162,9 +163,15 @@ impl Paths {
     }
 
     /// A new epoch of these members, whose order is preferred, begins: its ring.
-    pub(super) fn begin(&mut self, now: Instant, order: Vec<PeerId>, changed: bool) -> Vec<PeerId> {
+    pub(super) fn begin(
+        &mut self,
+        now: Instant,
+        order: Vec<PeerId>,
+        changed: bool,
+        survey: &Survey,
+    ) -> Vec<PeerId> {
         let budget = self.stuck.filter(|_| !changed).map_or(Budget::FIRST, |stuck| stuck.budget);
-        let plan = self.plan(&order, budget);
+        let plan = self.plan(&order, budget, survey);
         self.settling = None;
         self.healed = None;
         self.told.clone_from(&self.broken);
@@ -181,16 +188,24 @@ impl Paths {
     }
 
     /// Whether that ring would be taken as it is: it avoids what is broken as well as any.
-    pub(super) fn takes(&self, ring: &[PeerId]) -> bool {
-        matches!(self.plan(ring, Budget::FIRST), Plan::Ring(planned) if planned == ring)
+    pub(super) fn takes(&self, ring: &[PeerId], survey: &Survey) -> bool {
+        matches!(self.plan(ring, Budget::FIRST, survey), Plan::Ring(planned) if planned == ring)
     }
 
-    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be.
-    fn plan(&self, order: &[PeerId], budget: Budget) -> Plan {
+    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be. Where the order
+    /// cannot be kept, the fastest ring of those that are left is taken, as far as speeds are known.
+    fn plan(&self, order: &[PeerId], budget: Budget, survey: &Survey) -> Plan {
         let shunned = self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+        let fastest = |ring: Vec<PeerId>, avoided: &BTreeSet<Link>| {
+            let faster = if ring == order { None } else { survey.ring_around(order, avoided) };
+            Plan::Ring(faster.unwrap_or(ring))
+        };
         match around::search(order, &shunned, Budget::FIRST) {
-            Plan::Ring(ring) => Plan::Ring(ring),
-            Plan::None | Plan::Unknown => around::search(order, &self.broken, budget),
+            Plan::Ring(ring) => fastest(ring, &shunned),
+            Plan::None | Plan::Unknown => match around::search(order, &self.broken, budget) {
+                Plan::Ring(ring) => fastest(ring, &self.broken),
+                plan => plan,
+            },
         }
     }
 
@@ -335,7 +350,7 @@ impl Epochs<'_> {
         // Often enough to notice in time that somebody who was stopped is back.
         let search_at = now + dead_after / 4;
         let (since, budget) = paths.stuck.map_or((now, Budget::FIRST), |stuck| (stuck.since, stuck.budget));
-        match paths.plan(ring, budget) {
+        match paths.plan(ring, budget, &state.survey) {
             // What stood in its way is gone before anybody was told of it.
             Plan::Ring(planned) if planned == *ring && paths.broken == paths.told => {
                 paths.stuck = None;

@@ -38,7 +38,7 @@ impl Epochs<'_> {
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
         let wanted: BTreeSet<_> = ring.iter().copied().collect();
         assert!(ring.len() == members.len() && wanted == members, "a ring has every member once");
-        if !state.paths.takes(&ring) {
+        if !state.paths.takes(&ring, &state.survey) {
             state.refused_ring = Some(ring);
             self.office.agenda.count_votes();
             return;
@@ -100,7 +100,7 @@ impl Epochs<'_> {
             }
             let ring = ring.clone();
             state.phase = Phase::Serving;
-            if !state.paths.takes(&ring) {
+            if !state.paths.takes(&ring, &state.survey) {
                 state.refused_ring = Some(ring); // A link of it broke meanwhile.
                 continue;
             }

@@ -30,7 +30,7 @@ use crate::id::PeerId;
 use crate::limits::{LINKS_MAX, NAMED_MAX};
 use crate::time::{Duration, Instant};
 use crate::topology::schedule::{self, Map, Pair, Place};
-use crate::topology::{Answer, COST_MAX, Costs, Link, Links, NO_LINK, Question};
+use crate::topology::{Answer, COST_MAX, Costs, Link, Links, NO_LINK, Question, name_sites};
 use crate::wire::control::{BallotKind, LinkSpeed, ToPeer};
 use crate::wire::decode;
 use std::collections::{BTreeMap, BTreeSet};
@@ -42,6 +42,9 @@ pub struct SolveToken(pub u64);
 
 /// One byte per femtosecond costs this much: the slowest link that is told apart carries some thousand bytes per second.
 const COST_OF_BYTE: u64 = 1_000_000_000_000_000;
+
+/// Most members for whom the coordinator looks for a fast ring itself: exact, and within some milliseconds.
+const AROUND_MAX: usize = 12;
 
 /// What one group's links are like.
 #[derive(Clone, Debug, Default, Hash)]
@@ -71,7 +74,18 @@ struct Moonshot {
     token: SolveToken,
     /// Whom its numbers stand for.
     members: Vec<PeerId>,
+    /// What is asked, and what the ring that stands is worth by that.
+    question: Question,
+    standing: Option<optimise::Key>,
     ring: Option<Vec<usize>>,
+}
+
+impl Moonshot {
+    /// Whether it has found what the next vote would take, as things were when it was asked.
+    fn is_better(&self) -> bool {
+        let found = self.ring.as_ref().and_then(|ring| self.question.key(ring));
+        found.is_some() && optimise::is_worth_it(self.standing, found)
+    }
 }
 
 impl Survey {
@@ -101,6 +115,7 @@ impl Survey {
         }
     }
 
+    /// Where members are. Sites that nobody has named are found by what was measured.
     fn places(&self, members: &[PeerId]) -> Vec<Place> {
         let nowhere = IpAddr::V4(Ipv4Addr::UNSPECIFIED);
         let place = |peer: &PeerId| Place {
@@ -108,7 +123,9 @@ impl Survey {
             host: self.hosts.get(peer).copied().unwrap_or(nowhere),
             site: self.sites.get(peer).cloned().unwrap_or_default(),
         };
-        members.iter().map(place).collect()
+        let mut places: Vec<_> = members.iter().map(place).collect();
+        name_sites(&mut places, &self.links);
+        places
     }
 
     /// Who is to measure with whom.
@@ -127,10 +144,9 @@ impl Survey {
             return ends.map(|(from, to)| (*from, *to, None)).collect();
         }
         let places = self.places(members);
-        let map = Map::new(&places);
+        let ways = Map::new(&places).ways(&self.links);
         let rank: BTreeMap<_, _> = members.iter().zip(0usize..).collect();
-        let known =
-            |from: &PeerId, to: &PeerId| map.link(&self.links, *rank.get(from)?, *rank.get(to)?).copied();
+        let known = |from: &PeerId, to: &PeerId| ways.link(*rank.get(from)?, *rank.get(to)?).copied();
         ends.map(|(from, to)| (*from, *to, known(from, to))).collect()
     }
 
@@ -143,6 +159,7 @@ impl Survey {
     ) -> Question {
         let places = self.places(members);
         let map = Map::new(&places);
+        let ways = map.ways(&self.links);
         let cost = |link: &Link| (COST_OF_BYTE / link.rate.max(1)).clamp(1, COST_MAX / 4);
         let dearest = self.links.iter().map(|(_, _, link)| cost(link)).max().unwrap_or(1);
         let costs = Costs::new(members.len(), |from, to| {
@@ -150,9 +167,24 @@ impl Survey {
             if broken.contains(&ends) || self.refused.contains(&ends) {
                 return NO_LINK;
             }
-            map.link(&self.links, from, to).map_or(2 * dearest, cost)
+            ways.link(from, to).map_or(2 * dearest, cost)
         });
         Question { costs, clusters: map.clusters(), seed: 1, steps }
+    }
+
+    /// The fastest ring of these members over none of those links, if speeds are known and it can be told at once: whoever
+    /// asks plans around a broken link, with calls waiting (rule 16).
+    pub(super) fn ring_around(
+        &self,
+        members: &[PeerId],
+        avoided: &BTreeSet<(PeerId, PeerId)>,
+    ) -> Option<Vec<PeerId>> {
+        if self.links.is_empty() || members.len() > AROUND_MAX {
+            return None;
+        }
+        let question = self.question(members, avoided, 0);
+        let answer = question.answer(&|| false);
+        answer.ring().map(|ring| ring.iter().map(|at| members[*at]).collect())
     }
 
     /// The answer to that question, if it is known.
@@ -260,8 +292,20 @@ impl Survey {
         self.slowed.clear();
         if matches!(answer, Answer::Found(_)) && question.costs.len() == members.len() {
             question.steps = steps;
+            let place: BTreeMap<_, _> = members.iter().zip(0usize..).collect();
+            let standing: Option<Vec<_>> = ring.iter().map(|peer| place.get(peer).copied()).collect();
+            let standing = standing.and_then(|ring| question.key(&ring));
+            // Whoever calls more often than a search takes would never see its end if each began it anew.
+            if let Some(same) =
+                self.moonshot.as_mut().filter(|it| it.members == members && it.question == question)
+            {
+                same.standing = standing;
+                return;
+            }
             let token = SolveToken(outbox.number());
-            let moonshot = Moonshot { token, members: members.to_vec(), ring: None };
+            let asked = question.clone();
+            let moonshot =
+                Moonshot { token, members: members.to_vec(), question: asked, standing, ring: None };
             if let Some(replaced) = self.moonshot.replace(moonshot) {
                 outbox.act(Action::CallOff(replaced.token));
             }
@@ -288,8 +332,11 @@ impl Survey {
     /// Whether a link of a ring has its way for itself: nobody else of the ring leaves or enters the same host or site there.
     /// Not known, and so not believed, before everybody has told where it is.
     fn is_alone(&self, ring: &[PeerId], from: PeerId, to: PeerId) -> bool {
-        let place = |peer: &PeerId| Some((*self.hosts.get(peer)?, self.sites.get(peer)?.as_str()));
-        let Some(places) = ring.iter().map(place).collect::<Option<Vec<_>>>() else { return false };
+        if !ring.iter().all(|peer| self.hosts.contains_key(peer)) {
+            return false;
+        }
+        let places = self.places(ring);
+        let places: Vec<_> = places.iter().map(|place| (place.host, place.site.as_str())).collect();
         let at = |peer| ring.iter().position(|other| *other == peer).map(|at| places[at]);
         let (Some(one), Some(other)) = (at(from), at(to)) else { return false };
         let edges = || places.iter().zip(places.iter().cycle().skip(1));
@@ -353,7 +400,10 @@ impl Survey {
                 mbit(*before)
             ))
         });
-        slowed.take(NAMED_MAX).collect()
+        let better = self.moonshot.as_ref().filter(|moonshot| moonshot.is_better()).map(|_| {
+            "a better ring was found in the background: the next optimize_topology takes it".to_owned()
+        });
+        slowed.take(NAMED_MAX).chain(better).collect()
     }
 }
 

@@ -29,6 +29,7 @@
 //! |---|---|
 //! | what is known of the links, and since when? | `links` |
 //! | who measures with whom, without disturbing each other? | `schedule` |
+//! | which hosts are at one site, if nobody has said so? | `sites` |
 //! | what do the two say to each other? | `probe` |
 //! | which ring crosses the fewest boundaries, and is the fastest of those? | `question` |
 //! | how long will a collective take on it? | `forecast` |
@@ -51,6 +52,7 @@ pub mod probe;
 mod question;
 pub mod schedule;
 mod search;
+mod sites;
 #[cfg(test)]
 mod tests;
 mod tour;
@@ -62,6 +64,7 @@ pub use forecast::Forecast;
 pub use links::{Link, Links, STALE_AFTER};
 pub use question::Question;
 pub use search::Search;
+pub(crate) use sites::name as name_sites;
 
 /// The most members whose ring is searched for. The square of costs for them takes eight megabytes.
 pub const MEMBERS_MAX: usize = 1_024;

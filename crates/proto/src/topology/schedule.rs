@@ -32,7 +32,7 @@
 //!
 //! In one slot no host occurs twice. Only pairs of which a direction is missing or stale are in it.
 
-use super::links::Links;
+use super::links::{Link, Links, STALE_AFTER};
 use crate::id::PeerId;
 use crate::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
@@ -80,29 +80,32 @@ impl<'a> Map<'a> {
         hosts
     }
 
-    /// What is known of a link: measured itself, or between the same hosts, or between the same sites. Of several, the
-    /// slowest: they share what limits them.
-    pub fn link(&self, links: &'a Links, from: usize, to: usize) -> Option<&'a super::Link> {
-        let (one, other) = (&self.places[from], &self.places[to]);
-        if let Some(link) = links.of(one.peer, other.peer) {
-            return Some(link);
+    /// What these links say about the ways between hosts and between sites.
+    pub fn ways(&self, links: &'a Links) -> Ways<'a> {
+        let clusters = self.clusters();
+        let at: BTreeMap<_, _> = self.places.iter().map(|place| place.peer).zip(&clusters).collect();
+        let known =
+            || links.iter().filter_map(|(from, to, link)| Some((*at.get(&from)?, *at.get(&to)?, link)));
+        let mut newest = BTreeMap::new();
+        for (from, to, link) in known() {
+            let at = newest.entry((from.1, to.1)).or_insert(link.at);
+            *at = link.at.max(*at);
         }
-        let between = |these: &mut dyn Iterator<Item = usize>, those: &[usize]| {
-            let pairs = these.flat_map(|from| those.iter().map(move |to| (from, *to)));
-            let known = pairs.filter_map(|(from, to)| links.of(self.places[from].peer, self.places[to].peer));
-            known.min_by_key(|link| link.rate)
+        let (mut hosts, mut sites) = (BTreeMap::new(), BTreeMap::new());
+        let slower = |known: &mut &'a Link, link: &'a Link| {
+            if link.rate < known.rate {
+                *known = link;
+            }
         };
-        let members = |place: &Place| self.sites[place.site.as_str()][&place.host].as_slice();
-        if let Some(link) = between(&mut members(one).iter().copied(), members(other)) {
-            return Some(link);
+        for (from, to, link) in known() {
+            hosts.entry((from.0, to.0)).and_modify(|known| slower(known, link)).or_insert(link);
+            let way = (from.1, to.1);
+            if from.1 != to.1 && newest[&way].since(link.at) < STALE_AFTER {
+                sites.entry(way).and_modify(|known| slower(known, link)).or_insert(link);
+            }
         }
-        if one.site == other.site {
-            return None;
-        }
-        let all = |place: &Place| -> Vec<usize> {
-            self.sites[place.site.as_str()].values().flatten().copied().collect()
-        };
-        between(&mut all(one).into_iter(), &all(other))
+        let peers = self.places.iter().map(|place| place.peer).collect();
+        Ways { links, peers, clusters, newest, hosts, sites }
     }
 
     /// For each member the number of its host and of its site.
@@ -149,6 +152,34 @@ impl<'a> Map<'a> {
     }
 }
 
+type Between<T> = BTreeMap<(u32, u32), T>;
+
+/// What is known of links, measured themselves or by others on the same way.
+#[derive(Clone, Debug)]
+pub struct Ways<'a> {
+    links: &'a Links,
+    peers: Vec<PeerId>,
+    clusters: Vec<(u32, u32)>,
+    /// When anything between two sites was measured last.
+    newest: Between<Instant>,
+    /// The slowest link between two hosts, and between two sites: several share what limits them.
+    hosts: Between<&'a Link>,
+    sites: Between<&'a Link>,
+}
+
+impl<'a> Ways<'a> {
+    /// What is known of a link: measured itself, or between the same hosts, or between the same sites. What a site shares is
+    /// measured once, so what one of its links was when it was last measured itself is outdated by a newer figure of another.
+    pub fn link(&self, from: usize, to: usize) -> Option<&'a Link> {
+        let ((host, site), (other_host, other_site)) = (self.clusters[from], self.clusters[to]);
+        let newest = self.newest.get(&(site, other_site)).filter(|_| site != other_site);
+        let counts = |link: &&Link| newest.is_none_or(|newest| newest.since(link.at) < STALE_AFTER);
+        let own = self.links.of(self.peers[from], self.peers[to]).filter(counts);
+        let of_hosts = || self.hosts.get(&(host, other_host)).copied().filter(counts);
+        own.or_else(of_hosts).or_else(|| self.sites.get(&(site, other_site)).copied())
+    }
+}
+
 /// All pairs of these; of many, a sample.
 fn among(speakers: &[usize]) -> Vec<(usize, usize)> {
     let len = speakers.len();
@@ -186,9 +217,10 @@ pub fn plan(
     failed: &BTreeSet<(PeerId, PeerId)>,
 ) -> Vec<Vec<Pair>> {
     let map = Map::new(places);
+    let ways = map.ways(links);
     let missing = map.pairs(ring).into_iter().filter(|(one, other)| {
         let is_known = links.is_fresh(now, places[*one].peer, places[*other].peer);
-        !is_known && !is_covered(now, &map, links, *one, *other)
+        !is_known && !is_covered(now, &map, &ways, *one, *other)
     });
     let has_failed = |(dials, dialled): &Pair| failed.contains(&(places[*dials].peer, places[*dialled].peer));
     let (again, first): (Vec<_>, Vec<_>) = missing.partition(has_failed);
@@ -198,9 +230,9 @@ pub fn plan(
 }
 
 /// Whether the way between the hosts of two members is known by others: a speaker that has changed asks nothing again.
-fn is_covered(now: Instant, map: &Map<'_>, links: &Links, one: usize, other: usize) -> bool {
+fn is_covered(now: Instant, map: &Map<'_>, ways: &Ways<'_>, one: usize, other: usize) -> bool {
     let (here, there) = (&map.places[one], &map.places[other]);
-    let fresh = |from, to| map.link(links, from, to).is_some_and(|link| !link.is_stale(now));
+    let fresh = |from, to| ways.link(from, to).is_some_and(|link| !link.is_stale(now));
     (here.host, &here.site) != (there.host, &there.site) && fresh(one, other) && fresh(other, one)
 }
 
@@ -237,7 +269,6 @@ fn fill(places: &[Place], mut pairs: Vec<Pair>) -> Vec<Vec<Pair>> {
 mod tests {
     use super::*;
     use crate::time::Duration;
-    use crate::topology::Link;
 
     fn peer(number: usize) -> PeerId {
         PeerId::from_bytes([number as u8; 16])
@@ -308,12 +339,32 @@ mod tests {
         let mut links = Links::default();
         measured(&places, &slots, &mut links);
         let map = Map::new(&places);
+        let ways = map.ways(&links);
         for from in 0..all.len() {
             for to in (0..all.len()).filter(|to| *to != from) {
-                assert!(map.link(&links, from, to).is_some(), "{from} -> {to}");
+                assert!(ways.link(from, to).is_some(), "{from} -> {to}");
             }
         }
         assert_eq!(map.clusters(), [(0, 0), (0, 0), (0, 0), (1, 0), (1, 0), (2, 1), (3, 1)]);
+    }
+
+    #[test]
+    fn the_slowest_speaks_for_a_way_and_a_newer_figure_for_what_a_site_shares() {
+        let places = places(&[(1, "a"), (2, "a"), (3, "b"), (4, "b")]);
+        let mut links = Links::default();
+        let link = |rate, at| Link { rate, round_trip: Duration::ZERO, at: Instant::ORIGIN + at };
+        links.note(peer(0), peer(2), link(50, Duration::ZERO));
+        links.note(peer(1), peer(2), link(30, Duration::ZERO));
+        let map = Map::new(&places);
+        let rate = |links: &Links, from, to| map.ways(links).link(from, to).map(|link| link.rate);
+        assert_eq!((rate(&links, 0, 2), rate(&links, 0, 3), rate(&links, 2, 0)), (Some(50), Some(30), None));
+        assert_eq!(rate(&links, 0, 1), None, "nothing is known within");
+        // The speakers measure again when it is old; nobody else need.
+        links.note(peer(0), peer(2), link(80, STALE_AFTER));
+        assert_eq!((rate(&links, 1, 2), rate(&links, 1, 3)), (Some(80), Some(80)));
+        // Within a site links share nothing.
+        links.note(peer(2), peer(3), link(10, Duration::ZERO));
+        assert_eq!(rate(&links, 2, 3), Some(10));
     }
 
     #[test]

@@ -118,6 +118,11 @@ fn who_measures_what_then_the_solver_then_links_then_the_epoch() {
     assert_eq!(state(&bench, 0), "Idle");
 }
 
+fn hints(bench: &Bench) -> String {
+    let status: serde_json::Value = serde_json::from_str(&bench.run.status(bench.now).to_json()).unwrap();
+    status["groups"][0]["hints"].to_string()
+}
+
 fn members_of(record: &EpochRecord) -> Vec<PeerId> {
     members(record)
 }
@@ -299,6 +304,7 @@ fn a_moonshot_is_adopted_at_the_next_vote_and_dropped_when_somebody_leaves() {
     bench.run.handle_solved(bench.now, background, &Answer::Found(best));
     bench.drain();
     assert!(prepare(&mut bench, 1).is_none(), "nobody asked yet");
+    assert!(hints(&bench).contains("found in the background"), "{}", hints(&bench));
     // The next vote: the quick answer is bad again, and the moonshot's is there.
     vote_both(&mut bench, &all, 3);
     let (token, _) = bench.questions.pop().expect("a question");
@@ -313,8 +319,19 @@ fn a_moonshot_is_adopted_at_the_next_vote_and_dropped_when_somebody_leaves() {
         panic!("adopted")
     };
     assert_eq!(ring.len(), 17);
-    // Somebody leaves: the search that began with the last agreement is called off, and its answer is no news.
+    assert_eq!(hints(&bench), "[]");
+    assert!(bench.questions.is_empty(), "the same question is not asked again");
+    // A link has changed: that is another question.
+    bench.all_say(&all, &cast(5, &begin(Vec::new())));
+    bench.say(1, cast(6, &measured(vec![brought(2, 90_000_000, 20_000_000)])));
+    for number in &all[1..] {
+        bench.say(*number, cast(6, &measured(Vec::new())));
+    }
+    let (token, _) = bench.questions.pop().expect("a question");
+    bench.run.handle_solved(bench.now, token, &Answer::Found((0..17).collect()));
+    bench.drain();
     let (last, _) = bench.questions.pop().expect("a moonshot again");
+    // Somebody leaves: the search that began with the last agreement is called off, and its answer is no news.
     bench.say(17, ToCoordinator::Leave);
     assert_eq!(bench.called_off, [background, last], "one that is replaced, and one that is dropped");
     bench.run.handle_solved(bench.now, last, &Answer::Found((0..17).collect()));
@@ -377,4 +394,66 @@ fn a_restarted_coordinator_knows_by_the_outcome_that_a_second_vote_is_owed() {
     bench.clear();
     bench.say(2, take_back(2));
     assert_eq!(gave_up(&mut bench, 1), Some((2, id(2))));
+}
+
+/// What one measured with all who come after it, at these speeds, and with round trips of so many microseconds.
+fn told_by(from: u8, all: &[u8], rate: impl Fn(u8, u8) -> u64, trip: impl Fn(u8, u8) -> u32) -> Vec<Brought> {
+    let link =
+        |to: u8| Brought { round_trip_us: trip(from, to), ..brought(to, rate(from, to), rate(to, from)) };
+    all.iter().filter(|to| **to > from).map(|to| link(*to)).collect()
+}
+
+#[test]
+fn around_a_broken_link_goes_the_fastest_ring_that_is_left() {
+    let all = [1, 2, 3, 4, 5];
+    let mut bench = Bench::of(&all);
+    let rate = |from: u8, to: u8| match (from, to) {
+        (1, 2) | (2, 3) | (3, 4) | (4, 5) | (5, 1) => 100_000_000,
+        (2, 5) | (5, 3) | (4, 1) => 60_000_000,
+        _ => 10_000_000,
+    };
+    bench.all_say(&all, &cast(1, &begin(Vec::new())));
+    for number in all {
+        bench.say(number, cast(2, &measured(told_by(number, &all, rate, |_, _| 100))));
+    }
+    assert_eq!(solve(&mut bench), 1);
+    assert_eq!(bench.run.groups[0].ring, all.map(id), "by rank is best");
+    let (from, to) = (id(2), id(3));
+    let plain = crate::collective::around::plan(&all.map(id), &[(from, to), (to, from)].into());
+    let report =
+        ToCoordinator::LinkBroken { group: 0, epoch: 1, from, to, dialling: true, error: "reset".to_owned() };
+    bench.say(2, report);
+    bench.wait(ms(25));
+    assert_eq!(bench.run.groups[0].ring, [1, 2, 5, 3, 4].map(id));
+    assert_ne!(plain, Some([1, 2, 5, 3, 4].map(id).to_vec()), "without speeds it is another one");
+}
+
+#[test]
+fn sites_that_nobody_named_are_found_and_what_they_share_is_measured_once_from_then_on() {
+    let all = [1, 2, 3, 4, 5, 6];
+    let mut bench = Bench::of(&all);
+    // Odd ones here, even ones there: by rank the ring crosses six times.
+    let is_near = |from: u8, to: u8| from % 2 == to % 2;
+    let rate = |from, to| if is_near(from, to) { 100_000_000 } else { 20_000_000 };
+    let trip = |from, to| if is_near(from, to) { 300 } else { 8_000 };
+    bench.all_say(&all, &cast(1, &begin(Vec::new())));
+    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(slots.iter().flatten().count(), 15, "nothing is known yet");
+    bench.clear();
+    for number in all {
+        bench.say(number, cast(2, &measured(told_by(number, &all, rate, trip))));
+    }
+    solve(&mut bench);
+    let question = prepare(&mut bench, 1).expect("a better ring");
+    bench.all_say(&all, &prepared(question, None));
+    let ring = bench.run.groups[0].ring.clone();
+    let crossings = (0..6).filter(|at| ring[*at].as_bytes()[0] % 2 != ring[(at + 1) % 6].as_bytes()[0] % 2);
+    assert_eq!(crossings.count(), 2, "{ring:?}");
+    let epoch = bench.run.groups[0].epoch;
+    bench.confirm(&all, epoch);
+    bench.clear();
+    bench.sleep(crate::topology::STALE_AFTER);
+    bench.all_say(&all, &cast(3, &begin(Vec::new())));
+    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(slots.iter().flatten().count(), 7, "three in each site, and one between them");
 }
