@@ -19,6 +19,7 @@ use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::frame::{self, FrameBuffer};
 use outlast_proto::wire::hello::{Hello, Versions, negotiate};
+use outlast_proto::wire::inspect::{Inspect, Inspected};
 use outlast_proto::wire::membership::Packet;
 use outlast_proto::wire::register::{FromRegister, ToRegister};
 use outlast_proto::wire::store::account::Datagram;
@@ -45,6 +46,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("sync_outcome", sync_outcome),
     ("to_register", to_register),
     ("from_register", from_register),
+    ("inspect", inspect),
     ("rendezvous_state", rendezvous_state),
     ("store_hop", store_hop),
     ("store_letter", store_letter),
@@ -72,6 +74,11 @@ pub(crate) fn sync_wish(bytes: &[u8]) -> bool {
 /// What a group agreed on in such a vote.
 pub(crate) fn sync_outcome(bytes: &[u8]) -> bool {
     accepted_and_stable::<Outcome>(bytes)
+}
+
+/// A question to a peer about itself, or its answer.
+pub(crate) fn inspect(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Inspect>(bytes) | accepted_and_stable::<Inspected>(bytes)
 }
 
 /// The first message on a stream, and what a peer does with it.

@@ -44,7 +44,7 @@ from outlast.errors import (
     Unauthorized,
     Waiting,
 )
-from outlast.events import CoordinatorBack, EpochChanged, GroupEvent, Healing, LinkSlowed
+from outlast.events import CoordinatorBack, EpochChanged, GroupEvent, Healing, LinkSlowed, SlowStep
 from outlast.membership import (
     Died,
     Event,
@@ -104,6 +104,7 @@ __all__ = [
     "RendezvousInfo",
     "RetryError",
     "SharedState",
+    "SlowStep",
     "Stalled",
     "Step",
     "Store",

@@ -34,6 +34,21 @@ class LinkSlowed:
 
 
 @dataclass(frozen=True, slots=True)
+class SlowStep:
+    """A call succeeded and took much longer than its like: at least three times their median, and 0.2 s more."""
+
+    call: str
+    """What was called, with its tag."""
+    seconds: float
+    usual: float
+    """The median of the calls like it before."""
+    cause: str
+    """One word: `called late`, `slow link`, `dead`, `coordinator away`, `stood still`, .. or `unknown`."""
+    why: str
+    """One sentence, with the evidence."""
+
+
+@dataclass(frozen=True, slots=True)
 class CoordinatorLost:
     """The connection to the coordinator is gone, and it is looked for. (The error of that name ends a call.)"""
 
@@ -58,6 +73,7 @@ GroupEvent: TypeAlias = (
     | Recovered
     | EpochChanged
     | LinkSlowed
+    | SlowStep
     | CoordinatorLost
     | CoordinatorBack
     | Healing
@@ -71,6 +87,8 @@ def _event(kind: str, about: tuple[str, ...] | None, text: str, numbers: tuple[i
         return Lost(about[0], about[1], text)
     if kind == "LinkSlowed" and about is not None:
         return LinkSlowed(about[0], about[1], about[2], about[3], *numbers)
+    if kind == "SlowStep" and about is not None:
+        return SlowStep(about[0], numbers[0] / 1e6, numbers[1] / 1e6, about[1], text)
     if about is not None:
         member = Member(*about)  # type: ignore[arg-type]
         if kind == "Joined":

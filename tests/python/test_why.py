@@ -172,6 +172,27 @@ def test_a_timeout_blames_who_is_stopped(pair):
         comm.all_reduce(ONES.copy(), timeout=0.5)
 
 
+def test_a_step_that_succeeds_late_is_told_with_its_cause(pair, caplog):
+    comm, victim = pair
+    for _ in range(10):
+        tell(victim, 3)
+        comm.barrier(tag=3)
+        assert victim.stdout.readline() == "done\n"
+    comm.events(0)
+    threading.Timer(2.0, tell, (victim, 3)).start()
+    with caplog.at_level(logging.WARNING, logger="outlast"):
+        comm.barrier(tag=3)
+        (slow,) = [event for event in collect(comm, outlast.SlowStep) if isinstance(event, outlast.SlowStep)]
+        wait_until(lambda: "slow step" in caplog.text, 10)
+    assert slow.cause == "called late", slow
+    assert slow.usual * 3 <= slow.seconds, slow
+    assert re.match(r"victim [0-9a-f]{8} made the call [0-9.]+ s after the first", slow.why), slow
+    assert slow.call.startswith("barrier(")
+    assert slow.call.endswith("under tag 3")
+    (line,) = [record.message for record in caplog.records if "slow step" in record.message]
+    assert slow.why in line
+
+
 def test_a_loss_blames_the_dead(pair):
     comm, victim = pair
     threading.Timer(0.3, victim.kill).start()

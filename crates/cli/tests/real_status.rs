@@ -233,3 +233,97 @@ fn watching_in_a_terminal_redraws_and_survives_the_coordinator() {
     let status = wait_exit(&mut watcher, "the watcher", Duration::from_secs(10));
     assert!(status.success(), "{status}");
 }
+
+/// A peer answers for itself, whatever its coordinator does; and nobody without the secret is told anything.
+#[test]
+fn a_peer_tells_what_it_sees_and_does_also_without_its_coordinator() {
+    let folder = tempfile::tempdir().unwrap();
+    let mut service = Service::start(folder.path());
+    let (secret, coordinator) = (service.secret.clone(), service.address.clone());
+    let start = |name: &str| {
+        Communicator::builder()
+            .coordinator(&*coordinator)
+            .secret(RunSecret::from_file(&secret).unwrap())
+            .listen("127.0.0.1:0".parse().unwrap())
+            .preset(Preset::Local)
+            .name(name)
+            .start()
+            .unwrap()
+    };
+    let (ada, bob) = (start("ada"), start("bob"));
+    std::thread::scope(|scope| {
+        for comm in [&ada, &bob] {
+            scope.spawn(|| comm.connect(2).unwrap());
+        }
+    });
+    let json = service.status(folder.path(), &["--json"]);
+    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
+    let peers = json["peers"].as_array().unwrap();
+    let address =
+        peers.iter().find(|peer| peer["name"] == "ada").unwrap()["address"].as_str().unwrap().to_owned();
+    let ask = |secret: &Path, more: &[&str]| {
+        let mut command = outlast(folder.path());
+        command.current_dir(folder.path()).args(more).args(["--peer", &address, "--secret-file"]).arg(secret);
+        command.output().unwrap()
+    };
+    let seen = |more: &[&str]| -> serde_json::Value {
+        let output = ask(&secret, &[&["status", "--json"], more].concat());
+        assert!(output.status.success(), "{output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    // Ada is in a call that bob does not make.
+    let interrupt = outlast::communicator::Interrupt::new();
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let call = outlast::communicator::Call::sum().tag(7).interrupt(&interrupt);
+            ada.all_reduce(&mut [1.0f32; 100_000], &call).unwrap_err()
+        });
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let view = loop {
+            let view = seen(&[]);
+            let is_up = |link: &serde_json::Value| link["name"] == "bob" && link["state"] == "up";
+            let links = view["links"].as_array().unwrap();
+            if !view["calls"].as_array().unwrap().is_empty() && links.iter().any(is_up) {
+                break view;
+            }
+            assert!(Instant::now() < deadline, "{view:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert_eq!(view["standing"], "in", "{view:#}");
+        assert_eq!(view["view"]["world_size"], 2, "{view:#}");
+        assert_eq!(view["calls"][0]["tag"], 7, "{view:#}");
+        assert!(view["calls"][0]["state"].as_str().unwrap().starts_with("moves bytes"), "{view:#}");
+        assert!(view["calls"][0]["age_seconds"].as_f64().unwrap() >= 0.0, "{view:#}");
+        assert_eq!(view["members"].as_array().unwrap().len(), 2, "{view:#}");
+        assert!(view["port"]["authenticated"].as_u64().unwrap() > 0, "{view:#}");
+        assert!(view["events"].as_array().unwrap().len() > 1, "{view:#}");
+        assert_eq!(service.stop(), Some(0));
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let text = loop {
+            let text = String::from_utf8(ask(&secret, &["status"]).stdout).unwrap();
+            if text.contains("NOT connected") {
+                break text;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(text.contains("all_reduce(") && text.contains("under tag 7"), "{text}");
+        assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+        let dumped = ask(&secret, &["debug", "dump"]);
+        assert!(dumped.status.success(), "{dumped:?}");
+        let file = folder.path().join(String::from_utf8(dumped.stdout).unwrap().trim());
+        let record = std::fs::read_to_string(file).unwrap();
+        assert!(record.lines().next().unwrap().contains("\"name\":\"ada\""), "{record}");
+        assert!(record.contains("all_reduce"), "{record}");
+        interrupt.trigger();
+        waits.join().unwrap();
+    });
+    let other = folder.path().join("other.secret");
+    std::fs::write(&other, RunSecret::generate().to_text()).unwrap();
+    std::fs::set_permissions(&other, std::os::unix::fs::PermissionsExt::from_mode(0o600)).unwrap();
+    for command in [&["status"][..], &["debug", "dump"]] {
+        let stranger = ask(&other, command);
+        assert!(!stranger.status.success() && stranger.stdout.is_empty(), "{stranger:?}");
+        assert!(String::from_utf8(stranger.stderr).unwrap().contains(&address), "it names what it asked");
+    }
+}

@@ -29,6 +29,7 @@ mod collective;
 mod control;
 mod detour;
 mod error;
+mod inspection;
 mod interrupt;
 pub(crate) mod line;
 mod links;
@@ -47,8 +48,9 @@ pub use buffer::{CallBuffers, Element, Tensor, TensorList, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::GroupView;
 pub use error::{Error, Failure, NextStep};
+pub use inspection::{InspectError, ask_flight, ask_view};
 pub use interrupt::Interrupt;
-pub use news::{Event, Happened, Lost, Slowed};
+pub use news::{Event, Happened, Lost, SlowStep, Slowed};
 pub use optimise::{REFERENCE_BYTES, TopologyReport};
 pub use outlast_proto::blame::Diagnosis;
 pub use outlast_proto::collective::{DataType, Layout, OpKind, Quantisation, ReduceOp};
@@ -63,10 +65,12 @@ use crate::probe::Arrivals;
 use crate::recorder::{Entry, What};
 use crate::state::Revision;
 use crate::state::exchange::donor::Stall;
+use crate::sync::Mutex;
 use crate::watch;
 use control::Control;
 use orders::{Order, Orders};
 use outlast_proto::id::PeerId;
+use outlast_proto::pace::Pace;
 use outlast_proto::session::{CallError, CallId, Done, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
@@ -82,7 +86,7 @@ const GOODBYE: Duration = Duration::from_secs(1);
 pub struct Communicator {
     control: Arc<Control>,
     data: Arc<DataPlane>,
-    membership: Membership,
+    membership: Arc<Membership>,
     timeout: Duration,
     creator: Creator,
     links: Arc<links::Links>,
@@ -92,6 +96,7 @@ pub struct Communicator {
     arrivals: Arc<Arrivals>,
     site: String,
     streams_max: u8,
+    pace: Mutex<Pace>,
 }
 
 impl Communicator {

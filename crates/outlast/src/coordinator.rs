@@ -23,6 +23,7 @@ pub use ask::ask_status;
 pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};
 pub use backend::{Backend, BackendError};
 pub(crate) use hunt::superseded;
+pub(crate) use quotas::Pace;
 
 use crate::fork::Creator;
 use crate::membership::Preset;

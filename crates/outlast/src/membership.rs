@@ -220,9 +220,19 @@ impl Membership {
         self.plane.counters()
     }
 
+    /// How often this process found itself late.
+    pub(crate) fn stalls(&self) -> u64 {
+        self.plane.shared().tally.stalls.load(std::sync::atomic::Ordering::Relaxed)
+    }
+
     /// Where members are, for the port that they knock at.
     pub(crate) fn known_sources(&self) -> &Arc<crate::port::KnownSources> {
         self.plane.known_sources()
+    }
+
+    /// What came to the port.
+    pub(crate) fn port_watch(&self) -> &crate::port::PortWatch {
+        self.plane.port_watch()
     }
 
     /// Gets to know the group of these members, beside what is known already.

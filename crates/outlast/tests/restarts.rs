@@ -2,7 +2,7 @@
 
 mod peers;
 
-use outlast::communicator::Error;
+use outlast::communicator::{Error, ask_view};
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
 use outlast::{Communicator, Coordinator};
@@ -47,4 +47,67 @@ fn who_never_answered_is_not_said_to_have_registered_us() {
         assert!(text.contains(&address) && text.contains("answer"), "{text}");
         assert!(!text.contains("registered with"), "{text}");
     }
+}
+
+/// What happened before a restart was lost with the coordinator, just when people wanted to know it.
+#[test]
+fn the_last_events_outlive_the_coordinator() {
+    let (secret, run) = (RunSecret::generate(), "default".parse().unwrap());
+    let start = |address: SocketAddr| {
+        let coordinator = Coordinator::builder().listen(address).secret(secret.clone());
+        coordinator.preset(Preset::Local).start().unwrap()
+    };
+    let coordinator = start("127.0.0.1:0".parse().unwrap());
+    let address = coordinator.address();
+    let events = |coordinator: &Coordinator| -> Vec<String> {
+        let status = coordinator.status(&run).unwrap().unwrap_or_else(|| "{}".to_owned());
+        let status: serde_json::Value = serde_json::from_str(&status).unwrap();
+        let text = |event: &serde_json::Value| event["text"].as_str().unwrap().to_owned();
+        status["events"].as_array().into_iter().flatten().map(text).collect()
+    };
+    let wait_for = |coordinator: &Coordinator, wanted: &dyn Fn(&[String]) -> bool| -> Vec<String> {
+        let deadline = Instant::now() + Duration::from_secs(20);
+        loop {
+            let events = events(coordinator);
+            if wanted(&events) {
+                return events;
+            }
+            assert!(Instant::now() < deadline, "{events:#?}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    };
+    let [ada, bob, cyd] = ["ada", "bob", "cyd"].map(|name| peers::peer(&coordinator, name));
+    std::thread::scope(|scope| {
+        for comm in [&ada, &bob, &cyd] {
+            scope.spawn(|| comm.connect(3).unwrap());
+        }
+    });
+    let gone = cyd.peer_id().short();
+    drop(cyd);
+    let left = format!("cyd {gone} was lost: it said goodbye");
+    let without = |text: &String| text.ends_with("with 2 members");
+    let before = wait_for(&coordinator, &|events| events.contains(&left) && events.iter().any(without));
+    // They hear it within a moment.
+    let deadline = Instant::now() + Duration::from_secs(20);
+    for member in [&ada, &bob] {
+        let address = member.peers()[member.rank()].address.to_string();
+        loop {
+            let view = ask_view(&address, &secret, &run, Duration::from_secs(5)).unwrap();
+            let view: serde_json::Value = serde_json::from_str(&view).unwrap();
+            if view["events"].as_array().unwrap().len() >= before.len() {
+                break;
+            }
+            assert!(Instant::now() < deadline, "{view:#}");
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+    drop(coordinator);
+    let coordinator = start(address);
+    let rebuilt = |text: &String| text.starts_with("a coordinator took over");
+    let after = wait_for(&coordinator, &|events| events.iter().any(rebuilt) && events.contains(&left));
+    // In their old order, each once, and behind what happened since.
+    let older: Vec<_> = after.iter().filter(|text| before.contains(text)).cloned().collect();
+    assert_eq!(older, before);
+    assert!(after.iter().position(rebuilt) < after.iter().position(|text| *text == left), "{after:#?}");
+    drop((ada, bob));
 }

@@ -93,6 +93,27 @@ pub struct Evidence {
     pub labour: Option<Labour>,
 }
 
+/// What this process knows of a call that ended well and took much longer than its like.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct SlowCall {
+    /// How long it took.
+    pub took: Duration,
+    /// How long its like usually take.
+    pub usual: Duration,
+    /// How many attempts it took.
+    pub attempts: u32,
+    /// Who was lost meanwhile, and why.
+    pub lost: Vec<(String, LossReason)>,
+    /// For how long there was no coordinator.
+    pub coordinator_away: Duration,
+    /// For how long this process stood still.
+    pub stood_still: Duration,
+    /// Who made the call last, and how long after the first.
+    pub called_last: Option<(String, Duration)>,
+    /// What its link to the next member did, if that was measured.
+    pub labour: Option<Labour>,
+}
+
 /// What is to blame, with its evidence.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -113,6 +134,16 @@ pub enum Diagnosis {
     NotCalling(String, String, Duration),
     /// All have made the call and are well: the bytes do not move fast enough. Who has not finished, and whose link it is.
     SlowLink(Vec<String>, SlowLink),
+    /// A call ended well and late: for so long nobody could decide.
+    CoordinatorWasAway(Duration),
+    /// A call ended well and late: a member made it so long after the first.
+    CalledLate(String, Duration),
+    /// A call ended well and late: the link from this member to the next had to carry for most of it.
+    OwnLinkSlow(Labour),
+    /// A call ended well and late: it was another member's link, or what it waits for.
+    OthersSlow(Labour),
+    /// A call ended well and late: attempts failed first, and nobody was lost.
+    SeveralAttempts(u32),
     /// A link between two members that are both here.
     BrokenLink(String, String),
     /// A member left of its own accord.
@@ -211,16 +242,46 @@ impl Diagnosis {
         }
     }
 
+    /// A call ended well and took much longer than its like. A cause must explain at least half of what it took more.
+    pub fn of_slow_call(slow: &SlowCall) -> Self {
+        let explains = |time: Duration| time >= slow.took.saturating_sub(slow.usual) / 2;
+        if slow.stood_still >= STOOD_STILL_MIN && explains(slow.stood_still) {
+            return Self::StoodStill(slow.stood_still);
+        }
+        if slow.attempts > 1 {
+            return match Self::of_loss(&slow.lost) {
+                Self::Unknown if explains(slow.coordinator_away) => {
+                    Self::CoordinatorWasAway(slow.coordinator_away)
+                }
+                Self::Unknown => Self::SeveralAttempts(slow.attempts),
+                loss => loss,
+            };
+        }
+        if explains(slow.coordinator_away) {
+            return Self::CoordinatorWasAway(slow.coordinator_away);
+        }
+        if let Some((name, behind)) = slow.called_last.as_ref().filter(|(_, behind)| explains(*behind)) {
+            return Self::CalledLate(name.clone(), *behind);
+        }
+        match &slow.labour {
+            Some(labour) if labour.is_slow() => Self::OwnLinkSlow(labour.clone()),
+            Some(labour) => Self::OthersSlow(labour.clone()),
+            None => Self::Unknown,
+        }
+    }
+
     /// One word for tables.
     pub const fn word(&self) -> &'static str {
         match self {
             Self::StoodStill(_) => "stood still",
-            Self::CoordinatorAway(_) => "coordinator away",
+            Self::CoordinatorAway(_) | Self::CoordinatorWasAway(_) => "coordinator away",
             Self::Dead(..) => "dead",
             Self::Stalled(_) | Self::StalledTooLong(_) => "stalled",
             Self::Partition(_) => "partition",
             Self::NotCalling(..) => "not calling",
-            Self::SlowLink(..) => "slow link",
+            Self::CalledLate(..) => "called late",
+            Self::SlowLink(..) | Self::OwnLinkSlow(_) | Self::OthersSlow(_) => "slow link",
+            Self::SeveralAttempts(_) => "several attempts",
             Self::BrokenLink(..) => "broken link",
             Self::Left(_) => "left",
             Self::Unknown => "unknown",
@@ -241,6 +302,37 @@ impl fmt::Display for Diagnosis {
             }
             Self::CoordinatorAway(time) => {
                 write!(f, "the coordinator is away: its connection is gone for {} s", seconds(time))
+            }
+            Self::CoordinatorWasAway(time) => {
+                write!(f, "the coordinator was away for {} s of it", seconds(time))
+            }
+            Self::CalledLate(name, behind) => write!(
+                f,
+                "{name} made the call {} s after the first, as the coordinator heard it",
+                seconds(behind)
+            ),
+            Self::OwnLinkSlow(Labour { to, bytes, busy, elapsed }) => {
+                let rate = *bytes as f64 / busy.as_secs_f64().max(1e-3) / 1e6;
+                let (busy, elapsed) = (seconds(busy), seconds(elapsed));
+                write!(
+                    f,
+                    "the link from this member to {to} was slow: it carried {rate:.2} MB/s and had bytes waiting for \
+                     {busy} of {elapsed} s"
+                )
+            }
+            Self::OthersSlow(Labour { to, busy, elapsed, .. }) => {
+                let (busy, elapsed) = (seconds(busy), seconds(elapsed));
+                write!(
+                    f,
+                    "another member or its link was slow: all called in time, and this member's own link to {to} had bytes \
+                     waiting for {busy} of {elapsed} s only"
+                )
+            }
+            Self::SeveralAttempts(attempts) => {
+                write!(
+                    f,
+                    "it took {attempts} attempts, because links broke or connections were lost for a moment"
+                )
             }
             Self::Dead(name, why) => write!(f, "{name} is dead: {why}"),
             Self::Stalled(name) => {
@@ -379,6 +471,36 @@ mod tests {
         assert!(other.to_string().contains("it is not this member's own to b"), "{other}");
         let idle = Evidence { waited_for: vec![party("a", "alive", "barrier() under tag 0")], ..of(4_000) };
         assert_eq!(Diagnosis::of_timeout(&idle).word(), "not calling", "nobody's link is slow then");
+    }
+
+    #[test]
+    fn a_slow_call_is_blamed_on_what_explains_at_least_half_of_it() {
+        let second = Duration::from_secs(1);
+        let slow = || SlowCall { took: 4 * second, usual: second / 10, attempts: 1, ..SlowCall::default() };
+        let of = |slow: SlowCall| Diagnosis::of_slow_call(&slow);
+        assert_eq!(of(slow()), Diagnosis::Unknown);
+        let late = Some(("bob".to_owned(), 3 * second));
+        let called = of(SlowCall { called_last: late.clone(), ..slow() });
+        assert_eq!(called.to_string(), "bob made the call 3 s after the first, as the coordinator heard it");
+        let a_little = Some(("bob".to_owned(), second));
+        assert_eq!(of(SlowCall { called_last: a_little, ..slow() }), Diagnosis::Unknown);
+        let away = of(SlowCall { coordinator_away: 2 * second, called_last: late.clone(), ..slow() });
+        assert_eq!(away.to_string(), "the coordinator was away for 2 s of it");
+        assert_eq!(
+            of(SlowCall { stood_still: 3 * second, called_last: late, ..slow() }).word(),
+            "stood still"
+        );
+        let lost = vec![("bob".to_owned(), LossReason::Killed)];
+        assert_eq!(of(SlowCall { attempts: 2, lost, ..slow() }).word(), "dead");
+        assert_eq!(of(SlowCall { attempts: 3, ..slow() }), Diagnosis::SeveralAttempts(3));
+        let labour = |busy| Labour { to: "bob".to_owned(), bytes: 4_000_000, busy, elapsed: 4 * second };
+        let own = of(SlowCall { labour: Some(labour(4 * second)), ..slow() });
+        assert_eq!(
+            own.to_string(),
+            "the link from this member to bob was slow: it carried 1.00 MB/s and had bytes waiting for 4 of 4 s"
+        );
+        let others = of(SlowCall { labour: Some(labour(second)), ..slow() });
+        assert!(others.to_string().starts_with("another member or its link was slow"), "{others}");
     }
 
     #[test]

@@ -11,6 +11,7 @@
 #![forbid(unsafe_code)]
 
 pub mod agent;
+pub mod annals;
 pub mod ballot;
 pub mod blame;
 pub mod collective;
@@ -18,6 +19,7 @@ pub mod coordinator;
 pub mod id;
 pub mod limits;
 pub mod membership;
+pub mod pace;
 pub mod preset;
 pub mod reign;
 pub mod rendezvous;

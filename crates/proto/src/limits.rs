@@ -94,6 +94,10 @@ pub const BRIEF_NAMED_MAX: usize = 8;
 pub const BRIEF_TEXT_BYTES_MAX: usize = 96;
 /// Verdicts per tag that a peer remembers for a coordinator that has forgotten them, besides the last commit.
 pub const LEARNED_MAX: usize = 8;
+/// Incidents that a run's annals hold, and that one message tells.
+pub const INCIDENTS_MAX: usize = 100;
+/// Longest incident, in characters.
+pub const INCIDENT_CHARS_MAX: usize = 160;
 /// Peers that an error or a status names; the rest is counted.
 pub const NAMED_MAX: usize = 32;
 /// Peers that a status describes one by one.

@@ -204,7 +204,7 @@ impl World {
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
             session::Action::Prepare(_, question) => honest.session.handle_prepared(question, None),
             session::Action::Redial(to, _) => honest.session.handle_redialled(to, None),
-            session::Action::Slowed(_) => {}
+            session::Action::Slowed(_) | session::Action::CalledLast(..) => {}
             session::Action::Call(call, Command::Perform(attempt)) => {
                 honest.performing.insert(call, (attempt.key, attempt.ring.to_vec()));
             }
@@ -415,6 +415,10 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
         1 => some_ballot().prop_map(|ballot| ToCoordinator::TakeBack { ballot }),
         1 => (0u32..2, 1u8..7, any::<u64>()).prop_map(|(group, to, rate)| {
             ToCoordinator::LinkSpeed(group, LinkSpeed { to: id(to), rate, round_trip_us: u32::MAX })
+        }),
+        1 => proptest::collection::vec((any::<u64>(), "\\PC{0,9}|\u{1b}\\[2J"), 0..9).prop_map(|told| {
+            let incident = |(at_us, text)| Incident { at_us, text };
+            ToCoordinator::Remembered(told.into_iter().map(incident).collect())
         }),
         // Testimony about the honest ones' processes, by those whom they did not name.
         2 => number.clone().prop_map(|number| ToCoordinator::Watch { process: witness(0, number).process }),

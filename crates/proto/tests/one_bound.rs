@@ -132,6 +132,18 @@ fn the_largest_resume_fits() {
     assert!(bytes > FRAME_BYTES_MAX / 2, "{bytes} bytes are not the largest resume");
 }
 
+#[test]
+fn the_longest_annals_fit() {
+    let text = "\u{10ffff}".repeat(INCIDENT_CHARS_MAX);
+    let all = vec![Incident { at_us: u64::MAX, text }; INCIDENTS_MAX];
+    carried(&ToCoordinator::Remembered(all.clone()));
+    carried(&ToPeer::Annals(all));
+    let more = vec![Incident { at_us: 0, text: String::new() }; INCIDENTS_MAX + 1];
+    assert!(ToCoordinator::Remembered(more).check().is_err());
+    let longer = Incident { at_us: 0, text: "x".repeat(INCIDENT_CHARS_MAX + 1) };
+    assert!(ToPeer::Annals(vec![longer]).check().is_err());
+}
+
 /// A resume within every limit hit the assert of the frame; the session's task panicked, and nobody heard of it.
 #[test]
 fn a_peer_of_many_scopes_resumes() {

@@ -8,6 +8,7 @@ use pyo3::ffi;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::{PyBytes, PyDict, PyModule, PyString, PyTuple};
+use std::time::Duration;
 
 fn class<'py>(py: Python<'py>, name: &str) -> PyResult<Bound<'py, PyAny>> {
     static RECORDS: PyOnceLock<Py<PyModule>> = PyOnceLock::new();
@@ -117,6 +118,12 @@ pub(crate) fn happened<'py>(py: Python<'py>, happened: &Happened) -> PyResult<Bo
         Event::LinkSlowed(Slowed { from, to, before, rate, .. }) => {
             let ends = (from.id.to_string(), &from.name, to.id.to_string(), &to.name).into_pyobject(py)?;
             ("LinkSlowed", ends.into_any(), String::new(), (*before, *rate))
+        }
+        Event::SlowStep(slow) => {
+            let microseconds = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
+            let words = (&slow.call, slow.diagnosis.word()).into_pyobject(py)?;
+            let times = (microseconds(slow.took), microseconds(slow.usual));
+            ("SlowStep", words.into_any(), slow.diagnosis.to_string(), times)
         }
         Event::CoordinatorLost => ("CoordinatorLost", none(), String::new(), (0, 0)),
         Event::CoordinatorBack => ("CoordinatorBack", none(), String::new(), (0, 0)),

@@ -86,6 +86,11 @@ fn ghosts_finds_a_peer_that_is_out_and_not_told() {
 }
 
 #[test]
+fn remembered_finds_a_coordinator_that_is_not_told_what_happened_before_it() {
+    assert_found("heart-coordinator", Sabotage::LoseMemories, "remembered");
+}
+
+#[test]
 fn causes_finds_a_peer_that_is_told_to_leave_for_nothing() {
     assert_noticed("heart-stops", "causes", |_, fact| {
         if let Fact::Lost { reason, .. } = fact {

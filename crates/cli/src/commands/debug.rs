@@ -10,11 +10,21 @@ mod flight;
 mod stuck;
 mod words;
 
+use super::run_id::run_id;
+use super::trust::TrustArgs;
 use crate::ExitCode;
 use anyhow::Context as _;
 use flight::Flight;
+use outlast::communicator;
+use outlast::membership::RunId;
+use outlast::security::RunSecret;
+use serde_json::json;
 use std::io::Write as _;
 use std::path::PathBuf;
+use std::time::Duration;
+
+/// How long a peer may take to answer.
+const PATIENCE: Duration = Duration::from_secs(10);
 
 /// See what processes did lately: their flight recorders, on one time line.
 #[derive(Debug, clap::Args)]
@@ -33,12 +43,15 @@ const DUMP_EXAMPLES: &str = "\
 Example: everybody of yours on this host writes down what it did lately
   outlast debug dump
 
+Example: peers on other hosts, over their one port; each file is written here
+  outlast debug dump --peer 10.0.0.2:41233 --peer 10.0.0.3:40017
+
 Example: one process, such as the coordinator; the same by hand is kill -USR2 PID
   outlast debug dump 4711
 
 Exit code: 0 if every process answered, 1 otherwise.";
 
-/// Let processes on this host write their flight records to files.
+/// Let processes on this host, or peers anywhere, tell what they did lately.
 ///
 /// The last few thousand messages, calls, links and health events of each communicator and coordinator, as JSON lines. The
 /// process goes on as before.
@@ -48,6 +61,17 @@ struct Dump {
     /// Which processes; default: all of yours that have a recorder
     #[arg(value_name = "PID")]
     processes: Vec<u32>,
+    /// Ask this peer, wherever it is, by its one port; the file is written to the current directory
+    #[arg(long = "peer", value_name = "ADDR", conflicts_with = "processes")]
+    peers: Vec<String>,
+    /// The run of these peers
+    #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]
+    run_id: RunId,
+    /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`
+    #[arg(long, value_name = "FILE")]
+    secret_file: Option<PathBuf>,
+    #[command(flatten)]
+    trust: TrustArgs,
     /// Print one JSON object per process
     #[arg(long)]
     json: bool,
@@ -80,9 +104,42 @@ struct Merge {
 
 pub(crate) fn run(args: Args) -> anyhow::Result<ExitCode> {
     match args.command {
-        Command::Dump(args) => dump::run(&args.processes, args.json),
+        Command::Dump(args) if args.peers.is_empty() => dump::run(&args.processes, args.json),
+        Command::Dump(args) => fetch(&args),
         Command::Merge(args) => merge(&args),
     }
+}
+
+/// Writes the flight records of peers that are asked over the network.
+fn fetch(args: &Dump) -> anyhow::Result<ExitCode> {
+    let secret = match &args.secret_file {
+        Some(path) => RunSecret::from_file(path)?,
+        None => RunSecret::from_environment()?.context(
+            "a question to a peer needs the run's secret: set OUTLAST_SECRET or OUTLAST_SECRET_FILE, or give \
+             --secret-file",
+        )?,
+    };
+    let credentials = args.trust.credentials(&secret)?;
+    let mut code = ExitCode::SUCCESS;
+    for peer in &args.peers {
+        let fetched = communicator::ask_flight(peer, credentials.clone(), &args.run_id, PATIENCE);
+        let written = fetched.map_err(anyhow::Error::from).and_then(|text| {
+            let name: String =
+                peer.chars().map(|c| if c.is_alphanumeric() || c == '.' { c } else { '_' }).collect();
+            let file = PathBuf::from(format!("flight-{name}.jsonl"));
+            std::fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+            Ok(file)
+        });
+        match written {
+            Ok(file) if args.json => println!("{}", json!({ "peer": peer, "file": file })),
+            Ok(file) => println!("{}", file.display()),
+            Err(error) => {
+                eprintln!("outlast: {error:#}");
+                code = ExitCode::FAILURE;
+            }
+        }
+    }
+    Ok(code)
 }
 
 fn merge(args: &Merge) -> anyhow::Result<ExitCode> {

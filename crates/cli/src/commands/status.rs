@@ -1,8 +1,9 @@
-//! `outlast status`: how a run stands, as its coordinator tells it.
+//! `outlast status`: how a run stands, as its coordinator tells it; or as one of its peers sees it (`--peer`).
 //!
 //! Looking changes nothing: the question comes over a connection of its own, from nobody in particular. The
 //! coordinator answers with one JSON object; `--json` passes it on, otherwise it is put into tables and words.
 
+mod peer;
 mod table;
 mod topology;
 
@@ -12,6 +13,7 @@ use super::stop::StopSignal;
 use super::trust::TrustArgs;
 use crate::ExitCode;
 use anyhow::Context as _;
+use outlast::communicator;
 use outlast::coordinator::{self, DEFAULT_PORT};
 use outlast::membership::RunId;
 use outlast::security::RunSecret;
@@ -37,7 +39,11 @@ Example: how fast are the links, and which does the ring use?
   outlast status --topology
   outlast status --topology --svg ring.svg
 
-Exit code: 0 if the coordinator answered, 69 if it could not be reached.";
+Example: what does that peer believe, and what does it wait for? It answers even if the coordinator is away.
+  outlast status --json | jq -r '.peers[] | [.name, .address] | @tsv'
+  outlast status --peer 10.0.0.2:41233
+
+Exit code: 0 if whoever was asked answered, 69 if it could not be reached.";
 
 /// Show how a run stands: its peers, its groups, and who waits for whom.
 #[derive(Debug, clap::Args)]
@@ -46,6 +52,9 @@ pub(crate) struct Args {
     /// The coordinator, host:port
     #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     coordinator: String,
+    /// Ask this peer instead, by its one port: its view, its calls, its links, its health table
+    #[arg(long, value_name = "ADDR", conflicts_with = "topology")]
+    peer: Option<String>,
     /// The run to show
     #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]
     run_id: RunId,
@@ -63,7 +72,7 @@ pub(crate) struct Args {
     /// Draw the links into a file as well
     #[arg(long, value_name = "FILE", requires = "topology")]
     svg: Option<PathBuf>,
-    /// The coordinator's answer as it is: one JSON object per line
+    /// The answer as it is: one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -82,17 +91,25 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     let clear = args.watch && !args.json && std::io::stdout().is_terminal();
     loop {
         let asked = Instant::now();
-        let answer = coordinator::ask_status(&args.coordinator, credentials.clone(), &args.run_id, PATIENCE);
-        let text = match answer.map_err(anyhow::Error::from).and_then(unless_refused) {
+        let answer = match &args.peer {
+            Some(peer) => communicator::ask_view(peer, credentials.clone(), &args.run_id, PATIENCE)
+                .map_err(anyhow::Error::from),
+            None => coordinator::ask_status(&args.coordinator, credentials.clone(), &args.run_id, PATIENCE)
+                .map_err(anyhow::Error::from)
+                .and_then(unless_refused),
+        };
+        let text = match answer {
             Ok(answer) if args.json => json::printable_line(&answer),
             Ok(answer) => {
                 let status: serde_json::Value =
-                    serde_json::from_str(&answer).context("the coordinator's answer is no JSON")?;
+                    serde_json::from_str(&answer).context("the answer is no JSON")?;
                 if let Some(path) = &args.svg {
                     std::fs::write(path, topology::svg(&status))
                         .with_context(|| format!("cannot write {}", path.display()))?;
                 }
-                if args.topology {
+                if args.peer.is_some() {
+                    peer::render(&args.run_id, &status)
+                } else if args.topology {
                     topology::render(&status)
                 } else {
                     table::render(&args.run_id, &args.coordinator, &status)

@@ -2,13 +2,23 @@
 
 use super::Communicator;
 use super::error::Error;
+use super::news::{Event, Lost, Mark, SlowStep};
+use crate::clock;
 use crate::executor::Strain;
 use crate::membership::{DeathReason, Health, Member};
-use outlast_proto::blame::{Diagnosis, Evidence, Labour, Party};
-use outlast_proto::collective::{Fingerprint, Tag};
+use crate::sync::lock;
+use outlast_proto::blame::{Diagnosis, Evidence, Labour, Party, SlowCall};
+use outlast_proto::collective::{Fingerprint, OpKey, Tag};
 use outlast_proto::id::PeerId;
+use outlast_proto::pace::Like;
 use outlast_proto::session::{CallError, OutReason};
 use std::time::Duration;
+
+/// What a link did, with a name for people.
+fn labour(strain: Strain, name: impl Fn(PeerId) -> String) -> Labour {
+    let Strain { peer, bytes, busy, elapsed } = strain;
+    Labour { to: name(peer), bytes, busy, elapsed }
+}
 
 impl Communicator {
     /// The error of a collective: what was called, what became of it, and what is to blame.
@@ -29,6 +39,47 @@ impl Communicator {
         error.of_call(call, timeout)
     }
 
+    /// A call ended well. If it took much longer than its like, the program and the log are told what is to blame.
+    pub(super) fn mind_the_pace(
+        &self,
+        like: Like,
+        took: Duration,
+        tell: impl FnOnce(Duration, Duration) -> SlowStep,
+    ) {
+        let usual = lock(&self.pace).note(clock::now(), like, took);
+        if let Some(usual) = usual {
+            self.control.news().tell(vec![Event::SlowStep(tell(took, usual))]);
+        }
+    }
+
+    /// What is known of a slow call, and what follows from it.
+    pub(super) fn slow_step(
+        &self,
+        (key, fingerprint): (&OpKey, &Fingerprint),
+        (took, usual): (Duration, Duration),
+        attempts: u32,
+        lost: &[Lost],
+        (mark, stalls): (Mark, u64),
+        strain: Option<Strain>,
+    ) -> SlowStep {
+        let name = |peer: PeerId| self.control.name_of(peer);
+        // How long is known of the longest only; if this process was late meanwhile, that is the best guess.
+        let was_late = self.membership.stalls() > stalls;
+        let stood_still = if was_late { self.membership.counters().lateness_max } else { Duration::ZERO };
+        let slow = SlowCall {
+            took,
+            usual,
+            attempts,
+            lost: lost.iter().map(|lost| (lost.name.clone(), lost.reason)).collect(),
+            coordinator_away: self.control.news().away_since(mark),
+            stood_still: stood_still.min(took),
+            called_last: self.control.called_last(key).map(|(peer, behind)| (name(peer), behind)),
+            labour: strain.map(|strain| labour(strain, name)),
+        };
+        let call = format!("{fingerprint} under tag {}", key.tag);
+        SlowStep { call, took, usual, diagnosis: Diagnosis::of_slow_call(&slow) }
+    }
+
     fn diagnosis(&self, error: &CallError, call: &str, strain: Option<Strain>) -> Option<Diagnosis> {
         let name = |peer: PeerId| self.control.name_of(peer);
         match error {
@@ -42,12 +93,7 @@ impl Communicator {
                 };
                 // The coordinator passes on the first letters of a long call only.
                 let call: String = call.chars().take(200).collect();
-                let labour = strain.map(|Strain { peer, bytes, busy, elapsed }| Labour {
-                    to: name(peer),
-                    bytes,
-                    busy,
-                    elapsed,
-                });
+                let labour = strain.map(|strain| labour(strain, name));
                 let evidence = Evidence {
                     call,
                     waited_for: waiting.iter().map(party).collect(),

@@ -2,6 +2,7 @@
 
 use super::atlas::SharedAtlas;
 use super::control::{Control, Settings};
+use super::inspection::Window;
 use super::links::{self, Links};
 use super::{Communicator, Error};
 use crate::agent;
@@ -18,6 +19,7 @@ use crate::security::{self, Credentials, ProcessKey};
 use crate::settings;
 use crate::state::exchange::Stream;
 use crate::state::exchange::donor::Stall;
+use crate::sync::Mutex;
 use outlast_proto::collective::striping::STREAMS_MAX;
 use outlast_proto::id::RunId;
 use outlast_proto::limits::SITE_BYTES_MAX;
@@ -244,6 +246,12 @@ impl CommunicatorBuilder {
                 }
             });
         });
+        let window = Arc::<Window>::default();
+        let (asked, answering) = (Arc::clone(&window), runtime::of(Plane::Control)?);
+        routes = routes.route(port::INSPECT, move |stream| {
+            let window = Arc::clone(&asked);
+            answering.spawn(async move { window.serve(stream, me).await });
+        });
         let arrivals = Arc::<Arrivals>::default();
         let (taker, probe_links) = (Arc::clone(&arrivals), Arc::clone(&links));
         routes = routes.route(links::probe_plane(encryption), move |stream| {
@@ -279,7 +287,7 @@ impl CommunicatorBuilder {
         if listen.ip().is_unspecified() {
             member = member.advertise_towards(&coordinator);
         }
-        let membership = member.start()?;
+        let membership = Arc::new(member.start()?);
 
         let (events, link_events) = mpsc::unbounded_channel::<LinkEvent>();
         let dial_timeout = links::dial_timeout(self.preset);
@@ -320,6 +328,7 @@ impl CommunicatorBuilder {
         };
         let control = Control::start(settings, Arc::clone(&data), link_events);
         membership.record_in(control.recorder());
+        window.open(Arc::downgrade(&control), Arc::downgrade(&membership));
         let creator = Creator::this_process();
         let (timeout, agreed) = (self.timeout, super::sync::Agreed::default());
         let (atlas, site, streams_max) = (shared_atlas, self.site, self.streams_max);
@@ -336,6 +345,7 @@ impl CommunicatorBuilder {
             arrivals,
             site,
             streams_max,
+            pace: Mutex::default(),
         })
     }
 }

@@ -13,6 +13,7 @@ use crate::executor::{Abort, OpSpec, Performed, Stopped};
 use crate::recorder::Entry;
 use outlast_proto::collective::{Attempt, DataType, Fingerprint, OpKind, Quantisation, ReduceOp, Scope};
 use outlast_proto::id::PeerId;
+use outlast_proto::pace::Like;
 use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
 use outlast_proto::time::Duration;
 use std::sync::Arc;
@@ -62,7 +63,7 @@ impl Communicator {
         let fingerprint = self.describe(kind, root, buffers, call, members.as_deref())?;
         let deadline = clock::now() + timeout;
         let op = Op { scope, tag: call.tag, fingerprint: fingerprint.clone(), deadline, members };
-        let mark = self.control.news().mark();
+        let (mark, stalls) = (self.control.news().mark(), self.membership.stalls());
         let called = |id: CallId| Entry::collective(id, &fingerprint);
         let (id, orders) = self.control.begin(called, |session, now| session.handle_op_call(now, op));
         let control = Arc::downgrade(&self.control);
@@ -95,6 +96,7 @@ impl Communicator {
             };
             let performed =
                 self.data.perform(&spec, memory, abort).inspect_err(|_| strain = abort.strain())?;
+            strain = abort.strain();
             (sent, received) = (sent + performed.bytes_sent, received + performed.bytes_received);
             mean_sent = performed.mean_sent;
             Ok(Some(performed))
@@ -106,6 +108,12 @@ impl Communicator {
         };
         let mut lost = if attempts > 1 { self.control.news().lost_since(mark) } else { Vec::new() };
         lost.retain(|lost| !contributors.contains(&lost.peer) && call.members().involves(lost.peer));
+        let elements = fingerprint.counts.iter().sum();
+        let like = Like { kind: kind.name(), tag: key.tag, elements };
+        self.mind_the_pace(like, started.elapsed(), |took, usual| {
+            let (attempts, since) = (attempts, (mark, stalls));
+            self.slow_step((&key, &fingerprint), (took, usual), attempts, &lost, since, strain)
+        });
         let detour = detour.flatten();
         if let Some(detour) = &detour {
             detour.deliver(buffers);

@@ -6,6 +6,7 @@
 
 use super::atlas::SharedAtlas;
 use super::error::{Error, seconds};
+use super::inspection::LinkBoard;
 use super::line::Line;
 use super::links;
 use super::news::{self, Event, News};
@@ -21,15 +22,16 @@ use crate::recorder::{Entry, Owner, Recorder, What, key_of};
 use crate::runtime;
 use crate::security::TlsIdentity;
 use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, sleep_while};
-use outlast_proto::collective::Group;
+use outlast_proto::collective::{Group, OpKey};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{
     Action, CallError, CallId, Command, Config, OutReason, PerformResult, Session, TransferName,
 };
 use outlast_proto::time::{Duration, Instant};
+use outlast_proto::topology::Figure;
 use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, Term, ToCoordinator};
 use outlast_proto::wire::membership::MemberInfo;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Weak;
 use tokio::runtime::Handle;
@@ -37,6 +39,8 @@ use tokio::sync::{Notify, mpsc};
 
 /// How long dialling and the hello may take.
 const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+/// Late callers that are remembered until their calls have ended.
+const CALLED_LAST_MAX: usize = 64;
 /// How soon time is looked at again if looking at it panicked.
 const AFTER_A_PANIC: Duration = Duration::from_millis(100);
 
@@ -74,7 +78,8 @@ pub(super) struct Settings {
 }
 
 #[derive(Debug)]
-struct CallSlot {
+pub(super) struct CallSlot {
+    pub(super) since: Instant,
     orders: Arc<Orders>,
     abort: Option<Abort>,
 }
@@ -82,7 +87,7 @@ struct CallSlot {
 pub(super) struct State {
     pub(super) session: Session,
     pub(super) line: Option<Arc<Line>>,
-    calls: BTreeMap<CallId, CallSlot>,
+    pub(super) calls: BTreeMap<CallId, CallSlot>,
     pub(super) dials: u64,
     /// The call that connects, until a coordinator was reached.
     pub(super) connecting: Option<CallId>,
@@ -95,13 +100,17 @@ pub(super) struct State {
     /// When the timekeeper looks next by itself.
     timer: Instant,
     /// The members of the last epoch that was opened.
-    roster: Vec<MemberInfo>,
+    pub(super) roster: Vec<MemberInfo>,
     /// Since when an admitted peer is without its coordinator.
-    alone_since: Option<Instant>,
+    pub(super) alone_since: Option<Instant>,
     /// For how long it was when its session ended: what its last calls are told.
     alone_at_end: Option<Duration>,
     /// Members with another preset that were warned of.
     warned: Warned,
+    /// What the links of the ring reported last.
+    pub(super) links: LinkBoard,
+    /// Who made a call last, long after the first; the latest first.
+    called_last: VecDeque<(OpKey, PeerId, Duration)>,
 }
 
 /// The control side of a communicator.
@@ -121,7 +130,7 @@ pub(super) struct Control {
     pub(super) state: Mutex<State>,
     news: News,
     recorder: Arc<Recorder>,
-    preset: &'static str,
+    pub(super) preset: &'static str,
     view: Mutex<Arc<GroupView>>,
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
@@ -175,6 +184,8 @@ impl Control {
             alone_since: None,
             alone_at_end: None,
             warned: Warned::default(),
+            links: LinkBoard::default(),
+            called_last: VecDeque::new(),
         };
         let control = Arc::new_cyclic(|this| Self {
             me,
@@ -303,9 +314,10 @@ impl Control {
         call: impl FnOnce(&mut Session, Instant) -> CallId,
     ) -> (CallId, Arc<Orders>) {
         let orders = Arc::new(Orders::new(Seat::new(self.data.baton())));
-        let id = call(&mut state.session, clock::now());
+        let since = clock::now();
+        let id = call(&mut state.session, since);
         self.recorder.note(&called(id));
-        state.calls.insert(id, CallSlot { orders: Arc::clone(&orders), abort: None });
+        state.calls.insert(id, CallSlot { since, orders: Arc::clone(&orders), abort: None });
         self.carry_out(state);
         (id, orders)
     }
@@ -390,6 +402,13 @@ impl Control {
         let state = lock(&self.state);
         let now = clock::now();
         state.alone_since.map(|since| now.since(since)).or(state.alone_at_end)
+    }
+
+    /// Who made that call last, if it was long after the first.
+    pub(super) fn called_last(&self, key: &OpKey) -> Option<(PeerId, Duration)> {
+        let state = lock(&self.state);
+        let told = state.called_last.iter().find(|(told, ..)| told == key);
+        told.map(|(_, peer, behind)| (*peer, *behind))
     }
 
     /// A member's name and id, for people.
@@ -513,6 +532,7 @@ impl Control {
                 Action::OpenEpoch(record) => {
                     events.extend(news::changes(&state.roster, &record));
                     state.roster.clone_from(&record.roster);
+                    state.links.retain(|peer| record.rank_of(peer).is_some());
                     for info in &record.roster {
                         self.recorder.name(key_of(info.id), &info.name);
                         warnings.extend(state.warned.of(info, self.preset, "this peer"));
@@ -521,6 +541,10 @@ impl Control {
                 }
                 Action::Prepare(record, number) => self.prepare(&record, number),
                 Action::Redial(peer, address) => self.redial(peer, address),
+                Action::CalledLast(key, peer, behind) => {
+                    state.called_last.truncate(CALLED_LAST_MAX - 1);
+                    state.called_last.push_front((key, peer, behind));
+                }
                 Action::Slowed(link) => events.extend(news::slowed(&state.roster, link)),
                 Action::Call(id, command) => self.order(&mut state, id, command),
             }
@@ -592,6 +616,17 @@ impl Control {
     fn link(&self, event: LinkEvent) {
         let me = self.me;
         self.recorder.note(&Entry::link(&event));
+        match &event {
+            LinkEvent::Up { peer, direction, .. } => {
+                lock(&self.state).links.note(clock::now(), *peer, *direction, None);
+            }
+            LinkEvent::Down { peer, direction, error, .. } => {
+                lock(&self.state).links.note(clock::now(), *peer, *direction, Some(error.clone()));
+            }
+            LinkEvent::Carried { peer, figure: Figure::Exactly(rate) | Figure::AtLeast(rate), .. } => {
+                lock(&self.state).links.carried(*peer, *rate);
+            }
+        }
         match event {
             LinkEvent::Up { epoch, direction: Direction::Towards, .. } => {
                 self.tell(|session, _| session.handle_links_up(epoch));

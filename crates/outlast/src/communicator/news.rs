@@ -11,6 +11,7 @@ use super::{Communicator, Error};
 use crate::clock;
 use crate::membership::{self, Happening, TimedEvent};
 use crate::sync::{Condvar, Mutex, lock, sleep_while};
+use outlast_proto::blame::Diagnosis;
 use outlast_proto::id::PeerId;
 use outlast_proto::session::SlowLink;
 use outlast_proto::wire::control::{EpochRecord, LossReason};
@@ -52,6 +53,20 @@ pub struct Slowed {
     pub rate: u64,
 }
 
+/// A call that ended well and took much longer than calls like it usually do.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct SlowStep {
+    /// What was called, with its tag.
+    pub call: String,
+    /// How long it took.
+    pub took: Duration,
+    /// The median of those before it.
+    pub usual: Duration,
+    /// What is to blame.
+    pub diagnosis: Diagnosis,
+}
+
 /// What happened to the group.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -68,6 +83,8 @@ pub enum Event {
     EpochChanged(u64, usize),
     /// A link of the ring carries much less than when the ring was made: a better one may be worth looking for.
     LinkSlowed(Slowed),
+    /// A call ended well and took much longer than its like: what is to blame.
+    SlowStep(SlowStep),
     /// The connection to the coordinator is gone; it is looked for.
     CoordinatorLost,
     /// The coordinator is back.
@@ -107,6 +124,11 @@ impl fmt::Display for Event {
                      optimize_topology may find a better one"
                 )
             }
+            Self::SlowStep(SlowStep { call, took, usual, diagnosis }) => {
+                let seconds = |time: &Duration| time.as_secs_f64();
+                let (took, usual) = (seconds(took), seconds(usual));
+                write!(f, "slow step: {call} took {took:.2} s, {usual:.2} s is usual; {diagnosis}")
+            }
             Self::CoordinatorLost => f.write_str("the connection to the coordinator is gone; looking for it"),
             Self::CoordinatorBack => f.write_str("the coordinator is back"),
             Self::Healing(have, all) => write!(f, "healing the state: {have} of {all} leaves are here"),
@@ -119,6 +141,13 @@ fn named(name: &str, id: PeerId) -> String {
     format!("{} {}", outlast_proto::text::printable(name), id.short())
 }
 
+/// A point in time.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark {
+    lost: u64,
+    away: Duration,
+}
+
 #[derive(Default)]
 struct Kept {
     queue: VecDeque<Happened>,
@@ -127,6 +156,9 @@ struct Kept {
     losses: VecDeque<(u64, Lost)>,
     /// How many losses there were.
     lost: u64,
+    /// For how long there was no coordinator, all in all, and since when there is none.
+    away: Duration,
+    away_since: Option<SystemTime>,
 }
 
 /// See the module's essay.
@@ -146,7 +178,9 @@ impl News {
         for event in &events {
             match event {
                 Event::Lost(Lost { reason: LossReason::Left, .. }) => tracing::info!("{event}"),
-                Event::Lost(_) | Event::CoordinatorLost | Event::LinkSlowed(_) => tracing::warn!("{event}"),
+                Event::Lost(_) | Event::CoordinatorLost | Event::LinkSlowed(_) | Event::SlowStep(_) => {
+                    tracing::warn!("{event}");
+                }
                 _ => tracing::info!("{event}"),
             }
         }
@@ -156,6 +190,15 @@ impl News {
                 kept.lost += 1;
                 let number = kept.lost;
                 kept.losses.push_back((number, lost.clone()));
+            }
+            match &what {
+                Event::CoordinatorLost => kept.away_since = kept.away_since.or(Some(at)),
+                Event::CoordinatorBack => {
+                    if let Some(since) = kept.away_since.take() {
+                        kept.away += at.duration_since(since).unwrap_or_default();
+                    }
+                }
+                _ => {}
             }
             kept.queue.push_back(Happened { at, what });
         }
@@ -168,15 +211,21 @@ impl News {
         self.came.notify_all();
     }
 
-    /// A point in time, for [`Self::lost_since`].
-    pub(super) fn mark(&self) -> u64 {
-        lock(&self.kept).lost
+    /// A point in time, for [`Self::lost_since`] and [`Self::away_since`].
+    pub(super) fn mark(&self) -> Mark {
+        let kept = lock(&self.kept);
+        Mark { lost: kept.lost, away: kept.away }
+    }
+
+    /// For how long there was no coordinator since then.
+    pub(super) fn away_since(&self, mark: Mark) -> Duration {
+        lock(&self.kept).away.saturating_sub(mark.away)
     }
 
     /// Who was lost since then.
-    pub(super) fn lost_since(&self, mark: u64) -> Vec<Lost> {
+    pub(super) fn lost_since(&self, mark: Mark) -> Vec<Lost> {
         let kept = lock(&self.kept);
-        kept.losses.iter().filter(|(number, _)| *number > mark).map(|(_, lost)| lost.clone()).collect()
+        kept.losses.iter().filter(|(number, _)| *number > mark.lost).map(|(_, lost)| lost.clone()).collect()
     }
 
     /// The name of somebody who was lost.

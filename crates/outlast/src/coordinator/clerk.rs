@@ -5,7 +5,7 @@ mod reigning;
 pub(super) use reigning::News;
 
 use super::backend::{Book, Written};
-use super::history::History;
+use super::history::{self, Names};
 use super::post::Post;
 use super::quotas::{Customers, Pace};
 use super::registry::Standings;
@@ -18,8 +18,7 @@ use crate::recorder::{Entry, Owner, Recorder, What, key_of};
 use crate::security::Credentials;
 use crate::sync::lock;
 use outlast_proto::coordinator::{
-    Action, Config, ConnectionId, FactsStamp, KickStatus, Note, PortStatus, RefusalStatus, Run, RunStatus,
-    Sign, SolveToken,
+    Action, Config, ConnectionId, FactsStamp, KickStatus, Note, Run, RunStatus, Sign, SolveToken,
 };
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::limits::{RUNS_MAX, RUNS_PER_PEER_MAX, STATUS_REFUSALS_MAX};
@@ -95,7 +94,7 @@ struct ServedRun {
     /// Peers whose addresses were given to our member as seeds.
     met: BTreeSet<PeerId>,
     empty_since: Option<std::time::Instant>,
-    history: History,
+    names: Names,
     /// What was last said of it, and when.
     status: Option<(Instant, String)>,
     /// What the flight recorder calls it.
@@ -371,10 +370,10 @@ impl Clerk {
                 self.recorder.name(key_of(peer), &info.name);
                 let preset = presets::name(self.health.preset);
                 let served = self.serve(run);
-                served.history.name(peer, &info.name);
+                served.names.name(peer, &info.name);
                 if let Some(warning) = served.warned.of(&info, preset, "the coordinator") {
                     tracing::warn!(%run, "{warning}");
-                    served.history.say(&warning);
+                    served.run.handle_incident(now, &warning);
                 }
             }
         }
@@ -506,31 +505,13 @@ impl Clerk {
             text: refusal.text.clone(),
             seconds_ago: seconds(now.since(refusal.at)),
         });
-        let counters = self.port.counters();
-        let recent =
-            self.port.recent_refusals(STATUS_REFUSALS_MAX).into_iter().map(|refused| RefusalStatus {
-                source: refused.source.to_string(),
-                cause: refused.cause,
-                times: refused.times,
-                seconds_ago: seconds(refused.ago),
-            });
-        let port = PortStatus {
-            accepted: counters.accepted(),
-            authenticated: counters.authenticated(),
-            hung_up: counters.hung_up(),
-            accept_errors: counters.accept_errors(),
-            handshakes: counters.handshakes(),
-            streams: self.port.streams() as u64,
-            refused: counters.refused_by_cause().into_iter().map(|(word, n)| (word.to_owned(), n)).collect(),
-            recent: recent.collect(),
-        };
         let runs = self.runs.iter().take(STATUS_REFUSALS_MAX).map(|(run, served)| RunStatus {
             run_id: run.as_str().to_owned(),
             world_size: served.run.world_size(),
         });
         let served = self.runs.get(run);
-        let events = served.map_or_else(Vec::new, |served| served.history.status());
-        let status = machine.status(now).with_doors(port, kicked.collect());
+        let events = served.map_or_else(Vec::new, |served| history::status(served.run.annals()));
+        let status = machine.status(now).with_doors(self.port.status(), kicked.collect());
         let status = status.with_reign(self.post.status()).with_store(lock(&self.stores).get(run).cloned());
         status.with_history(served.is_some(), runs.collect(), events).to_json()
     }
@@ -558,13 +539,14 @@ impl Clerk {
             if let Some(term) = term {
                 machine.reign_under(term);
             }
+            machine.handle_wall_clock(clock::now(), history::unix_us());
             ServedRun {
                 run: machine,
                 lines: BTreeMap::new(),
                 membership: None,
                 met: BTreeSet::new(),
                 empty_since: None,
-                history: History::default(),
+                names: Names::default(),
                 status: None,
                 written: None,
                 number: self.served,
@@ -712,8 +694,11 @@ impl Clerk {
                 Action::Solve { token, question } => self.solver.ask(run.clone(), token, question),
                 Action::CallOff(token) => self.solver.call_off(run, token),
                 Action::Note(note) => {
-                    let text = served.history.note(&note);
+                    let text = served.names.words(&note);
                     if let Some(text) = &text {
+                        let now = clock::now();
+                        served.run.handle_wall_clock(now, history::unix_us());
+                        served.run.handle_incident(now, text);
                         let decided = Entry::new(What::Decided, "note").about(served.number);
                         self.recorder.note(&decided.saying(text.as_str()));
                     }

@@ -1,30 +1,26 @@
 //! What happened to a run lately, in words: for whoever asks for its status.
 //!
-//! The machine notes what it decides; the names of peers are kept beside it, because a peer that is gone has none in the
-//! machine any more. Both are bounded, and nothing here decides anything. It is lost with the coordinator: what is rebuilt
-//! from the peers begins with a line that says so.
+//! The machine notes what it decides; the names of peers are kept here, because a peer that is gone has none in the
+//! machine any more. The words go back to the machine, which has the members remember them
+//! ([`outlast_proto::annals`]): so they outlive the coordinator. Nothing here decides anything.
 
+use outlast_proto::annals::Annals;
 use outlast_proto::coordinator::{EventStatus, Note};
 use outlast_proto::id::PeerId;
 use outlast_proto::text::printable;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::BTreeMap;
 use std::time::SystemTime;
 
-/// Events that are kept.
-const EVENTS_MAX: usize = 100;
 /// Names that are kept.
 const NAMES_MAX: usize = 4_096;
-/// Of one event's text.
-const TEXT_MAX: usize = 160;
 
 /// See the module's essay.
 #[derive(Default)]
-pub(super) struct History {
+pub(super) struct Names {
     names: BTreeMap<PeerId, String>,
-    events: VecDeque<(SystemTime, String)>,
 }
 
-impl History {
+impl Names {
     /// A peer said its name.
     pub(super) fn name(&mut self, peer: PeerId, name: &str) {
         if self.names.len() >= NAMES_MAX {
@@ -33,23 +29,8 @@ impl History {
         self.names.insert(peer, printable(name).into_owned());
     }
 
-    /// Something was decided; says it in words, if people want to know it.
-    pub(super) fn note(&mut self, note: &Note) -> Option<String> {
-        let text = self.words(note)?;
-        Some(self.say(&text))
-    }
-
-    /// Something else that people want to know; returns as much of it as is kept.
-    pub(super) fn say(&mut self, text: &str) -> String {
-        let text: String = text.chars().take(TEXT_MAX).collect();
-        if self.events.len() >= EVENTS_MAX {
-            self.events.pop_front();
-        }
-        self.events.push_back((SystemTime::now(), text.clone()));
-        text
-    }
-
-    fn words(&self, note: &Note) -> Option<String> {
+    /// What was noted, if people want to know it.
+    pub(super) fn words(&self, note: &Note) -> Option<String> {
         let who = |peer: &PeerId| match self.names.get(peer) {
             Some(name) => format!("{name} {}", peer.short()),
             None => peer.short(),
@@ -62,7 +43,7 @@ impl History {
             Note::Epoch(group, epoch, world) => format!("group {group}: epoch {epoch} with {world} members"),
             Note::Kicked(peer, _, text) => format!("{} was told to go: {}", who(peer), printable(text)),
             Note::Rebuilt(group, epoch) => {
-                format!("group {group}: rebuilt from its peers, epoch {epoch}; what was before is not listed")
+                format!("a coordinator took over; group {group} was rebuilt from its peers, epoch {epoch}")
             }
             Note::Contradiction(peer) => format!("{} contradicts the others", who(peer)),
             Note::LinkSlowed { from, to, before, rate } => {
@@ -75,20 +56,23 @@ impl History {
             Note::Registered(_) => return None,
         })
     }
+}
 
-    /// The latest first.
-    pub(super) fn status(&self) -> Vec<EventStatus> {
-        let (now, epoch) = (SystemTime::now(), SystemTime::UNIX_EPOCH);
-        let seconds = |late: SystemTime, early: SystemTime| {
-            late.duration_since(early).map_or(0.0, |time| (time.as_secs_f64() * 1e3).round() / 1e3)
-        };
-        let event = |(at, text): &(SystemTime, String)| EventStatus {
-            time: seconds(*at, epoch),
-            seconds_ago: seconds(now, *at),
-            text: text.clone(),
-        };
-        self.events.iter().rev().map(event).collect()
-    }
+/// The clock on the wall: microseconds since 1970.
+pub(super) fn unix_us() -> u64 {
+    let since = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+    since.map_or(0, |time| u64::try_from(time.as_micros()).unwrap_or(u64::MAX))
+}
+
+/// The latest first.
+pub(super) fn status(annals: &Annals) -> Vec<EventStatus> {
+    let (now, seconds) = (unix_us(), |us: u64| (us as f64 / 1e3).round() / 1e3);
+    let event = |incident: &outlast_proto::wire::control::Incident| EventStatus {
+        time: seconds(incident.at_us),
+        seconds_ago: seconds(now.saturating_sub(incident.at_us)),
+        text: incident.text.clone(),
+    };
+    annals.iter().rev().map(event).collect()
 }
 
 #[cfg(test)]
@@ -98,15 +82,17 @@ mod tests {
 
     #[test]
     fn the_last_hundred_are_told_with_names_the_latest_first() {
-        let (mut history, peer) = (History::default(), PeerId::from_bytes([7; 16]));
-        history.name(peer, "ada\u{1b}[2J");
-        for epoch in 0..120 {
-            history.note(&Note::Epoch(0, epoch, 2));
+        let (mut names, mut annals, peer) =
+            (Names::default(), Annals::default(), PeerId::from_bytes([7; 16]));
+        names.name(peer, "ada\u{1b}[2J");
+        let epochs = (0..120).map(|epoch| Note::Epoch(0, epoch, 2));
+        for note in epochs.chain([Note::Registered(peer), Note::Lost(peer, LossReason::Killed)]) {
+            if let Some(text) = names.words(&note) {
+                annals.note(unix_us(), &text);
+            }
         }
-        history.note(&Note::Registered(peer));
-        history.note(&Note::Lost(peer, LossReason::Killed));
-        let told = history.status();
-        assert_eq!(told.len(), EVENTS_MAX);
+        let told = status(&annals);
+        assert_eq!(told.len(), 100);
         assert_eq!(
             told[0].text,
             "ada\\u{1b}[2J 07070707 was lost: its connection closed and its port refuses"

@@ -19,14 +19,14 @@ const ABSENT_MAX: usize = MEMBERS_MAX;
 
 /// A burst, and then one at a time.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Pace {
+pub(crate) struct Pace {
     /// Until when everything that was taken is paid for.
     paid: Option<Instant>,
 }
 
 impl Pace {
     /// Takes one; the error says how long to wait.
-    pub(super) fn take(&mut self, now: Instant, burst: u32, every: Duration) -> Result<(), Duration> {
+    pub(crate) fn take(&mut self, now: Instant, burst: u32, every: Duration) -> Result<(), Duration> {
         let paid = self.paid.map_or(now, |paid| paid.max(now));
         let debt = paid.since(now) + every;
         if debt > every * burst {

@@ -18,7 +18,7 @@ struct Inner {
     strain: Mutex<Option<Strain>>,
 }
 
-/// What an operation that did not end well asked of the link to the next member.
+/// What an operation asked of the link to the next member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Strain {
     /// The other end.

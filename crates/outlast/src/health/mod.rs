@@ -41,7 +41,7 @@ pub use shared::{Happening, TimedEvent};
 
 use crate::clock;
 use crate::membership::Counters;
-use crate::port::{self, KnownSources, Port, PortCounters, Routes, Serving};
+use crate::port::{self, KnownSources, Port, PortCounters, PortWatch, Routes, Serving};
 use crate::runtime::{self, Plane as RuntimePlane};
 use crate::security::datagram::DatagramGuard;
 use crate::security::{self, RunKeys, TlsIdentity};
@@ -78,6 +78,7 @@ pub(crate) struct HealthPlane {
     shared: Arc<Shared>,
     connections: Arc<PortCounters>,
     known: Arc<KnownSources>,
+    port: PortWatch,
 }
 
 impl HealthPlane {
@@ -92,6 +93,11 @@ impl HealthPlane {
     /// Where members are, for the port that they knock at.
     pub(crate) fn known_sources(&self) -> &Arc<KnownSources> {
         &self.known
+    }
+
+    /// What came to the port.
+    pub(crate) fn port_watch(&self) -> &PortWatch {
+        &self.port
     }
 
     pub(crate) fn counters(&self) -> Counters {
@@ -145,14 +151,14 @@ pub(crate) fn start(launch: Launch) -> io::Result<(HealthPlane, Arc<MemberInfo>)
     let streams = Streams::new(Arc::clone(&shared), runtime.clone(), dialler);
     let serving = serve(&port, &runtime, identity, &streams, routes)?;
     let (connections, known) = (Arc::clone(serving.counters()), Arc::clone(serving.known_sources()));
-    let bound = port.address();
+    let (bound, watch) = (port.address(), serving.watch());
     let plane = Plane::new(machine, port, guard, streams, Arc::clone(&shared), Arc::clone(&known));
     std::thread::Builder::new().name("outlast-health".to_owned()).spawn(move || {
         plane.run();
         // The port is served until the goodbye is said: a refusal before it would look like a death.
         drop(serving);
     })?;
-    Ok((HealthPlane { bound, shared, connections, known }, info))
+    Ok((HealthPlane { bound, shared, connections, known, port: watch }, info))
 }
 
 /// Lets other members open lanes to us.

@@ -79,6 +79,9 @@ pub const STATE_PLAIN: &[u8] = b"outlast-state-plain/1";
 /// Registers of the coordinator: compare-and-set, leases, news.
 pub const REGISTER: &[u8] = b"outlast-register/1";
 
+/// Questions to a peer about itself.
+pub const INSPECT: &[u8] = b"outlast-inspect/1";
+
 /// Measurements of the way between two peers.
 pub const PROBE: &[u8] = b"outlast-probe/1";
 /// The same in the clear.

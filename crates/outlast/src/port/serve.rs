@@ -12,10 +12,11 @@ use super::{
 };
 use crate::fork::{Creator, Guarded};
 use crate::security::RefusalLog;
-use crate::security::refusal::RecentRefusal;
 use crate::security::tls::{FalseName, run_of_server_name};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::{clock, runtime};
+use outlast_proto::coordinator::{PortStatus, RefusalStatus};
+use outlast_proto::limits::STATUS_REFUSALS_MAX;
 use rustls::server::Acceptor;
 use std::collections::BTreeMap;
 use std::fmt;
@@ -166,18 +167,27 @@ impl Drop for Serving {
 pub(crate) struct PortWatch(Arc<Doorman>);
 
 impl PortWatch {
-    pub(crate) fn counters(&self) -> &PortCounters {
-        &self.0.counters
-    }
-
-    /// Streams that were handed over and are not closed yet.
-    pub(crate) fn streams(&self) -> usize {
-        self.0.streams.total()
-    }
-
-    /// Sources that were refused last, the latest first.
-    pub(crate) fn recent_refusals(&self, most: usize) -> Vec<RecentRefusal> {
-        self.0.log().recent(clock::now(), most)
+    /// What came here, for people.
+    pub(crate) fn status(&self) -> PortStatus {
+        let counters = &self.0.counters;
+        let recent = self.0.log().recent(clock::now(), STATUS_REFUSALS_MAX).into_iter();
+        let recent = recent.map(|refused| RefusalStatus {
+            source: refused.source.to_string(),
+            cause: refused.cause,
+            times: refused.times,
+            seconds_ago: (refused.ago.as_secs_f64() * 1_000.0).round() / 1_000.0,
+        });
+        PortStatus {
+            accepted: counters.accepted(),
+            authenticated: counters.authenticated(),
+            hung_up: counters.hung_up(),
+            accept_errors: counters.accept_errors(),
+            handshakes: counters.handshakes(),
+            // Streams that were handed over and are not closed yet.
+            streams: self.0.streams.total() as u64,
+            refused: counters.refused_by_cause().into_iter().map(|(word, n)| (word.to_owned(), n)).collect(),
+            recent: recent.collect(),
+        }
     }
 }
 

@@ -255,7 +255,7 @@ async fn a_hello_whose_sender_has_gone_costs_no_handshake() {
     }
     let serving = port.serve(&Handle::current(), identity(&secret, "run"), mirror()).unwrap();
     until("all are refused", || serving.counters().refused_total() == 50).await;
-    let recent = serving.watch().recent_refusals(8);
+    let recent = serving.watch().status().recent;
     assert!(recent[0].cause.contains("it hung up after its hello"), "{recent:?}");
     assert_eq!(ask(port.address(), &caller).await, caller.peer().to_string());
 }
@@ -282,10 +282,10 @@ async fn one_peer_has_its_share_of_streams_and_gets_it_back() {
     while open.len() < 4 {
         open.push(streams.recv().await.unwrap());
     }
-    assert_eq!(serving.watch().streams(), 4);
+    assert_eq!(serving.watch().status().streams, 4);
     // Closed by its owner, whatever it has become meanwhile.
     drop(open);
-    assert_eq!(serving.watch().streams(), 0);
+    assert_eq!(serving.watch().status().streams, 0);
     drop((held, theirs));
 }
 

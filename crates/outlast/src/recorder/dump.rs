@@ -115,6 +115,19 @@ fn header(reason: &str) -> Value {
 }
 
 impl Recorder {
+    /// The lines of this recorder, for whoever asked: as many of the latest as fit into that many bytes.
+    pub(crate) fn flight(&self, reason: &str, bytes_max: usize) -> String {
+        let mut text = String::new();
+        self.describe(reason, &mut text);
+        if text.len() > bytes_max {
+            let header = text.find('\n').map_or(0, |at| at + 1);
+            let surplus = text.len() - bytes_max;
+            let line = text[header..].match_indices('\n').map(|(at, _)| at + 1).find(|at| *at >= surplus);
+            text.drain(header..header + line.unwrap_or(text.len() - header));
+        }
+        text
+    }
+
     /// Appends the lines of this recorder.
     pub(super) fn describe(&self, reason: &str, text: &mut String) {
         let (now, wall) = (clock::now().as_nanos(), SystemTime::now());

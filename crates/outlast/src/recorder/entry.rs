@@ -251,6 +251,7 @@ impl<'a> Entry<'a> {
             To::Redialled { to, error, .. } => new("Redialled").with(*to).saying(failed(error)),
             To::Prepared { number, error, .. } => new("Prepared").amount(*number).saying(failed(error)),
             To::LinkSpeed(_, speed) => new("LinkSpeed").with(speed.to).amount(speed.rate),
+            To::Remembered(incidents) => new("Remembered").amount(incidents.len() as u64),
             To::Vote { ballot, .. } => new("Vote").ballot(*ballot),
             To::TakeBack { ballot } => new("TakeBack").ballot(*ballot),
             To::Expired { ballot } => new("Expired").ballot(*ballot),
@@ -286,6 +287,10 @@ impl<'a> Entry<'a> {
             ToPeer::LinkSlowed { from, to, rate, .. } => {
                 new("LinkSlowed").with(*to).amount(*rate).saying(from.short())
             }
+            ToPeer::CalledLast { key, peer, behind_ms } => {
+                new("CalledLast").at(key).with(*peer).amount(*behind_ms)
+            }
+            ToPeer::Annals(incidents) => new("Annals").amount(incidents.len() as u64),
             ToPeer::BallotEnded { ballot, end, .. } => {
                 let (name, end) = (ballot_name(*ballot), ballot_words(end));
                 new("BallotEnded").amount(ballot.number).saying(format!("{name}: {end}"))

@@ -13,12 +13,13 @@ use outlast_proto::rendezvous::{Node, Seat, State};
 use outlast_proto::state::Digest;
 use outlast_proto::state::election::{Elected, Healed, NoDonor, Offer, Strategy};
 use outlast_proto::wire::control::{
-    AbortReason, Ancestor, BallotEnd, BallotId, Decider, Encryption, EpochRecord, KickReason, LossReason,
-    Registration, SessionId, Tally, ToCoordinator, ToPeer, Verdict, Waiting,
+    AbortReason, Ancestor, BallotEnd, BallotId, Decider, Encryption, EpochRecord, Incident, KickReason,
+    LossReason, Registration, SessionId, Tally, ToCoordinator, ToPeer, Verdict, Waiting,
 };
 use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
 use outlast_proto::wire::hello::{Hello, Standing, Version, Versions};
+use outlast_proto::wire::inspect::{Inspect, Inspected};
 use outlast_proto::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
 use outlast_proto::wire::register::{Fate, FromRegister, Snapshot, ToRegister, Token};
 use std::collections::BTreeMap;
@@ -37,6 +38,7 @@ pub(super) fn write() {
         ("sync_outcome", sync_outcomes()),
         ("to_register", to_register()),
         ("from_register", from_register()),
+        ("inspect", inspections()),
         ("rendezvous_state", rendezvous_states()),
         ("datagram", datagrams()),
     ] {
@@ -217,11 +219,29 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-register", encode(&ToCoordinator::Register(registration, 1, 2))),
         ("valid-ballot-vote", encode(&vote)),
         ("valid-link-broken", encode(&broken)),
+        ("valid-remembered", encode(&ToCoordinator::Remembered(incidents()))),
         ("valid-complete", complete.clone()),
         ("valid-leave", encode(&ToCoordinator::Leave)),
         ("invalid-cut-off", complete[..complete.len() - 1].to_vec()),
         ("invalid-array-of-2-pow-64", vec![0x82, 0x01, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
     ]
+}
+
+fn inspections() -> Vec<(&'static str, Vec<u8>)> {
+    let view = encode(&Inspected::View("{\"standing\":\"in\"}".to_owned()));
+    vec![
+        ("valid-ask-view", encode(&Inspect::View)),
+        ("valid-ask-flight", encode(&Inspect::Flight)),
+        ("invalid-cut-off", view[..view.len() - 1].to_vec()),
+        ("valid-view", view),
+        ("valid-flight", encode(&Inspected::Flight("{\"flight\":1}\n".to_owned()))),
+        ("valid-refused", encode(&Inspected::Refused("ask again in 0.1 s".to_owned()))),
+    ]
+}
+
+fn incidents() -> Vec<Incident> {
+    let incident = |at_us, text: &str| Incident { at_us, text: text.to_owned() };
+    vec![incident(1_794_906_000_000_000, "p3 was lost"), incident(1_794_906_000_000_001, "group 0: epoch 8")]
 }
 
 fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
@@ -367,6 +387,7 @@ fn to_peer() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-timeout", verdict(Verdict::Abort(AbortReason::Timeout(vec![waiting])))),
         ("valid-kicked", encode(&kicked)),
         ("valid-ballot-ended", encode(&ended)),
+        ("valid-annals", encode(&ToPeer::Annals(incidents()))),
         ("invalid-ring", encode(&ToPeer::Epoch(broken_ring))),
         ("invalid-link", encode(&ToPeer::Epoch(broken_link))),
     ]

@@ -136,6 +136,9 @@ impl Epochs<'_> {
             let mut roster = self.groups.get(group).map(|state| state.roster.clone()).unwrap_or_default();
             roster.extend(&joined);
             self.open_epoch(now, group, roster, joined, Vec::new());
+            for (id, _) in &wishes {
+                self.office.tell_annals(*id);
+            }
             if let Some(state) = self.groups.get_mut(group) {
                 wishes.into_iter().for_each(|(id, wish)| state.ballots.vote(KIND, id, wish));
             }

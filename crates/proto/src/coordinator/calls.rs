@@ -18,6 +18,13 @@ use crate::id::PeerId;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict};
 
+/// Whoever makes a call so much later than the first is told of to all: their call was slow, and they may wonder why.
+const LATE_MIN: Duration = Duration::from_millis(100);
+
+fn millis(time: Duration) -> u64 {
+    u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
+}
+
 /// A link that a member blames for giving an attempt up.
 pub(super) struct BlamedLink {
     pub(super) from: PeerId,
@@ -239,8 +246,10 @@ impl Calls<'_> {
             return;
         };
         let Some(closed) = state.operations.close(key, verdict.clone(), &members) else { return };
+        let mut late = None;
         match verdict {
             Verdict::Commit { .. } => {
+                late = closed.last.filter(|(_, behind)| *behind >= LATE_MIN);
                 self.office.counters.commits += 1;
                 if key.scope == Scope::Whole {
                     state.incumbents = state.roster.len();
@@ -256,6 +265,10 @@ impl Calls<'_> {
             Verdict::Abort(_) => self.office.counters.aborts += 1,
         }
         let members = self.groups.listening(key.group, members);
+        if let Some((peer, behind)) = late {
+            let behind_ms = millis(behind);
+            self.office.tell_all(&members, ToPeer::CalledLast { key: key.clone(), peer, behind_ms });
+        }
         self.office.tell_all(&members, ToPeer::Verdict { key: key.clone(), verdict });
         for peer in closed.dropped {
             if self.office.peers.get(peer).is_some_and(|peer| peer.connection.is_none()) {

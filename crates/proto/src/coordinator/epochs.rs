@@ -82,6 +82,7 @@ impl Epochs<'_> {
             ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
             // These are not said to a group.
             ToCoordinator::Promise { .. }
+            | ToCoordinator::Remembered(_)
             | ToCoordinator::Register(..)
             | ToCoordinator::Resume(_)
             | ToCoordinator::Watch { .. }

@@ -3,7 +3,7 @@
 //! # The problem
 //!
 //! Peers come and go while collectives are under way. Every survivor must learn the same outcome of every
-//! collective and the same membership after it, also when the one who says so is itself killed in the middle
+//! collective and the same membership after it, even when the one who says so is itself killed in the middle
 //! of saying it.
 //!
 //! # The intuition
@@ -17,11 +17,11 @@
 //! # The invariant
 //!
 //! For one [`OpKey`](crate::collective::OpKey) at most one verdict is ever sent, and a commit only when all
-//! of its roster in scope voted Complete with the same fingerprint (rule 4), also across a restart (rule 17).
+//! of its roster in scope voted Complete with the same fingerprint (rule 4), even across a restart (rule 17).
 //!
 //! # The parts
 //!
-//! [`Run`] is its parts, each with private fields: the *office* (who is on the line, what is said to them, what is
+//! [`Run`] is its parts, each with private fields: the *office* (who is on the line, what is said to them, what they remember, what is
 //! still to be done), the *groups* (each with its epoch, attendance, links, ballots, collectives, and a phase), the *gate*
 //! for newcomers, the *evidence* about peers, the *claims* of those who resume and the *witnesses* of processes that end.
 //! A handler borrows those that it needs, and its type says so:
@@ -49,6 +49,7 @@ mod ballots;
 mod calls;
 mod claims;
 mod config;
+mod crier;
 mod directory;
 mod epochs;
 mod eviction;

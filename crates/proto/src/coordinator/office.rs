@@ -4,6 +4,7 @@
 //! sees that it is doomed.
 
 use super::agenda::Agenda;
+use super::crier::Crier;
 use super::directory::Directory;
 use super::outbox::Outbox;
 use super::run::{Action, ConnectionId, Counters, Note};
@@ -19,6 +20,7 @@ pub(super) struct Office {
     pub(super) outbox: Outbox,
     pub(super) agenda: Agenda,
     pub(super) counters: Counters,
+    pub(super) crier: Crier,
 }
 
 impl Office {
@@ -30,6 +32,7 @@ impl Office {
             outbox: Outbox::default(),
             agenda: Agenda::default(),
             counters: Counters::default(),
+            crier: Crier::default(),
         }
     }
 

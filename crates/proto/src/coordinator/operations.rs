@@ -35,6 +35,8 @@ pub(super) struct Op {
     pub(super) calls: Vec<Fingerprint>,
     /// Calls differ: when it is judged who deviates.
     pub(super) judged_at: Option<Instant>,
+    /// Who made the call last of all, and how long after the first.
+    last: Option<(PeerId, Duration)>,
 }
 
 impl Op {
@@ -188,6 +190,8 @@ pub(super) struct Closed {
     pub(super) step: Option<u64>,
     /// Whether some call in it uses all links of the ring.
     pub(super) used_ring: bool,
+    /// Who made the call last, and how long after the first; none if not all made it.
+    pub(super) last: Option<(PeerId, Duration)>,
     /// Who did not know a verdict that was dropped to make room.
     pub(super) dropped: BTreeSet<PeerId>,
 }
@@ -267,6 +271,7 @@ impl Operations {
             completes: 0,
             calls: Vec::new(),
             judged_at: None,
+            last: None,
         });
         if let Some(vote) = op.votes.get(&from) {
             if op.calls[vote.call] != fingerprint {
@@ -278,6 +283,9 @@ impl Operations {
                 op.calls.len() - 1
             });
             op.votes.insert(from, Vote { call, complete: false });
+            if op.votes.len() == op.members {
+                op.last = Some((from, now.since(op.opened)));
+            }
         }
         op.deadline = op.deadline.min(deadline);
         if op.calls.len() > CALLS_MAX {
@@ -329,6 +337,7 @@ impl Operations {
         let dropped = if overfull { tag.kept.pop_front() } else { None };
         Some(Closed {
             step: op.calls.first().and_then(|call| call.step),
+            last: op.last,
             used_ring: op.calls.iter().any(|call| call.kind.uses_whole_ring()),
             dropped: dropped.map(|kept| kept.unknowing).unwrap_or_default(),
         })

@@ -29,6 +29,8 @@ pub(super) enum Timer {
     Fresh,
     /// Groups of a run that was rebuilt had theirs.
     World,
+    /// Members may be told again what happened.
+    Annals,
 }
 
 /// What is asked of the driver.

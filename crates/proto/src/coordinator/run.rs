@@ -245,6 +245,8 @@ impl Run {
         peer.refused_at = None;
         match message {
             ToCoordinator::Promise { term } => self.sessions().promised(now, from, term),
+            // Heard even during a rebuild: that is when people look.
+            ToCoordinator::Remembered(incidents) => self.office.remembered(now, from, incidents),
             message if self.sessions().hold_while_rebuilding(from, &message) => {}
             message => self.epochs().handle_message(now, from, message),
         }
@@ -305,6 +307,7 @@ impl Run {
                     }
                 }
                 Timer::Claims(group) => self.sessions().weigh_claims(now, group),
+                Timer::Annals => self.office.cry(now),
                 Timer::Fresh => {
                     self.inherited.clear();
                     self.gate.open();

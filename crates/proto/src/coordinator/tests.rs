@@ -1,6 +1,7 @@
 //! The coordinator alone: each test hands in what peers say and looks at every action that comes back.
 
 mod admission;
+mod annals;
 mod ballots;
 mod bench;
 mod claims;

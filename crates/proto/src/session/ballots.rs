@@ -60,6 +60,12 @@ pub(super) struct Ballots {
     given_up: Option<BallotId>,
 }
 
+impl BallotCall {
+    pub(super) fn kind(&self) -> BallotKind {
+        self.kind
+    }
+}
+
 impl Ballots {
     pub(super) fn call(&self) -> Option<&BallotCall> {
         self.call.as_ref()

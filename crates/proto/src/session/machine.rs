@@ -6,7 +6,8 @@ use super::ballots::Ballots;
 use super::calls::{CallError, CallId, Command, Op, OutReason, Outcome};
 use super::tags::TagMemory;
 use super::transfers::Transfers;
-use crate::collective::{Scope, Tag};
+use crate::annals::Annals;
+use crate::collective::{OpKey, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use crate::retry;
@@ -43,6 +44,8 @@ pub enum Action {
     Redial(PeerId, SocketAddr),
     /// Tell the program: a link of the ring carries much less than it did.
     Slowed(SlowLink),
+    /// Remember until the call ends: that peer made it last, so long after the first.
+    CalledLast(OpKey, PeerId, Duration),
     /// Tell the thread of a call.
     Call(CallId, Command),
 }
@@ -111,6 +114,8 @@ pub struct Session {
     asked: Option<u64>,
     /// Broken links of this epoch that could not be reported yet.
     unreported: Vec<ToCoordinator>,
+    /// What happened to the run, for a coordinator that has forgotten it.
+    annals: Annals,
     global_world_size: u32,
     out: Option<OutReason>,
     serial: u64,
@@ -141,6 +146,7 @@ impl Session {
             departed: VecDeque::new(),
             asked: None,
             unreported: Vec::new(),
+            annals: Annals::default(),
             global_world_size: 0,
             out: Some(OutReason::NotConnected),
             serial: 0,
@@ -366,6 +372,13 @@ impl Session {
                     self.actions.push_back(Action::Slowed(SlowLink { from, to, before, rate }));
                 }
             }
+            ToPeer::CalledLast { key, peer, behind_ms } => {
+                if key.group == self.registration.group {
+                    self.act(Action::CalledLast(key, peer, Duration::from_millis(behind_ms)));
+                }
+            }
+            // Whoever noted them knows the time; we only keep them.
+            ToPeer::Annals(incidents) => self.annals.recall(u64::MAX, incidents),
             ToPeer::Status(_) => {}
         }
     }
@@ -515,9 +528,29 @@ impl Session {
         self.global_world_size
     }
 
+    /// What happened to the run, as far as this peer was told.
+    pub fn annals(&self) -> &Annals {
+        &self.annals
+    }
+
     /// Whether a coordinator that we obey has greeted us on the connection at hand.
     pub fn is_connected(&self) -> bool {
         self.is_up()
+    }
+
+    /// Who this peer is.
+    pub fn registration(&self) -> &Registration {
+        &self.registration
+    }
+
+    /// The highest term that it has obeyed.
+    pub(super) fn term(&self) -> Term {
+        self.term
+    }
+
+    /// Whether the link that it dials in this epoch is up.
+    pub(super) fn is_linked(&self) -> bool {
+        self.record.as_ref().is_some_and(|record| self.linked == Some(record.epoch))
     }
 
     /// Its settings.
@@ -566,6 +599,9 @@ impl Session {
         }
         for report in std::mem::take(&mut self.unreported) {
             self.send(report);
+        }
+        if !self.annals.is_empty() {
+            self.send(ToCoordinator::Remembered(self.annals.iter().cloned().collect()));
         }
     }
 
@@ -662,6 +698,7 @@ impl Session {
         self.tags.clear();
         self.remembers_from = 0;
         self.departed.clear();
+        self.annals = Annals::default();
         self.unreported.clear();
         self.asked = None;
         self.hold = false;

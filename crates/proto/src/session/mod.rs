@@ -27,6 +27,7 @@ mod ballots;
 mod calls;
 mod config;
 mod machine;
+mod status;
 mod tags;
 #[cfg(test)]
 mod tests;
@@ -35,4 +36,5 @@ mod transfers;
 pub use calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome, PerformResult};
 pub use config::Config;
 pub use machine::{Action, Session, SlowLink};
+pub use status::{CallStatus, SessionStatus, ViewStatus};
 pub use transfers::TransferName;

@@ -23,6 +23,7 @@
 pub mod control;
 pub mod frame;
 pub mod hello;
+pub mod inspect;
 pub mod lateness;
 pub mod membership;
 pub mod register;

@@ -397,7 +397,7 @@ impl Net {
                 }
                 // Nobody answers dials of broken links unless a script does.
                 session::Action::Redial(..) => {}
-                session::Action::Slowed(_) => {}
+                session::Action::Slowed(_) | session::Action::CalledLast(..) => {}
                 session::Action::Call(call, command) => self.obey(number, call, command),
             }
         }

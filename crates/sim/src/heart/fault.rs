@@ -60,6 +60,8 @@ pub enum Sabotage {
     KeepEvictionsSecret,
     /// What the coordinator writes down is lost.
     LoseFacts,
+    /// What members remember of the run does not arrive.
+    LoseMemories,
     /// An abort that ends a call is kept from one member, which goes on with the next attempt instead.
     HideAnAbort,
 }

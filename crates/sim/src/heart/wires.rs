@@ -182,7 +182,11 @@ impl World {
             }
             _ => None,
         };
-        self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, message);
+        let is_lost = self.settings.sabotage == Some(Sabotage::LoseMemories)
+            && matches!(message, ToCoordinator::Remembered(_));
+        if !is_lost {
+            self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, message);
+        }
         if let Some(forged) = forged.filter(|_| self.settings.sabotage == Some(Sabotage::ForgeComplete)) {
             self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, forged);
         }
@@ -308,7 +312,7 @@ impl World {
                 Action::Prepare(record, question) => self.prepare(process, &record, question),
                 Action::Redial(to, _) => self.redial(process, to),
                 // News for a program; nothing follows from it.
-                Action::Slowed(_) => {}
+                Action::Slowed(_) | Action::CalledLast(..) => {}
                 Action::Call(call, command) => self.command(process, call, command),
             }
         }

@@ -384,6 +384,7 @@ impl World {
         let config = coordinator::Config::preset(Preset::Local);
         let until = self.now + config.control_grace;
         let mut run = Run::new(config);
+        run.handle_wall_clock(self.now, self.now.as_nanos() / 1_000);
         if !self.settings.keeps_facts {
             if !self.coordinators.is_empty() {
                 run.expect_old_members(until);
@@ -444,7 +445,10 @@ impl World {
                 }
                 Action::CallOff(_) => {}
                 Action::Note(note) => {
-                    self.line(|| format!("coordinator {index}: {note:?}"));
+                    let words = format!("coordinator {index}: {note:?}");
+                    self.line(|| words.clone());
+                    let now = self.now;
+                    self.coordinators[index].run.handle_incident(now, &words);
                     if let Note::Lost(peer, reason) = note {
                         self.fact(Fact::Lost { coordinator: index, peer, reason });
                     }

@@ -12,7 +12,7 @@ const WIDTH: usize = 100;
 /// Events that are shown; `--json` has the last hundred.
 const EVENTS_SHOWN: usize = 20;
 /// A peer's name, as far as the table shows it.
-const NAME_WIDTH: usize = 14;
+pub(super) const NAME_WIDTH: usize = 14;
 
 /// The whole answer as text.
 pub(super) fn render(run: &RunId, coordinator: &str, status: &Value) -> String {
@@ -158,7 +158,7 @@ fn nobody(run: &RunId, status: &Value) -> String {
 }
 
 /// Who was told to go, and who was not let in; nothing if nobody was.
-fn doors(text: &mut String, status: &Value) {
+pub(super) fn doors(text: &mut String, status: &Value) {
     let kicked = list(&status["kicked"]);
     if !kicked.is_empty() {
         text.push_str("\ntold to go:\n");
@@ -191,11 +191,11 @@ fn doors(text: &mut String, status: &Value) {
     }
 }
 
-fn list(value: &Value) -> &[Value] {
+pub(super) fn list(value: &Value) -> &[Value] {
     value.as_array().map_or(&[], Vec::as_slice)
 }
 
-fn word(value: &Value) -> String {
+pub(super) fn word(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
         // Others chose these words, and a terminal obeys what it is shown.
@@ -204,12 +204,12 @@ fn word(value: &Value) -> String {
     }
 }
 
-fn seconds(value: &Value) -> String {
+pub(super) fn seconds(value: &Value) -> String {
     value.as_f64().map_or_else(|| "-".to_owned(), |seconds| format!("{seconds:.1} s"))
 }
 
 /// At most that many characters.
-fn cut(text: &str, width: usize) -> String {
+pub(super) fn cut(text: &str, width: usize) -> String {
     match text.char_indices().nth(width) {
         Some(_) => text.chars().take(width - 2).chain("..".chars()).collect(),
         None => text.to_owned(),
@@ -264,7 +264,7 @@ fn group_line(group: &Value) -> String {
 
 /// Writes a line, broken between words where it would be too long; what follows is indented. A word that is too long
 /// itself is broken, too.
-fn wrapped(text: &mut String, line: &str, indent: usize) {
+pub(super) fn wrapped(text: &mut String, line: &str, indent: usize) {
     let lead = line.len() - line.trim_start_matches(' ').len();
     let (mut row, mut width) = (" ".repeat(lead), lead);
     let mut is_first = true;
@@ -292,7 +292,7 @@ fn wrapped(text: &mut String, line: &str, indent: usize) {
 }
 
 /// Every column as wide as its widest cell.
-fn columns(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
+pub(super) fn columns(text: &mut String, head: &[&str], rows: &[Vec<String>]) {
     let width = |at: usize| {
         let cells = rows.iter().map(|row| row[at].chars().count());
         cells.max().unwrap_or(0).max(head[at].len())

@@ -84,7 +84,9 @@ impl Engine {
     /// A call ended well: what does it say about the link to the next member?
     pub(super) fn learn_from(&mut self, operation: &Operation) {
         let Some((peer, carried)) = self.gauged(operation) else { return };
-        let Carried { bytes, elapsed, busy, round_trip, .. } = carried;
+        let Carried { bytes, elapsed, busy, held_up, round_trip, .. } = carried;
+        let strain = Strain { peer, bytes, busy: busy.saturating_sub(held_up), elapsed };
+        operation.parts.abort.note_strain(strain);
         if let Some(figure) = carried.figure() {
             tracing::debug!(%peer, ?carried, ?figure, "what a link carried");
             self.outputs.push(Output::Event(LinkEvent::Carried { peer, figure, round_trip }));

@@ -698,3 +698,22 @@ fn whether_a_link_can_be_made_is_said_to_whoever_asked_and_to_nobody_else() {
     bench.session.handle_prepared(7, None);
     assert_eq!(bench.drain(), []);
 }
+
+#[test]
+fn what_happened_is_brought_to_the_next_coordinator_and_forgotten_with_the_session() {
+    let mut bench = Bench::of(&[1, 2]);
+    let incident = |at_us| Incident { at_us, text: format!("number {at_us}") };
+    bench.hear(ToPeer::Annals(vec![incident(7), incident(9)]));
+    bench.hear(ToPeer::Annals(vec![incident(8), incident(9)]));
+    assert_eq!(bench.drain(), [], "nothing follows from it");
+    bench.session.handle_disconnected(bench.now);
+    bench.wait(ms(60));
+    bench.session.handle_connected(bench.now);
+    bench.drain();
+    bench.hear(ToPeer::Resumed { term: 5 });
+    let remembered = ToCoordinator::Remembered(vec![incident(7), incident(8), incident(9)]);
+    let sent = bench.drain();
+    assert_eq!(sent.last(), Some(&Action::Send(remembered)), "{sent:?}");
+    bench.session.handle_leave(bench.now);
+    assert!(bench.session.annals().is_empty(), "the next session may be in another run's time");
+}

@@ -4,6 +4,7 @@
 //! coordinator said first is known first. A stream that breaks is dialled again and opened with [`Resume`],
 //! which carries all that the coordinator might have forgotten (rule 17).
 
+mod annals;
 mod attempt;
 mod ballot;
 mod epoch;
@@ -12,6 +13,7 @@ mod to_coordinator;
 mod to_peer;
 mod witness;
 
+pub use annals::Incident;
 pub use attempt::{AbortReason, OpenVote, Refusal, TagReport, Verdict, Waiting};
 pub use ballot::{BallotEnd, BallotId, BallotKind, BallotReport, Tally};
 pub use epoch::{Ancestor, Decider, EpochRecord, LossReason};

@@ -1,5 +1,6 @@
 //! What a peer says to the coordinator.
 
+use super::annals::{self, Incident};
 use super::session::{Registration, Resume};
 use super::{BallotId, ProcessName, Refusal, Term, text};
 use crate::collective::{Fingerprint, Group, GroupEpoch, OpKey};
@@ -146,6 +147,10 @@ pub enum ToCoordinator {
     /// What the peer's link to another member of that group carried in a collective of late (rule 32).
     #[n(24)]
     LinkSpeed(#[n(0)] Group, #[n(1)] LinkSpeed),
+    /// What the peer remembers of what happened to the run, for a coordinator that may have forgotten it. Said after
+    /// each resume; answered with what the peer lacks.
+    #[n(26)]
+    Remembered(#[n(0)] Vec<Incident>),
     /// The peer votes in a ballot, and waits for its end.
     #[n(14)]
     Vote {
@@ -208,6 +213,7 @@ impl Message for ToCoordinator {
                     _ => Ok(()),
                 }
             }
+            Self::Remembered(incidents) => annals::check(incidents),
             Self::Vote { wish, .. } => within("wish", wish.len(), WISH_BYTES_MAX),
             Self::TakeBack { .. }
             | Self::Expired { .. }

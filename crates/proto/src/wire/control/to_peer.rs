@@ -1,5 +1,6 @@
 //! What the coordinator says to a peer.
 
+use super::annals::{self, Incident};
 use super::{BallotEnd, BallotId, EpochRecord, KickReason, Term, Verdict};
 use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch};
 use crate::id::PeerId;
@@ -134,6 +135,22 @@ pub enum ToPeer {
         #[n(4)]
         rate: u64,
     },
+    /// Who made a call last, long after the first. Told before the verdict that commits it; nothing follows from it.
+    #[n(19)]
+    CalledLast {
+        /// The attempt.
+        #[n(0)]
+        key: OpKey,
+        /// Who.
+        #[n(1)]
+        peer: PeerId,
+        /// How long after the first, as the coordinator heard it.
+        #[n(2)]
+        behind_ms: u64,
+    },
+    /// What happened to the run, for the peer to remember (see [`crate::annals`]). Nothing follows from it.
+    #[n(18)]
+    Annals(#[n(0)] Vec<Incident>),
     /// How a ballot ended that the peer may have voted in.
     #[n(13)]
     BallotEnded {
@@ -158,7 +175,10 @@ impl Message for ToPeer {
         match self {
             Self::Epoch(record) | Self::Prepare { record, .. } => record.check(),
             Self::BallotEnded { end, .. } => end.check(),
-            Self::Verdict { key, .. } | Self::Denied { key, .. } => key.scope.check(),
+            Self::Annals(incidents) => annals::check(incidents),
+            Self::Verdict { key, .. } | Self::Denied { key, .. } | Self::CalledLast { key, .. } => {
+                key.scope.check()
+            }
             _ => Ok(()),
         }
     }

@@ -8,6 +8,7 @@ use crate::id::PeerId;
 use crate::state::election::Strategy;
 use crate::wire::control::*;
 use crate::wire::hello::{Hello, Versions};
+use crate::wire::inspect::{Inspect, Inspected};
 use crate::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
 use crate::wire::{self, Message};
 use minicbor::{Decode, Encode};
@@ -154,6 +155,10 @@ pub(super) fn epoch() -> EpochRecord {
     }
 }
 
+fn incident() -> Incident {
+    Incident { at_us: 1_794_906_000_000_000, text: "host-7 07070707 joined".to_owned() }
+}
+
 fn ballot() -> BallotId {
     BallotId { kind: BallotKind(0), number: 9 }
 }
@@ -256,6 +261,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Redialled { group, to, error: Some(error) },
         ToCoordinator::Redialled { group, to, error: None },
         ToCoordinator::LinkSpeed(group, LinkSpeed { to, rate: 12_500_000, round_trip_us: 900 }),
+        ToCoordinator::Remembered(vec![incident()]),
         ToCoordinator::Prepared { group, number: 7, error: Some("refused".to_owned()) },
         ToCoordinator::Vote { ballot: ballot(), wish: b"wish".to_vec() },
         ToCoordinator::TakeBack { ballot: ballot() },
@@ -283,8 +289,15 @@ fn to_peer() -> Vec<ToPeer> {
         ToPeer::Redial { group, to: peer(2), address: info().address },
         ToPeer::Prepare { record: epoch(), number: 7 },
         ToPeer::LinkSlowed { group, from: peer(1), to: peer(2), before: 12_500_000, rate: 1_250_000 },
+        ToPeer::Annals(vec![incident()]),
+        ToPeer::CalledLast { key: key(), peer: peer(1), behind_ms: 3_100 },
         ballot_ended(BallotEnd::Agreed(b"outcome".to_vec())),
     ]
+}
+
+fn inspected() -> Vec<Inspected> {
+    let text = || "{}".to_owned();
+    vec![Inspected::View(text()), Inspected::Flight(text()), Inspected::Refused("too often".to_owned())]
 }
 
 fn records() -> Vec<Record> {
@@ -468,6 +481,8 @@ pub(super) fn families() -> Vec<Family> {
         family("Fate", Some(Part), register::fates()),
         message("RendezvousState", None, register::states()),
         message("RendezvousWish", None, register::wishes()),
+        message("Inspect", Some(Part), vec![Inspect::View, Inspect::Flight]),
+        message("Inspected", Some(Part), inspected()),
         message("Wish", Some(Part), sync::wishes()),
         message("Outcome", Some(Part), sync::outcomes()),
         family("Strategy", Some(Part), Strategy::ALL.to_vec()),

@@ -10,6 +10,7 @@ use crate::ballot::sync::{Outcome, Wish};
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::state::election::{NoDonor, Strategy};
 use crate::wire::control::*;
+use crate::wire::inspect::{Inspect, Inspected};
 use crate::wire::membership::{Body, DeathReason, Packet, Record, SignOfLife, Silence};
 use crate::wire::register::{Fate, FromRegister, ToRegister};
 use crate::wire::store::account::Datagram;
@@ -246,7 +247,7 @@ fn health() -> Vec<Carrier> {
 #[test]
 fn variants_of_the_future_are_met_as_their_policies_say() {
     let mut carriers: Vec<_> =
-        [calls(), control(), losses(), health(), registers(), rings(), syncs(), stores()]
+        [calls(), control(), losses(), health(), registers(), rings(), inspections(), syncs(), stores()]
             .into_iter()
             .flatten()
             .collect();
@@ -257,6 +258,10 @@ fn variants_of_the_future_are_met_as_their_policies_say() {
         let carried = carriers.iter().any(|carrier| carrier.family == family.name);
         assert!(carried, "no message with an unknown {} was tried", family.name);
     }
+}
+
+fn inspections() -> Vec<Carrier> {
+    vec![whole::<Inspect>("Inspect"), whole::<Inspected>("Inspected")]
 }
 
 fn rings() -> Vec<Carrier> {

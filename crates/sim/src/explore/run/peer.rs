@@ -112,7 +112,7 @@ impl RunModel {
             }
             // No link breaks here, so none is dialled again.
             Action::Redial(..) => {}
-            Action::Slowed(_) => {}
+            Action::Slowed(_) | Action::CalledLast(..) => {}
             Action::Call(call, command) => return self.command(state, number, call, command),
         }
         Ok(())

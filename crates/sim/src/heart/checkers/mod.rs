@@ -14,6 +14,7 @@ mod no_two_terms;
 mod one_outcome;
 mod one_state;
 mod one_verdict;
+mod remembered;
 mod same_outcome;
 mod stale_epochs;
 
@@ -30,6 +31,7 @@ pub use no_two_terms::NoTwoTerms;
 pub use one_outcome::OneOutcome;
 pub use one_state::OneState;
 pub use one_verdict::OneVerdict;
+pub use remembered::Remembered;
 pub use same_outcome::SameOutcome;
 pub use stale_epochs::StaleEpochs;
 
@@ -82,6 +84,7 @@ impl Suite {
                 Box::new(GroupIsolation::default()),
                 Box::new(SameOutcome::default()),
                 Box::new(Ghosts::default()),
+                Box::new(Remembered::default()),
                 Box::new(Causes::default()),
                 Box::new(Bystanders::default()),
             ],
