@@ -34,7 +34,7 @@ mod sync;
 pub mod watch;
 pub mod workers;
 
-// These are promised to nobody. Our own tests, benchmarks and commands see them, with the feature `internals`.
+// These are not part of the public interface. Our own tests, benchmarks and commands see them, with the feature `internals`.
 #[cfg(not(feature = "internals"))]
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
 mod bare_ring;

@@ -114,6 +114,9 @@ struct AllReduce {
     /// Time for each size, in seconds
     #[arg(long, default_value_t = 1.5, value_name = "SECONDS")]
     seconds: f64,
+    /// Without flight recorders, to see what they cost
+    #[arg(long)]
+    no_recorder: bool,
     /// One JSON object per line
     #[arg(long)]
     json: bool,
@@ -144,6 +147,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
     if !(args.seconds.is_finite() && args.seconds > 0.0) {
         bail!("--seconds {}: it must be more than nothing", args.seconds);
+    }
+    if args.no_recorder {
+        outlast::recorder::pause();
     }
     let place = Place::new(&args.link.change(), args.world, args.congestion.as_deref())?;
     let in_lab = place.is_lab();
@@ -188,6 +194,9 @@ fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
         }
         if args.in_step {
             command.arg("--in-step");
+        }
+        if args.no_recorder {
+            command.arg("--no-recorder");
         }
         // The environment, not the command line: other users can read that one.
         command.env("OUTLAST_SECRET", place.secret().to_text());

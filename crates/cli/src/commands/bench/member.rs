@@ -55,6 +55,8 @@ pub(super) struct Member {
     streams_max: u8,
     #[arg(long)]
     warm_up: u32,
+    #[arg(long)]
+    no_recorder: bool,
 }
 
 /// What is reduced, and how it is moved.
@@ -120,6 +122,9 @@ impl Tensors {
 pub(super) fn run(args: &Member) -> anyhow::Result<ExitCode> {
     // Whoever started us reads what we print; without it there is nothing to measure for.
     rustix::process::set_parent_process_death_signal(Some(rustix::process::Signal::KILL))?;
+    if args.no_recorder {
+        outlast::recorder::pause();
+    }
     let encryption = if args.encryption == "off" { Encryption::Off } else { Encryption::On };
     let comm = Communicator::builder()
         .coordinator(&*args.coordinator)
