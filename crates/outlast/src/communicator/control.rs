@@ -4,18 +4,19 @@
 //! task, a link, a timer) hands them in and carries out what comes back. Nothing is waited for under the lock:
 //! messages are put on the [`Line`], orders into the [`Orders`] of their call. Who reads the line is told in `reader`.
 
+mod paths;
+
 use super::atlas::SharedAtlas;
 use super::error::{Error, seconds};
 use super::inspection::LinkBoard;
 use super::line::Line;
-use super::links;
 use super::news::{self, Event, News};
 use super::orders::{Order, Orders};
 use super::receipt::Peer;
 use super::transfer::Transferring;
 use crate::clock;
 use crate::coordinator::{self, Dialled, Unreached};
-use crate::executor::{Abort, DataPlane, Direction, LinkEvent, Seat};
+use crate::executor::{Abort, DataPlane, LinkEvent, Seat};
 use crate::port::KnownSources;
 use crate::presets::Warned;
 use crate::recorder::{Entry, Owner, Recorder, What, key_of};
@@ -28,7 +29,6 @@ use outlast_proto::session::{
     Action, CallError, CallId, Command, Config, OutReason, PerformResult, Session, TransferName,
 };
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::topology::Figure;
 use outlast_proto::wire::control::{EpochRecord, LossReason, Registration, Term, ToCoordinator};
 use outlast_proto::wire::membership::MemberInfo;
 use std::collections::{BTreeMap, VecDeque};
@@ -611,63 +611,6 @@ impl Control {
         self.known.expect(record.roster.iter().map(|member| member.address.ip()));
         self.data.open_epoch(record.group, record.epoch, ring);
         self.epoch_opened.notify_all();
-    }
-
-    fn link(&self, event: LinkEvent) {
-        let me = self.me;
-        self.recorder.note(&Entry::link(&event));
-        match &event {
-            LinkEvent::Up { peer, direction, .. } => {
-                lock(&self.state).links.note(clock::now(), *peer, *direction, None);
-            }
-            LinkEvent::Down { peer, direction, error, .. } => {
-                lock(&self.state).links.note(clock::now(), *peer, *direction, Some(error.clone()));
-            }
-            LinkEvent::Carried { peer, figure: Figure::Exactly(rate) | Figure::AtLeast(rate), .. } => {
-                lock(&self.state).links.carried(*peer, *rate);
-            }
-        }
-        match event {
-            LinkEvent::Up { epoch, direction: Direction::Towards, .. } => {
-                self.tell(|session, _| session.handle_links_up(epoch));
-            }
-            LinkEvent::Up { .. } => {}
-            LinkEvent::Carried { peer, figure, round_trip } => {
-                if let Some(rate) = self.atlas.note_carried((me, peer), figure) {
-                    self.tell(|session, _| session.handle_link_speed(peer, rate, round_trip));
-                }
-            }
-            LinkEvent::Down { epoch, peer, direction, silent, error, .. } => {
-                let (from, to) = match direction {
-                    Direction::Towards => (me, peer),
-                    Direction::From => (peer, me),
-                };
-                self.tell(|session, _| session.handle_link_broken(epoch, from, to, silent, error));
-            }
-        }
-    }
-
-    /// A ring may come in which we dial another member (rule 32): can it be reached? The link itself is made when the
-    /// epoch opens; until then every link of the present one stays.
-    fn prepare(&self, record: &EpochRecord, number: u64) {
-        let Some(this) = self.this.upgrade() else { return };
-        let next = record.successor_of(self.me).map(|info| (info.id, info.address));
-        self.runtime.spawn(async move {
-            let error = match next {
-                Some((peer, address)) => links::reach(&this.identity, peer, address, this.silent_after).await,
-                None => None,
-            };
-            this.tell(|session, _| session.handle_prepared(number, error));
-        });
-    }
-
-    /// The coordinator asks whether a link that counts as broken would carry again (rule 16).
-    fn redial(&self, peer: PeerId, address: SocketAddr) {
-        let Some(this) = self.this.upgrade() else { return };
-        self.redials.spawn(async move {
-            let error = links::reach(&this.identity, peer, address, this.silent_after).await;
-            this.tell(|session, _| session.handle_redialled(peer, error));
-        });
     }
 
     /// One connection to the coordinator, from dialling to its end.

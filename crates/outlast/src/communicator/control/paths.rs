@@ -1,0 +1,72 @@
+//! What the links of the ring report, and what the coordinator wants to know of ways to other members.
+
+use super::Control;
+use crate::clock;
+use crate::communicator::links;
+use crate::executor::{Direction, LinkEvent};
+use crate::recorder::Entry;
+use crate::sync::lock;
+use outlast_proto::id::PeerId;
+use outlast_proto::topology::Figure;
+use outlast_proto::wire::control::EpochRecord;
+use std::net::SocketAddr;
+
+impl Control {
+    /// A link of the ring reports.
+    pub(super) fn link(&self, event: LinkEvent) {
+        let me = self.me;
+        self.recorder.note(&Entry::link(&event));
+        match &event {
+            LinkEvent::Up { peer, direction, .. } => {
+                lock(&self.state).links.note(clock::now(), *peer, *direction, None);
+            }
+            LinkEvent::Down { peer, direction, error, .. } => {
+                lock(&self.state).links.note(clock::now(), *peer, *direction, Some(error.clone()));
+            }
+            LinkEvent::Carried { peer, figure: Figure::Exactly(rate) | Figure::AtLeast(rate), .. } => {
+                lock(&self.state).links.carried(*peer, *rate);
+            }
+        }
+        match event {
+            LinkEvent::Up { epoch, direction: Direction::Towards, .. } => {
+                self.tell(|session, _| session.handle_links_up(epoch));
+            }
+            LinkEvent::Up { .. } => {}
+            LinkEvent::Carried { peer, figure, round_trip } => {
+                if let Some(rate) = self.atlas.note_carried((me, peer), figure) {
+                    self.tell(|session, _| session.handle_link_speed(peer, rate, round_trip));
+                }
+            }
+            LinkEvent::Down { epoch, peer, direction, silent, error, .. } => {
+                let (from, to) = match direction {
+                    Direction::Towards => (me, peer),
+                    Direction::From => (peer, me),
+                };
+                self.tell(|session, _| session.handle_link_broken(epoch, from, to, silent, error));
+            }
+        }
+    }
+
+    /// A ring may come in which we dial another member (rule 32): can it be reached? The link itself is made when the
+    /// epoch opens; until then every link of the present one stays.
+    pub(super) fn prepare(&self, record: &EpochRecord, number: u64) {
+        let Some(this) = self.this.upgrade() else { return };
+        let next = record.successor_of(self.me).map(|info| (info.id, info.address));
+        self.runtime.spawn(async move {
+            let error = match next {
+                Some((peer, address)) => links::reach(&this.identity, peer, address, this.silent_after).await,
+                None => None,
+            };
+            this.tell(|session, _| session.handle_prepared(number, error));
+        });
+    }
+
+    /// The coordinator asks whether a link that counts as broken would carry again (rule 16).
+    pub(super) fn redial(&self, peer: PeerId, address: SocketAddr) {
+        let Some(this) = self.this.upgrade() else { return };
+        self.redials.spawn(async move {
+            let error = links::reach(&this.identity, peer, address, this.silent_after).await;
+            this.tell(|session, _| session.handle_redialled(peer, error));
+        });
+    }
+}
