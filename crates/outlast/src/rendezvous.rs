@@ -45,6 +45,7 @@ mod embedded;
 mod etcd;
 mod event;
 mod remote;
+mod stored;
 
 pub use backend::{Backend, BackendError};
 pub use builder::RendezvousBuilder;
@@ -156,7 +157,7 @@ impl RendezvousError {
 }
 
 impl Rendezvous {
-    /// Describes a node of a rendezvous of `min` to `max` nodes at that backend (`embedded://host:port`).
+    /// Describes a node of a rendezvous of `min` to `max` nodes at that backend: see [`Backend`].
     pub fn builder(backend: impl Into<String>, min: usize, max: usize) -> RendezvousBuilder {
         RendezvousBuilder::new(backend.into(), min, max)
     }

@@ -165,6 +165,12 @@ impl StoreBuilder {
         tls: "This member's id follows from the certificate's name."
     }
 
+    /// How this member shows itself, all of it.
+    pub(crate) fn credentials(mut self, credentials: Credentials) -> Self {
+        self.credentials = credentials;
+        self
+    }
+
     /// Where to listen. Default: any address, a free port.
     pub fn listen(mut self, address: SocketAddr) -> Self {
         self.listen = address;

@@ -21,8 +21,9 @@
 //! `tests/real_rendezvous` holds every backend to it.
 
 use super::embedded::Embedded;
+use super::stored::{self, StoredRegister};
 use crate::runtime;
-use crate::security::TlsIdentity;
+use crate::security::{Credentials, TlsIdentity};
 use outlast_proto::id::RunId;
 use outlast_proto::wire::register::{Fate, Snapshot, Token};
 use std::fmt;
@@ -99,6 +100,13 @@ pub(super) struct Opening {
     pub(super) holder: String,
 }
 
+/// How we show ourselves to a backend that is proved by the run's secret.
+#[derive(Clone, Debug)]
+pub(super) struct Access {
+    pub(super) identity: TlsIdentity,
+    pub(super) credentials: Credentials,
+}
+
 /// The driver's end of a backend.
 #[derive(Debug)]
 pub(super) struct Line {
@@ -127,14 +135,16 @@ pub(super) struct Queues {
     pub(super) answers: mpsc::Sender<Answer>,
 }
 
-/// Where the register is: `embedded://host:port` is a coordinator's, `etcd://host:port` is kept by etcd (with the feature
-/// `etcd`). Several addresses, separated by commas, are tried in turn. Without a scheme it is a coordinator's.
+/// Where the register is: `embedded://host:port` is a coordinator's, `store://host:port` is kept by the nodes themselves in
+/// a store whose members a coordinator counts, `etcd://host:port` is kept by etcd (with the feature `etcd`). Several
+/// addresses, separated by commas, are tried in turn. Without a scheme it is a coordinator's.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Backend(Kind);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 enum Kind {
     Embedded(String),
+    Store(String),
     #[cfg(feature = "etcd")]
     Etcd(crate::etcd::EtcdOptions),
 }
@@ -144,7 +154,9 @@ enum Kind {
 #[non_exhaustive]
 pub enum BackendError {
     /// A scheme that nobody serves.
-    #[error("{0:?} is no backend of a rendezvous: write embedded://host:port or etcd://host:port")]
+    #[error(
+        "{0:?} is no backend of a rendezvous: write embedded://host:port, store://host:port or etcd://host:port"
+    )]
     Scheme(String),
     /// This build has no etcd.
     #[error("this build of Outlast cannot speak with etcd: build it with the feature \"etcd\"")]
@@ -179,10 +191,11 @@ impl FromStr for Backend {
             "embedded" if rest.starts_with("etcd:") || rest.starts_with("etcds:") => {
                 Ok(Self(Kind::Embedded(rest.to_owned())))
             }
-            "embedded" if !addresses.is_empty() && addresses.iter().all(has_port) => {
-                Ok(Self(Kind::Embedded(addresses.join(","))))
+            "embedded" | "store" if !addresses.is_empty() && addresses.iter().all(has_port) => {
+                let kind = if scheme == "store" { Kind::Store } else { Kind::Embedded };
+                Ok(Self(kind(addresses.join(","))))
             }
-            "embedded" => Err(BackendError::Address(text.to_owned())),
+            "embedded" | "store" => Err(BackendError::Address(text.to_owned())),
             _ => Err(BackendError::Scheme(text.to_owned())),
         }
     }
@@ -192,6 +205,7 @@ impl fmt::Display for Backend {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match &self.0 {
             Kind::Embedded(addresses) => write!(f, "embedded://{addresses}"),
+            Kind::Store(addresses) => write!(f, "store://{addresses}"),
             #[cfg(feature = "etcd")]
             Kind::Etcd(options) => write!(f, "etcd:{options}"),
         }
@@ -219,7 +233,12 @@ impl Backend {
 
     /// Whether what it serves is proved by the run's secret.
     pub(super) fn needs_secret(&self) -> bool {
-        matches!(self.0, Kind::Embedded(_))
+        matches!(self.0, Kind::Embedded(_) | Kind::Store(_))
+    }
+
+    /// The run that it knows us by.
+    pub(super) fn run_of(&self, run: &RunId) -> RunId {
+        if matches!(self.0, Kind::Store(_)) { stored::run_of(run) } else { run.clone() }
     }
 
     /// Starts the task that speaks with it.
@@ -227,7 +246,7 @@ impl Backend {
         &self,
         runtime: &Handle,
         run: &RunId,
-        identity: Option<&TlsIdentity>,
+        access: Option<&Access>,
         opening: Opening,
     ) -> Line {
         let (asks, asked) = mpsc::channel(QUEUE);
@@ -235,9 +254,14 @@ impl Backend {
         let queues = Queues { asks: asked, answers: answered };
         match &self.0 {
             Kind::Embedded(addresses) => {
-                let identity = identity.expect("asked for above: it needs a secret").clone();
+                let Access { identity, .. } = access.expect("asked for above: it needs a secret").clone();
                 let backend = Embedded::new(addresses.clone(), identity, opening);
                 runtime.spawn(runtime::to_its_end("the embedded backend", backend.run(queues)));
+            }
+            Kind::Store(addresses) => {
+                let access = access.expect("asked for above: it needs a secret").clone();
+                let backend = StoredRegister::new(addresses.clone(), run, access, opening);
+                runtime.spawn(runtime::to_its_end("the backend in a store", backend.run(queues)));
             }
             #[cfg(feature = "etcd")]
             Kind::Etcd(options) => {
@@ -262,8 +286,9 @@ mod tests {
         }
         let shown = |text: &str| text.parse::<Backend>().map(|backend| backend.to_string());
         assert_eq!(shown("embedded://a:1/"), Ok("embedded://a:1".to_owned()));
+        assert_eq!(shown("store://a:1,b:2"), Ok("store://a:1,b:2".to_owned()));
         assert_eq!(shown(" a:1 , [::1]:2"), Ok("embedded://a:1,[::1]:2".to_owned()));
-        for wrong in ["", "embedded://", "embedded://a", "a:b", ":1", "a:1,b"] {
+        for wrong in ["", "embedded://", "embedded://a", "store://a", "a:b", ":1", "a:1,b"] {
             let error = shown(wrong).unwrap_err();
             assert!(error.to_string().contains("write host:port"), "{error}");
         }

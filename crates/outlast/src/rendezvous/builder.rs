@@ -1,6 +1,6 @@
 //! Describing a node before it starts.
 
-use super::backend::{Backend, Opening};
+use super::backend::{Access, Backend, Opening};
 use super::driver::{Driver, Shared};
 use super::event::{Journal, Who};
 use super::remote::RemoteRegister;
@@ -8,7 +8,7 @@ use super::{COMMANDS_MAX, REGISTER, Rendezvous, RendezvousError};
 use crate::fork::Creator;
 use crate::runtime::{self, Plane};
 use crate::security::credentials::credential_settings;
-use crate::security::{Credentials, ProcessKey, TlsIdentity, random_bytes};
+use crate::security::{Credentials, ProcessKey, random_bytes};
 use crate::settings;
 use crate::sync::{Arc, Mutex};
 use outlast_proto::id::RunId;
@@ -98,10 +98,10 @@ impl RendezvousBuilder {
             local_id: local_id(),
         };
         node.check()?;
-        let (backend, run, identity) = self.reach()?;
+        let (backend, run, access) = self.reach()?;
         let runtime = runtime::of(Plane::Rendezvous)?;
         let opening = Opening { register: REGISTER.to_owned(), holder: node.to_string() };
-        let line = backend.open(&runtime, &run, identity.as_ref(), opening);
+        let line = backend.open(&runtime, &run, access.as_ref(), opening);
         let who = Who { run_id: run.to_string(), node: node.clone(), endpoint: backend.to_string() };
         let shared = Arc::new(Shared { journal: Mutex::new(Journal::of(who)), ..Shared::default() });
         let seed = u64::from_ne_bytes(random_bytes());
@@ -118,24 +118,25 @@ impl RendezvousBuilder {
         let holder = holder.unwrap_or_default().to_owned();
         check_name("holder", &holder, HOLDER_BYTES_MAX)?;
         check_name("register", name, REGISTER_NAME_BYTES_MAX)?;
-        let (backend, run, identity) = self.reach()?;
+        let (backend, run, access) = self.reach()?;
         let runtime = runtime::of(Plane::Rendezvous)?;
         let line =
-            backend.open(&runtime, &run, identity.as_ref(), Opening { register: name.to_owned(), holder });
+            backend.open(&runtime, &run, access.as_ref(), Opening { register: name.to_owned(), holder });
         Ok(RemoteRegister::start(&runtime, line))
     }
 
     /// Where the register is, of which run, and how we show ourselves there.
-    fn reach(&self) -> Result<(Backend, RunId, Option<TlsIdentity>), RendezvousError> {
+    fn reach(&self) -> Result<(Backend, RunId, Option<Access>), RendezvousError> {
         let backend: Backend = self.backend.parse()?;
         let run = settings::run_or_default(self.run.clone())?;
+        let run = backend.run_of(&run);
         if !backend.needs_secret() {
             return Ok((backend, run, None));
         }
         let credentials = self.credentials.clone().or_environment()?;
         let keys = credentials.keys(&run).ok_or(RendezvousError::MissingSecret)?;
         let identity = credentials.identity(&keys, &ProcessKey::generate())?;
-        Ok((backend, run, Some(identity)))
+        Ok((backend, run, Some(Access { identity, credentials })))
     }
 }
 

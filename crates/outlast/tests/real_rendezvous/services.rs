@@ -88,6 +88,64 @@ impl Service for Coordinator {
     }
 }
 
+/// A store that the nodes keep themselves; whoever decides on its members can be harmed. While it is away the store goes
+/// on until its members' leases are over, so here it is away when a member gets no answer any more.
+pub(crate) struct Members {
+    coordinator: Coordinator,
+    probe: RemoteRegister,
+}
+
+impl Members {
+    pub(crate) fn start() -> Self {
+        let coordinator = Coordinator::start();
+        let node = Rendezvous::builder(format!("store://{}", coordinator.address), 1, 1);
+        let probe = node.secret(coordinator.secret.clone()).open_register("probe", None).expect("a register");
+        probe.read(PATIENCE).expect("a store");
+        Self { coordinator, probe }
+    }
+
+    fn until_it_pauses(&self) {
+        // Twice the lease of its view: a member that is merely slow answers within it.
+        until("the store pauses", || self.probe.read(Duration::from_secs(2)).is_err().then_some(()));
+    }
+}
+
+impl Service for Members {
+    fn backend(&self) -> String {
+        format!("store://{}", self.coordinator.address)
+    }
+
+    fn secret(&self) -> &RunSecret {
+        &self.coordinator.secret
+    }
+
+    fn kill(&mut self) {
+        self.coordinator.kill();
+        self.until_it_pauses();
+    }
+
+    fn restart(&mut self) {
+        self.coordinator.restart();
+    }
+
+    fn stop(&mut self) {
+        self.coordinator.stop();
+        self.until_it_pauses();
+    }
+
+    fn go_on(&mut self) {
+        self.coordinator.go_on();
+    }
+
+    fn lease(&self) -> Duration {
+        Duration::from_secs(1)
+    }
+
+    fn races(&self) -> u64 {
+        1_000
+    }
+}
+
 /// Waits for something that will be.
 pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
     let deadline = Instant::now() + PATIENCE;

@@ -57,6 +57,7 @@ mod apply;
 mod event;
 mod machine;
 mod node;
+mod record;
 mod register;
 mod rules;
 mod settings;
@@ -64,13 +65,16 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod wish;
+mod witness;
 
 pub use apply::{apply, sanitise};
 pub use event::{Event, EventName};
 pub use machine::{Failure, Machine, Operation, Outcome, Request, Round, Trouble};
 pub use node::Node;
+pub use record::{Draw, Record, RecordError};
 pub use register::{Register, Written};
 pub use rules::{Action, Context, Operator, decide};
 pub use settings::{Settings, SettingsError};
 pub use state::{Place, Seat, State, StateError};
 pub use wish::{Wish, grant, picture, wishes};
+pub use witness::{Witness, beat};
