@@ -1,14 +1,19 @@
 """Nodes that come and go meet in rounds, with ranks that all agree on."""
 
 import socket
-from dataclasses import dataclass
+import threading
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
 from outlast import _outlast
 from outlast._process import OfThisProcess
-from outlast.coordinator import Path
-from outlast.errors import RetryError
+from outlast.coordinator import Path, _run_id
+from outlast.errors import InvalidArgument, RetryError
+from outlast.store import Store
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,6 +38,19 @@ class RendezvousInfo:
     """How many participants it has."""
     participants: tuple[Participant, ...]
     """Everybody, by rank."""
+    _join_store: Callable[[], Store] = field(repr=False, compare=False)
+
+    @property
+    def store(self) -> Store:
+        """The store of this round, which its participants keep: no key of another round is in it.
+
+        It is joined when it is first asked for, and left when this node meets again, leaves, or is closed.
+
+        Raises:
+            InvalidArgument: The backend is an etcd, where no coordinator counts a store's members; or the round is
+                over.
+        """
+        return self._join_store()
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,12 +76,29 @@ def _place(
     return {"backend": backend, "run_id": run_id, "secret": secret, "accept_secret": accept_secret, "tls": tls}
 
 
+def _coordinator(backend: str) -> str:
+    """The coordinator that a backend names."""
+    scheme, _, addresses = backend.strip().rpartition("://")
+    if scheme in ("", "embedded", "store"):
+        return addresses.rstrip("/")
+    raise InvalidArgument(
+        f"info.store needs a coordinator, and the backend {backend!r} is none: make a store of your own with "
+        "outlast.Store.static, at an address of rank 0"
+    )
+
+
+def _name(text: str) -> str:
+    """A run id; what is too long for one is hashed."""
+    return text if len(text) <= 64 else "round-" + sha256(text.encode()).hexdigest()[:32]
+
+
 class Rendezvous(OfThisProcess):
     """One node of a rendezvous. A thread of its own keeps it alive in the eyes of the others until it leaves.
 
     Args:
         backend: Who keeps what the nodes agree on: `embedded://host:port` is a coordinator (several addresses,
-            separated by commas, are tried in turn), `etcd://host:port,..` is an etcd
+            separated by commas, are tried in turn), `store://host:port` the nodes themselves, in a store whose members
+            that coordinator counts, `etcd://host:port,..` is an etcd
             (`?ca=FILE&cert=FILE&key=FILE&user=NAME:PASSWORD` behind it, if need be).
         run_id: Nodes of different runs never meet. Default: `OUTLAST_RUN_ID`, or `"default"`.
         min_nodes: Fewest participants of a round.
@@ -115,6 +150,12 @@ class Rendezvous(OfThisProcess):
             "keep_alive_max_attempt": keep_alive_max_attempt,
         }
         place = _place(backend, run_id, secret, accept_secret, tls)
+        self._place = place
+        # The store of the present round, and what leaves it; a store that is merely dropped would end for all.
+        self._round: int | None = None
+        self._store: Store | None = None
+        self._leave_store: Callable[[], object] = lambda: None
+        self._lock = threading.Lock()
         most = min_nodes if max_nodes is None else max_nodes
         self._node = _outlast.Rendezvous(place, min_nodes, most, times, host or socket.getfqdn(), address)
 
@@ -136,8 +177,34 @@ class Rendezvous(OfThisProcess):
             Unauthorized: The backend does not take this node for one of the run.
         """
         number, rank, rows = self._node.next_rendezvous()
+        self._begin(number)
         participants = tuple(Participant(node, address) for node, address in rows)
-        return RendezvousInfo(number, rank, len(participants), participants)
+        return RendezvousInfo(number, rank, len(participants), participants, lambda: self._store_of(number))
+
+    def _begin(self, number: int | None) -> None:
+        """That round begins; the store of the one before is left."""
+        with self._lock:
+            leave, self._leave_store = self._leave_store, lambda: None
+            self._round, self._store = number, None
+        leave()
+
+    def _store_of(self, number: int) -> Store:
+        with self._lock:
+            if self._round != number:
+                raise InvalidArgument(f"round {number} is over for this node: its store was left with it")
+            if self._store is None:
+                place = self._place
+                self._store = Store(
+                    _coordinator(place["backend"]),
+                    _name(f"{_run_id(place['run_id'])}.{number}"),
+                    place["secret"],
+                    accept_secret=place["accept_secret"],
+                    tls=place["tls"],
+                )
+                leave = weakref.finalize(self, self._store.leave)
+                leave.atexit = False  # a program that ends leaves all its stores
+                self._leave_store = leave
+            return self._store
 
     def num_nodes_waiting(self) -> int:
         """Nodes that wait for the next round, and participants of this one that are gone: above zero, meet again."""
@@ -157,14 +224,17 @@ class Rendezvous(OfThisProcess):
 
     def leave(self) -> None:
         """Leave the round without closing it for the others. This object can be used on."""
+        self._begin(None)
         self._node.leave()
 
     def close(self) -> None:
         """Let go of this node without a word; its lease ends. Closing twice is no error."""
+        self._begin(None)
         self._node.close()
 
     def shutdown(self) -> bool:
         """Leave for good, without closing it for the others. True if they were told; leaving twice is no error."""
+        self._begin(None)
         try:
             self._node.shutdown()
         except RetryError:

@@ -4,6 +4,7 @@ import os
 import signal
 import subprocess
 import sys
+import textwrap
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -129,3 +130,66 @@ def test_a_killed_process_is_missed(coordinator):
         assert other.stdout.readline() == b"1\n"
         other.kill()
         wait_until(lambda: one.num_nodes_waiting() == 1)
+
+
+@pytest.mark.parametrize("scheme", ["embedded", "store"])
+def test_every_round_has_a_store_of_its_own(coordinator, scheme):
+    def one_node(name):
+        return outlast.Rendezvous(
+            f"{scheme}://{coordinator.address}",
+            min_nodes=2,
+            secret=coordinator.secret,
+            host=name,
+            last_call_timeout=0.2,
+        )
+
+    a, b = one_node("a"), one_node("b")
+    first = meet(a, b)
+    stores = [info.store for info in first]
+    assert first[0].store is stores[0], "joined once"
+    stores[0].set("key", f"of round {first[0].round}")
+    assert stores[1].get("key") == b"of round 0"
+    second = meet(a, b)
+    assert second[0].round > first[0].round
+    assert not second[0].store.check("key"), "no key of another round"
+    assert second[1].store.add("arrived", 1) == 1
+    with pytest.raises(outlast.InvalidArgument, match="round 0 is over"):
+        first[0].store.get("key")
+    with pytest.raises(outlast.InvalidArgument, match="left the store"):
+        stores[0].get("key")
+    assert [a.shutdown(), b.shutdown()] == [True, True]
+
+
+def test_without_a_coordinator_there_is_no_store_of_a_round():
+    from outlast.rendezvous import _coordinator
+
+    assert (
+        _coordinator("embedded://a:1,b:2/") == _coordinator("store://a:1,b:2") == _coordinator("a:1,b:2") == "a:1,b:2"
+    )
+    with pytest.raises(outlast.InvalidArgument, match=r"outlast\.Store\.static"):
+        _coordinator("etcd://a:1")
+
+
+def test_nodes_meet_in_a_store_that_they_keep_themselves(coordinator):
+    """A process that took part is killed: what it helped to keep is still there, and it is missed."""
+    code = """
+        import outlast, sys
+        node = outlast.Rendezvous(
+            sys.argv[1], min_nodes=2, max_nodes=3, host="b", last_call_timeout=0.5,
+            keep_alive_interval=0.3, keep_alive_max_attempt=3, secret=sys.argv[2],
+        )
+        print(node.next_rendezvous().world_size, flush=True)
+        sys.stdin.read()
+    """
+    backend = f"store://{coordinator.address}"
+    options = {"last_call_timeout": 0.5, "keep_alive_interval": 0.3, "keep_alive_max_attempt": 3}
+    a = outlast.Rendezvous(backend, min_nodes=2, max_nodes=3, host="a", secret=coordinator.secret, **options)
+    command = [sys.executable, "-c", textwrap.dedent(code), backend, coordinator.secret]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as b:
+        try:
+            assert a.next_rendezvous().world_size == 2
+        finally:
+            b.kill()
+    wait_until(lambda: a.num_nodes_waiting() == 1)
+    assert not a.is_closed()
+    a.shutdown()

@@ -186,6 +186,39 @@ def test_scale_from_one_to_three_to_two(agents, coordinator):
     assert [job.ends(0), job.ends(2)] == [0, 0]
 
 
+def test_the_agent_of_rank_zero_is_killed_and_the_others_go_on(agents, coordinator):
+    job = agents("1:3", "--max-restarts=5", endpoint=coordinator.address, OUTLAST_SECRET=coordinator.secret)
+    for _ in range(3):
+        job.start(1)
+    job.reaches(0, 3)
+    first = next(number for number in range(3) if "STEP 0/3" in job.log(number))
+    job.kill(first)
+    left = [number for number in range(3) if number != first]
+    for number in left:
+        job.reaches(number, 2)
+    job.stop()
+    assert [job.ends(number) for number in left] == [0, 0]
+
+
+def test_agents_meet_in_a_store_that_they_keep_themselves(agents):
+    job = agents("1:2", "--max-restarts=5", endpoint=f"store://127.0.0.1:{free_port()}")
+    job.start(1)
+    job.reaches(0, 1)
+    lost = job.start(1)
+    job.reaches(0, 2)
+    job.kill(lost)
+    job.reaches(0, 1)
+    job.stop()
+    assert job.ends(0) == 0
+
+
+def test_a_backend_that_is_none_is_refused_by_name(agents):
+    job = agents("1", endpoint="zookeeper://127.0.0.1:1")
+    job.start(1)
+    assert job.ends(0) != 0
+    assert "zookeeper:// is no backend of Outlast" in job.log(0)
+
+
 def test_exit_codes_are_torchruns(agents):
     job = agents("1", "--max-restarts=0")
     (job.folder / "fail-0").write_text("9")

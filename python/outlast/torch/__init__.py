@@ -4,13 +4,15 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from outlast.torch.rendezvous import RendezvousBackend, RendezvousHandler
+    from outlast.torch.store import Store
 
 _HOMES = {
     "RendezvousBackend": "outlast.torch.rendezvous",
     "RendezvousHandler": "outlast.torch.rendezvous",
+    "Store": "outlast.torch.store",
 }
 
-__all__ = ["RendezvousBackend", "RendezvousHandler"]
+__all__ = ["RendezvousBackend", "RendezvousHandler", "Store"]
 
 
 def __getattr__(name: str) -> Any:

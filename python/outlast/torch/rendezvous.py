@@ -1,8 +1,11 @@
 """`torchrun --rdzv-backend=outlast`: torch's agents meet by Outlast.
 
 An unmodified torchrun finds this module by its entry point. Agents meet in milliseconds, a lost agent is noticed by
-all others, every round has a store of its own (stale keys are why restarts hang), and a coordinator that is started
-again is found again.
+all others, every round has keys of its own (stale keys are why restarts hang) in a store that the agents keep
+themselves, and a coordinator that is started again is found again.
+
+The endpoint is a coordinator's, or an etcd (`etcd://host:port`); with `store://host:port` the agents keep what they agree
+on themselves, and the coordinator at that address only counts them.
 
 Options, as `--rdzv-conf key=value,..`:
 
@@ -46,6 +49,7 @@ import outlast
 from outlast import _outlast
 from outlast.rendezvous import Rendezvous, _place
 from outlast.torch._local import LocalFiles, is_loopback
+from outlast.torch.store import Store
 
 log = logging.getLogger(__name__)
 
@@ -83,6 +87,7 @@ class _Place:
     def __init__(self, params: RendezvousParameters) -> None:
         self.run_id = _run_id(params.run_id)
         self.coordinator: outlast.Coordinator | None = None
+        self.preset: str | None = None  # of a coordinator, which an etcd is not
         self.secret: str | None = None
         self._files: LocalFiles | None = None
         if params.endpoint.startswith(("etcd:", "etcds:")):
@@ -91,9 +96,14 @@ class _Place:
             self.address = params.endpoint
             self.backend = params.endpoint + (f"?{settings}" if settings else "")
             return
-        host, port = parse_rendezvous_endpoint(params.endpoint, default_port=DEFAULT_PORT)
+        scheme, _, endpoint = params.endpoint.rpartition("://")
+        scheme = scheme or "embedded"
+        if scheme not in ("embedded", "store"):
+            raise RendezvousError(f"{scheme}:// is no backend of Outlast: use host:port, store:// or etcd://")
+        host, port = parse_rendezvous_endpoint(endpoint, default_port=DEFAULT_PORT)
         self.address = _join(host, port)
-        self.backend = f"embedded://{self.address}"
+        self.backend = f"{scheme}://{self.address}"
+        self.preset = "local" if is_loopback(host) else "lan"
         self._meet_at_a_coordinator(params, host, port)
 
     def _meet_at_a_coordinator(self, params: RendezvousParameters, host: str, port: int) -> None:
@@ -115,9 +125,10 @@ class _Place:
         listen = f"{'127.0.0.1' if local else '0.0.0.0'}:{port}"
         # A key of its own says that nobody can have been here before: then nobody is waited for.
         key_file = LocalFiles(f"{port}-{self.run_id}").key_file()
-        preset = "local" if local else "lan"
         try:
-            self.coordinator = outlast.Coordinator(listen, secret=self.secret, preset=preset, key_file=key_file)
+            self.coordinator = outlast.Coordinator(
+                listen, secret=self.secret, preset=self.preset or "lan", key_file=key_file
+            )
         except outlast.FatalError as error:
             if insists:
                 raise RendezvousConnectionError(f"the coordinator cannot be started here: {error}") from error
@@ -127,6 +138,14 @@ class _Place:
         message = f"Process {os.getpid()} hosts the coordinator at {self.address}."
         construct_and_record_rdzv_event(run_id=self.run_id, message=message, node_state=NodeState.INIT)
         log.info(message)
+
+    def join_store(self, timeout: float) -> Store | None:
+        """The store of all agents of the run; none where no coordinator counts its members."""
+        if self.preset is None:
+            return None
+        # Workers may have a store of the run, and end it: the agents' is another one.
+        run_id = _run_id(f"{self.run_id}.agents")
+        return Store(self.address, run_id, self.secret, timeout, preset=self.preset)
 
     def close(self) -> None:
         """Stop the coordinator, if it is ours."""
@@ -167,7 +186,9 @@ class RendezvousHandler(_TorchHandler):
         self._place = _Place(params)
         self._local_addr = params.local_addr or socket.getfqdn()
         self._read_timeout = float(params.get("read_timeout", 60))
-        self._stores: list[dist.Store] = []
+        # What this agent serves for the workers of its rounds, and what the agents keep among themselves.
+        self._served: list[dist.Store] = []
+        self._agents: Store | None = None
         times: dict[str, Any] = {}
         for key in ("join_timeout", "last_call_timeout", "close_timeout", "heartbeat_timeout", "keep_alive_interval"):
             if params.get(key) is not None:
@@ -195,11 +216,11 @@ class RendezvousHandler(_TorchHandler):
 
     @property
     def use_agent_store(self) -> bool:
-        """Workers use the store of their round, which rank 0's agent serves: no port is guessed."""
+        """Workers meet in a store of their round that rank 0's agent serves for them: no port is guessed."""
         return True
 
     def next_rendezvous(self) -> RendezvousInfo:
-        """Meet the other agents. The store is this round's own; no key of an earlier round is in it."""
+        """Meet the other agents. The keys of the store are this round's own: none of an earlier round is among them."""
         deadline = time.monotonic() + self._join_timeout
         while True:
             with socket.create_server(("", 0), family=_family(self._local_addr), backlog=2048) as listener:
@@ -207,19 +228,17 @@ class RendezvousHandler(_TorchHandler):
                 self._call(self._node.set_address, _join(self._local_addr, port))
                 info = self._call(self._node.next_rendezvous)
                 host, master_port = _split(info.participants[0].address)
-                if info.rank == 0:
-                    store = self._serve(listener.detach(), host, master_port)
-                else:
-                    listener.close()
-                    found = self._reach(host, master_port, deadline)
-                    if found is None:
-                        # Rank 0 was lost between its word and its store: meet again without it.
-                        log.warning("The store of round %s was lost with its host; meeting again.", info.round)
-                        continue
-                    store = found
+                if self._agents is None:
+                    self._agents = self._call(self._place.join_store, self._read_timeout)
+                served = self._serve(listener.detach(), host, master_port) if info.rank == 0 else None
+            found = self._agents or served or self._reach(host, master_port, deadline)
+            if found is None:
+                # Rank 0 was lost between its word and its store: meet again without it.
+                log.warning("The store of round %s was lost with its host; meeting again.", info.round)
+                continue
             # The store of the round before may still be read by somebody who leaves it.
-            self._stores = [*self._stores[-1:], store]
-            prefixed = dist.PrefixStore(f"torch.rendezvous.{self._place.run_id}.{info.round}", store)
+            self._served = [*self._served[-1:], served or found]
+            prefixed = dist.PrefixStore(f"torch.rendezvous.{self._place.run_id}.{info.round}", found)
             os.environ["OUTLAST_ROUND"] = str(info.round)
             return RendezvousInfo(prefixed, info.rank, info.world_size, RendezvousStoreInfo(host, master_port))
 
@@ -261,6 +280,9 @@ class RendezvousHandler(_TorchHandler):
         # torchrun calls this on its way out. If that is an error's way, the others may still go on.
         gives_up = sys.exc_info()[0] is not None
         try:
+            # While the coordinator is there: it may end with the last agent of the rendezvous.
+            if self._agents is not None:
+                self._agents.leave()
             if not gives_up:
                 self._node.set_closed()
             self._node.leave()
@@ -288,7 +310,7 @@ class RendezvousHandler(_TorchHandler):
             raise RendezvousClosedError(str(error)) from error
         except outlast.OperationTimeout as error:
             raise RendezvousTimeoutError(str(error)) from error
-        except outlast.Unauthorized as error:
+        except (outlast.Unauthorized, dist.DistStoreError) as error:
             raise RendezvousConnectionError(str(error)) from error
         except outlast.OutlastError as error:
             raise RendezvousError(str(error)) from error
