@@ -78,8 +78,8 @@ def _place(
 
 def _coordinator(backend: str) -> str:
     """The coordinator that a backend names."""
-    scheme, _, addresses = backend.strip().rpartition("://")
-    if scheme in ("", "embedded", "store"):
+    addresses = backend.strip().removeprefix("embedded://").removeprefix("store://")
+    if "://" not in backend or addresses != backend.strip():
         return addresses.rstrip("/")
     raise InvalidArgument(
         f"info.store needs a coordinator, and the backend {backend!r} is none: make a store of your own with "

@@ -171,7 +171,8 @@ pub(crate) fn a_backend_that_is_killed_and_started_again_is_found_again_with_wha
         assert!(matches!(lost, Err(RendezvousError::Timeout(_))), "{round}: {lost:?}");
         service.restart();
         let told = read(&two);
-        assert_eq!(told.value.as_deref(), Some(&b"3"[..]), "{round}");
+        let came_through = service.catches_up() && told.value.as_deref() == Some(b"lost?");
+        assert!(came_through || told.value.as_deref() == Some(b"3"), "{round}: {told:?}");
         assert!(told.token >= token, "{round}: {} after {token}", told.token);
         assert_eq!(told.alive.len(), 2, "{round}: the leases last: {told:?}");
         let (fate, told) = write(&one, told.token, b"3");

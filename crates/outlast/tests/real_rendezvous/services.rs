@@ -26,6 +26,10 @@ pub(crate) trait Service: Sync {
     fn lease(&self) -> Duration;
     /// How often two nodes race for it: as often as is over in a few seconds.
     fn races(&self) -> u64;
+    /// Whether a write that was asked for while it was away may be done when it is back.
+    fn catches_up(&self) -> bool {
+        false
+    }
 
     fn node(&self, min: usize, max: usize) -> RendezvousBuilder {
         Rendezvous::builder(self.backend(), min, max).secret(self.secret().clone())
@@ -142,7 +146,12 @@ impl Service for Members {
     }
 
     fn races(&self) -> u64 {
-        1_000
+        300
+    }
+
+    /// The members live on, and what they were asked with them.
+    fn catches_up(&self) -> bool {
+        true
     }
 }
 
