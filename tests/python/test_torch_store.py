@@ -243,9 +243,12 @@ def test_gloo_trains_on_though_the_bootstrap_member_is_killed(program, kind):
         assert trainer.stdout.readline() == "TRAINING\n", trainer.stderr.read()
     bootstrap.kill()
     bootstrap.wait()
+    for trainer in trainers:
+        trainer.stdin.write("go on\n")
+        trainer.stdin.flush()
     ends = []
     for trainer in trainers:
-        out, errors = trainer.communicate("go on\n", timeout=2 * PATIENCE)
+        out, errors = trainer.communicate(timeout=2 * PATIENCE)
         assert trainer.returncode == 0, errors
         ends.append(re.search(r"^DONE (\w+) (\w+)$", out, re.MULTILINE).groups())
     assert len(set(ends)) == 1, "all hold the same weights"
