@@ -4,8 +4,8 @@ An unmodified torchrun finds this module by its entry point. Agents meet in mill
 all others, every round has keys of its own (stale keys are why restarts hang) in a store that the agents keep
 themselves, and a coordinator that is started again is found again.
 
-The endpoint is a coordinator's, or an etcd (`etcd://host:port`); with `store://host:port` the agents keep what they agree
-on themselves, and the coordinator at that address only counts them.
+The endpoint is a coordinator's, or an etcd (`etcd://host:port`); with `store://host:port` the agents keep what they
+agree on themselves, and the coordinator at that address only counts them.
 
 Options, as `--rdzv-conf key=value,..`:
 
@@ -333,7 +333,7 @@ class RendezvousHandler(_TorchHandler):
                 hostname=socket.gethostname(),
                 pid=os.getpid(),
                 master_endpoint=self._place.address,
-                local_id=event.local_id,
+                local_id=int(self._node.name.rpartition("_")[2]),
                 rank=event.rank,
             )
 
