@@ -12,7 +12,7 @@ mod meetings;
 mod roles;
 mod services;
 
-use services::{Coordinator, Members, Service as _};
+use services::{Coordinator, Members};
 
 /// Another process of a test is this program with this test alone.
 #[test]
