@@ -58,3 +58,37 @@ fn a_killed_member_is_known_to_all_and_a_stopped_one_keeps_its_place() {
         assert!(line[figure].as_f64().unwrap() > 0.0, "{figure} in {line}");
     }
 }
+
+#[test]
+fn the_store_is_measured_by_operation_over_direct_links_and_over_the_mesh() {
+    for more in [&[][..], &["--no-direct"]] {
+        let mut command = Command::cargo_bin("outlast").unwrap();
+        command.args([
+            "bench",
+            "store",
+            "--members",
+            "3",
+            "--seconds",
+            "0.05",
+            "--barriers",
+            "5",
+            "--turns",
+            "2",
+        ]);
+        let output = command.arg("--json").args(more).output().unwrap();
+        assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
+        let text = String::from_utf8(output.stdout).unwrap();
+        let lines: Vec<Value> = text.lines().map(|line| serde_json::from_str(line).unwrap()).collect();
+        let measured: Vec<_> = lines.iter().map(|line| line["operation"].as_str().unwrap()).collect();
+        assert_eq!(measured, ["pairs", "get", "add", "check", "barrier"]);
+        for line in &lines {
+            let [p50, p99, rate] =
+                ["p50_us", "p99_us", "per_second"].map(|name| line[name].as_f64().unwrap());
+            assert!(rate > 0.0 && 0.0 < p50 && p50 <= p99, "{line}");
+            assert_eq!(
+                (line["store"].as_str(), line["direct"].as_bool()),
+                (Some("outlast"), Some(more.is_empty()))
+            );
+        }
+    }
+}

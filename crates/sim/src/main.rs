@@ -82,6 +82,12 @@ enum Command {
         #[arg(long, default_value_t = 20)]
         rounds: u32,
     },
+    /// States what an operation of the store costs as members grow.
+    StoreCost {
+        /// How many members, separated by commas.
+        #[arg(long, value_delimiter = ',', default_value = "4,8,16,32,64,1000")]
+        members: Vec<usize>,
+    },
     /// Visits every state of a small run, within bounds, and prints the shortest way to a failure.
     Explore(explore_command::Args),
     /// Runs one large group and states its memory and its time.
@@ -112,6 +118,10 @@ fn main() -> ExitCode {
                  a verdict to all {:?}, a goodbye and the next epoch {:?}",
                 cost.peers, cost.admission, cost.initiate, cost.complete, cost.verdict, cost.eviction
             );
+            ExitCode::SUCCESS
+        }
+        Command::StoreCost { members } => {
+            println!("{}", store::cost::table(&members));
             ExitCode::SUCCESS
         }
         Command::Explore(args) => explore_command::run(&args),

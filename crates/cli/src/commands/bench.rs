@@ -17,6 +17,8 @@ mod place;
 mod rendezvous;
 mod report;
 mod state;
+mod store;
+mod store_member;
 mod stream;
 mod topology;
 
@@ -61,6 +63,10 @@ enum What {
     /// One of the members of a group whose health is measured; started by the others.
     #[command(hide = true)]
     MembershipMember(membership::GroupMember),
+    Store(store::Bench),
+    /// One of the members of a store that is measured; started by the others.
+    #[command(hide = true)]
+    StoreMember(store_member::Member),
     /// One of the nodes of a rendezvous that is measured; started by the others.
     #[command(hide = true)]
     RendezvousNode(rendezvous::Node),
@@ -140,6 +146,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         What::RendezvousNode(args) => rendezvous::node(args),
         What::Membership(args) => membership::run(args),
         What::MembershipMember(args) => membership::member(args),
+        What::Store(args) => store::run(args),
+        What::StoreMember(args) => store_member::run(args),
         What::Member(args) => member::run(args),
     }
 }

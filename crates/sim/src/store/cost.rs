@@ -5,6 +5,7 @@ use outlast_proto::store::layout::Layout;
 use outlast_proto::store::mesh::Mesh;
 use outlast_proto::wire::store::{ClientId, MemberId, StoreMember, View};
 use std::collections::BTreeSet;
+use std::fmt::Write as _;
 
 /// The means over all pairs of a member that asks and a slot that is asked for (a sample of them in large stores).
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -19,8 +20,10 @@ pub struct Cost {
     pub hops_max: u32,
     /// Messages between two members for a read that is passed on: there and back.
     pub read_messages: f64,
-    /// The same for a write: to the owner, to the replica, and both back.
+    /// The same for a write: to the owner, to the replica, from there to whoever asked and to the owner.
     pub write_messages: f64,
+    /// How many of these are one after the other before the answer is there.
+    pub write_path: f64,
     /// Hops until the last member has heard a broadcast.
     pub broadcast_hops: u32,
 }
@@ -48,7 +51,7 @@ pub fn measure(members: usize) -> Cost {
     let links = ids.iter().map(|id| mesh.neighbours(*id).count()).sum::<usize>() as f64 / members as f64;
     let asking: Vec<_> = ids.iter().copied().step_by((members / 50).max(1)).collect();
     let (mut hops, mut pairs, mut hops_max) = (0, 0, 0);
-    let (mut read, mut write, mut asked) = (0, 0, 0);
+    let (mut read, mut write, mut path, mut asked) = (0, 0, 0, 0);
     for from in &asking {
         let routes = mesh.routes(*from, &nothing_broken);
         for to in ids.iter().filter(|to| *to != from) {
@@ -61,7 +64,11 @@ pub fn measure(members: usize) -> Cost {
             let behind = mesh.routes(holders.owner, &nothing_broken);
             let copy = holders.replica.and_then(|replica| behind.hops(replica)).unwrap_or(0);
             read += u64::from(2 * there);
-            write += u64::from(2 * there + 2 * copy);
+            let back = holders.replica.map_or(there, |replica| routes.hops(replica).unwrap_or(0));
+            // The owner's own program hears it from the owner.
+            let (back, told) = if holders.owner == *from { (0, copy) } else { (back, copy) };
+            write += u64::from(there + copy + back + told);
+            path += u64::from(there + copy + if holders.owner == *from { told } else { back });
             asked += 1;
         }
     }
@@ -74,6 +81,23 @@ pub fn measure(members: usize) -> Cost {
         hops_max,
         read_messages: mean(read, asked),
         write_messages: mean(write, asked),
+        write_path: mean(path, asked),
         broadcast_hops: ids.iter().filter_map(|id| tree.hops(*id)).max().unwrap_or(0),
     }
+}
+
+/// The costs of stores of several sizes, as a table of a page.
+pub fn table(sizes: &[usize]) -> String {
+    let mut text = "| members | links of each | hops, mean / most | a read | a write | of these one after the other | broadcast, hops |\n\
+                    |--:|--:|--:|--:|--:|--:|--:|"
+        .to_owned();
+    for cost in sizes.iter().map(|members| measure(*members)) {
+        let Cost { members, links, hops, hops_max, read_messages: read, write_messages: write, .. } = cost;
+        let (path, broadcast) = (cost.write_path, cost.broadcast_hops);
+        let _ = write!(
+            text,
+            "\n| {members} | {links:.1} | {hops:.2} / {hops_max} | {read:.2} | {write:.2} | {path:.2} | {broadcast} |"
+        );
+    }
+    text
 }

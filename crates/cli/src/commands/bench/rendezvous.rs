@@ -62,21 +62,21 @@ pub(super) struct Node {
     nodes: usize,
 }
 
-/// A process that meets when it is told to.
-struct Walker {
-    stdin: ChildStdin,
-    lines: BufReader<ChildStdout>,
+/// A process that does something when it is told to.
+pub(super) struct Walker {
+    pub(super) stdin: ChildStdin,
+    pub(super) lines: BufReader<ChildStdout>,
 }
 
 impl Walker {
-    fn of(child: &mut Child) -> anyhow::Result<Self> {
+    pub(super) fn of(child: &mut Child) -> anyhow::Result<Self> {
         let stdin = child.stdin.take().context("its input is piped")?;
         let lines = BufReader::new(child.stdout.take().context("its output is piped")?);
         Ok(Self { stdin, lines })
     }
 
     /// The next line for us: `@` and some numbers.
-    fn says(&mut self) -> anyhow::Result<Vec<u64>> {
+    pub(super) fn says(&mut self) -> anyhow::Result<Vec<u64>> {
         loop {
             let mut line = String::new();
             if self.lines.read_line(&mut line)? == 0 {
