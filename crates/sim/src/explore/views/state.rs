@@ -236,7 +236,7 @@ impl State {
             }
             Event::Join => {
                 self.budget.joins -= 1;
-                let new = (0..).find(|new| !self.members.contains_key(new)).expect("a number");
+                let new = (0..u8::MAX).find(|new| !self.members.contains_key(new)).expect("a number");
                 let member = Member::new(
                     now,
                     self.config.clone(),
@@ -495,7 +495,7 @@ impl State {
     /// Everything arrives, and time goes on, until nothing is left to do.
     fn rest(&mut self, sabotage: Option<Sabotage>) {
         for _ in 0..JUMPS_MAX {
-            while let Some(event) = self.events().into_iter().find(is_arrival) {
+            while let Some(event) = self.events().into_iter().find(|event| is_arrival(*event)) {
                 self.happen(event, sabotage);
             }
             let waits = self.members.values().any(|member| member.calls_under_way() > 0);
@@ -508,7 +508,7 @@ impl State {
     }
 }
 
-fn is_arrival(event: &Event) -> bool {
+fn is_arrival(event: Event) -> bool {
     use Event::{Closed, Frame, Gone, Order, Redial, Told};
     matches!(event, Told(_) | Order(_) | Frame(..) | Gone(..) | Closed(_) | Redial(_))
 }
