@@ -276,7 +276,7 @@ fn a_peer_tells_what_it_sees_and_does_also_without_its_coordinator() {
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| {
             let call = outlast::communicator::Call::sum().tag(7).interrupt(&interrupt);
-            ada.all_reduce(&mut [1.0f32; 100_000], &call).unwrap_err()
+            ada.all_reduce(&mut vec![1.0f32; 100_000], &call).unwrap_err()
         });
         let deadline = Instant::now() + Duration::from_secs(20);
         let view = loop {

@@ -4,6 +4,7 @@ mod pages;
 
 #[rustfmt::skip]
 #[expect(dead_code, unused_variables, reason = "it is compiled, not run: there is no such server")]
+#[expect(clippy::unit_arg, reason = "short on a page")]
 fn lab() -> Result<(), Box<dyn std::error::Error>> {
 // snippet
 use outlast_lab::{Lab, LabError, Rate, Refusal, Rule};

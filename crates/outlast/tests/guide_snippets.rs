@@ -14,7 +14,7 @@ use std::time::Duration;
 let member = Membership::builder()
     .join(["10.0.0.1:4000"])
     .preset(Preset::Lan)
-    .stall_budget(Duration::from_secs(60))
+    .stall_budget(Duration::from_mins(1))
     .meta(b"gpu=8")
     .start()?;
 for event in member.events(Duration::from_secs(1))? {

@@ -22,9 +22,9 @@ fn snippets(page: &str) -> Vec<String> {
 /// The pages that have any.
 pub(crate) fn with_rust() -> Vec<String> {
     let names = std::fs::read_dir(folder()).expect("the guide").flatten();
-    let names = names.filter_map(|entry| entry.file_name().into_string().ok());
-    let mut names: Vec<_> =
-        names.filter(|name| name.ends_with(".md") && !snippets(name).is_empty()).collect();
+    let pages = names.filter(|entry| entry.path().extension().is_some_and(|extension| extension == "md"));
+    let pages = pages.filter_map(|entry| entry.file_name().into_string().ok());
+    let mut names: Vec<_> = pages.filter(|name| !snippets(name).is_empty()).collect();
     names.sort_unstable();
     names
 }

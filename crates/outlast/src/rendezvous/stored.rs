@@ -227,13 +227,13 @@ impl StoredRegister {
         loop {
             let told = self.last.clone();
             let done = tokio::select! {
-                ask = queues.asks.recv() => match ask {
-                    Some(ask) => self.answer(home, ask, queues).await,
-                    None => {
+                ask = queues.asks.recv() => {
+                    let Some(ask) = ask else {
                         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, self.release(home)).await;
                         return Err(Broken::Abandoned);
-                    }
-                },
+                    };
+                    self.answer(home, ask, queues).await
+                }
                 () = heard(&mut bell) => self.read(home).await,
                 () = tokio::time::sleep_until(look_at) => {
                     let looked = self.look(home).await;

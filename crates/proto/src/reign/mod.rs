@@ -23,7 +23,7 @@
 //! [`Reign::may_decide`] names a term only while the lease under which that term's key was created lasts for sure. A
 //! reign that has ended never goes on: the next one takes a fresh lease, creates the key anew and has a higher term.
 //!
-//! A lease says nothing of the peers. A leader that they cannot reach is told by those who stand by ([`appeal`]), and steps
+//! A lease says nothing of the peers. A leader that they cannot reach is told by those who stand by (`appeal`), and steps
 //! down.
 //!
 //! # What it does not do
