@@ -2,8 +2,7 @@
 
 use outlast_sim::explore::plans::{self, Plan};
 use outlast_sim::explore::run::{Budget, RunModel, Setup, Step, parse_schedule, write_schedule};
-use outlast_sim::explore::search::{self, Limits, Model};
-use outlast_sim::explore::views;
+use outlast_sim::explore::search::{self, Limits};
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -51,10 +50,8 @@ pub(crate) struct Args {
 }
 
 pub(crate) fn run(args: &Args) -> ExitCode {
-    let of_views = of_views(args.plan.as_deref());
     let chosen = match choose(args) {
         Ok(chosen) => chosen,
-        Err(_) if !of_views.is_empty() => Vec::new(),
         Err(error) => {
             eprintln!("{error}");
             return ExitCode::from(2);
@@ -75,12 +72,6 @@ pub(crate) fn run(args: &Args) -> ExitCode {
         match explore(plan, args.progress) {
             Some(states) => total += states,
             None => return ExitCode::FAILURE,
-        }
-    }
-    for plan in &of_views {
-        match search_and_tell(plan.name, &plan.model, plan.limits, args.progress) {
-            Ok(states) => total += states,
-            Err(_) => return ExitCode::FAILURE,
         }
     }
     println!("{total} distinct states in {:.1} s, none of them wrong", started.elapsed().as_secs_f64());
@@ -114,62 +105,34 @@ fn choose(args: &Args) -> Result<Vec<Plan>, String> {
 
 /// The states that were seen, or none if one was wrong.
 fn explore(plan: &Plan, progress: bool) -> Option<usize> {
-    let model = RunModel::new(plan.setup.clone());
-    search_and_tell(plan.name, &model, plan.limits, progress)
-        .map_err(|schedule| {
-            println!(
-                "again: outlast-sim explore {} --replay \"{}\"",
-                options(plan),
-                write_schedule(&schedule)
-            );
-        })
-        .ok()
-}
-
-/// The states that were seen, or the schedule that leads to a wrong one.
-fn search_and_tell<M: Model>(
-    name: &str,
-    model: &M,
-    limits: Limits,
-    progress: bool,
-) -> Result<usize, Vec<M::Event>>
-where
-    M::Event: PartialEq,
-{
     let started = Instant::now();
     let seconds = || started.elapsed().as_secs_f64();
-    let explored = search::explore(model, limits, |depth, states, near| {
+    let explored = search::explore(&RunModel::new(plan.setup.clone()), plan.limits, |depth, states, near| {
         if progress {
-            eprintln!("{name}: depth {depth}, {states} states, {near} to visit, {:.1} s", seconds());
+            eprintln!("{}: depth {depth}, {states} states, {near} to visit, {:.1} s", plan.name, seconds());
         }
     });
     println!(
-        "{name:20} {:>9} distinct states, {:>10} transitions, depth {:3}, {:6.1} s, {}",
+        "{:20} {:>9} distinct states, {:>10} transitions, depth {:3}, {:6.1} s, {}",
+        plan.name,
         explored.states,
         explored.transitions,
         explored.depth,
         seconds(),
         if explored.whole { "all there are" } else { "cut off by the limits" },
     );
-    let Some(failure) = explored.failure else { return Ok(explored.states) };
+    let Some(failure) = explored.failure else { return Some(explored.states) };
     println!("FAILED after {} events: {}", failure.schedule.len(), failure.violation);
-    let story = search::replay(model, &failure.schedule);
+    let story = search::replay(&RunModel::new(plan.setup.clone()), &failure.schedule);
     for line in story.map(|replayed| replayed.story).unwrap_or_default() {
         println!("{line}");
     }
-    Err(failure.schedule)
-}
-
-/// Explorations of the store's change of view that are meant by that name.
-fn of_views(plan: Option<&str>) -> Vec<views::Plan> {
-    match plan {
-        Some("quick") => views::quick(),
-        Some("soak") => views::soak(),
-        name => {
-            let all = views::quick().into_iter().chain(views::soak());
-            all.filter(|plan| Some(plan.name) == name).collect()
-        }
-    }
+    println!(
+        "again: outlast-sim explore {} --replay \"{}\"",
+        options(plan),
+        write_schedule(&failure.schedule)
+    );
+    None
 }
 
 fn options(plan: &Plan) -> String {

@@ -178,5 +178,5 @@ fn a_leader_steps_down_for_one_that_more_peers_reach_and_leaves_the_next_electio
     }
     assert_eq!(now, at(10_100));
     reign.handle_campaigned(at(10_200), Campaign::Won(9));
-    assert_eq!(actions(&mut reign), [Action::Begin(9)]);
+    assert_eq!(actions(&mut reign), [Action::Begin(9), Action::Renew], "and renews what is due by now");
 }

@@ -48,11 +48,10 @@
 //! nobody waits for a verdict beyond its grace; who is out does not come back. The world of seeds beside it
 //! ([`heart`](crate::heart)) has all of that, larger, and samples it.
 //!
-//! The search knows nothing of runs: another model is another implementation of [`search::Model`]. [`views`] is one, of the
-//! store's change of view.
+//! The search knows nothing of runs: another model (two coordinators with one lease, a store's change of view) is
+//! another implementation of [`search::Model`].
 
 pub mod held;
 pub mod plans;
 pub mod run;
 pub mod search;
-pub mod views;
