@@ -66,8 +66,8 @@ def test_a_newcomer_alone_does_not_begin_anew_and_goes_on_from_a_checkpoint(coor
 
 
 def test_a_member_that_comes_again_in_the_middle_of_a_sync(coordinator, program, tmp_path):
-    # So much that a sync takes a while, and the kills meet it.
-    before = "import os\nimport numpy as np\nballast = np.zeros(60_000_000, np.uint8)\n"
+    # So much that a sync takes a while, and the kills meet it; other bytes in each process, so that all of it moves.
+    before = "import os\nimport numpy as np\nballast = np.full(60_000_000, os.getpid() % 251, np.uint8)\n"
     state = '{"w": w, "ballast": ballast}'
     # Until all kills have met it the training takes its time: it must not be over before an interpreter has started.
     killed = tmp_path / "killed"

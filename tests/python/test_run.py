@@ -77,7 +77,7 @@ def processes_with(mark):
 
 @pytest.mark.parametrize("command", COMMANDS.values(), ids=COMMANDS)
 def test_a_plain_script_runs_under_the_packages_interpreter(tmp_path, command):
-    script = write(tmp_path / "plain.py", "import os, sys; print(sys.executable, os.environ['RANK'], sys.argv[1:])")
+    script = write(tmp_path / "plain.py", "import os, sys; print(sys.prefix, os.environ['RANK'], sys.argv[1:])")
     done = subprocess.run(
         [*command, "run", "--standalone", "--nproc-per-node", "2", script, "--epochs", "3"],
         capture_output=True,
@@ -86,7 +86,7 @@ def test_a_plain_script_runs_under_the_packages_interpreter(tmp_path, command):
     )
     assert done.returncode == 0, done.stderr
     for rank in range(2):
-        assert lines(done.stdout, rank) == [f"{sys.executable} {rank} ['--epochs', '3']"]
+        assert lines(done.stdout, rank) == [f"{sys.prefix} {rank} ['--epochs', '3']"]
 
 
 def test_torchruns_spellings_and_a_module(tmp_path):
