@@ -78,18 +78,20 @@ def test_an_error_in_a_thread_leaves_it_too_and_other_errors_leave_nothing(progr
     assert words.count("what this process did lately") == 1, words
 
 
+# Parent and child share one pipe, so each line is one write.
 WAITS = """
     import os, signal, sys, time, outlast
+    say = lambda line: os.write(1, (line + "\\n").encode())
     if "own" in sys.argv:
-        signal.signal(signal.SIGUSR2, lambda *_: print("own handler", flush=True))
+        signal.signal(signal.SIGUSR2, lambda *_: say("own handler"))
     comm = outlast.Communicator(preset="local", listen="127.0.0.1:0")
     comm.connect()
     if "fork" in sys.argv:
         child = os.fork()
         if child == 0:
-            print(os.getpid(), flush=True)
+            say(f"{os.getpid()}")
             time.sleep(60)
-    print("ready", flush=True)
+    say("ready")
     time.sleep(60)
 """
 

@@ -131,7 +131,8 @@ impl Serving {
             log: Mutex::new(RefusalLog::new("connection")),
         });
         let (open, closed) = mpsc::channel();
-        let accepting = door.spawn(Arc::clone(&doorman).accept_forever(open, listener)).abort_handle();
+        let entrance = Entrance { listener, _open: open };
+        let accepting = door.spawn(Arc::clone(&doorman).accept_forever(entrance)).abort_handle();
         Ok(Self { doorman, accepting, closed: Mutex::new(closed), creator: Creator::this_process() })
     }
 
@@ -229,12 +230,19 @@ enum Outcome {
     Admitted(Box<AuthenticatedStream>, Route),
 }
 
+/// The listener, and the word that it is closed. Fields are dropped from top to bottom, whether the task that holds
+/// them has begun or not. (Two arguments of a task that was ended before it began are dropped in the other order than
+/// those of one that waits: the word came before the number was free.)
+struct Entrance {
+    listener: Guarded<TcpListener>,
+    _open: mpsc::Sender<()>,
+}
+
 impl Doorman {
-    /// `_open` is dropped after the listener.
-    async fn accept_forever(self: Arc<Self>, _open: mpsc::Sender<()>, listener: Guarded<TcpListener>) {
+    async fn accept_forever(self: Arc<Self>, entrance: Entrance) {
         let mut pause = ACCEPT_PAUSE_MIN;
         loop {
-            match listener.accept().await {
+            match entrance.listener.accept().await {
                 Ok((stream, address)) => {
                     pause = ACCEPT_PAUSE_MIN;
                     self.counters.count_accepted();
