@@ -12,6 +12,7 @@ import time
 
 import outlast
 import pytest
+from conftest import wait_until
 
 PATIENCE = 30.0
 
@@ -219,7 +220,7 @@ def test_the_command_looks_from_outside_and_changes_no_view(coordinator):
     assert nobody.returncode == 69, nobody
     assert "nobody is in the store" in nobody.stderr
     with join(coordinator) as one, join(coordinator) as two:
-        before = one._core.view()
+        before = wait_until(lambda: view if len((view := one._core.view())[1]) == 2 else None)
         two.set(b"\xff", b"\xfe")
         assert ask(coordinator, "set", "text", "value").returncode == 0
         assert one.get("text") == b"value"
