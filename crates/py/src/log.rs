@@ -22,11 +22,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 const LINES_MAX: usize = 1_000;
 
 /// A level of Python's, a logger's name, and a text.
-type Line = (u8, String, String);
+type LogLine = (u8, String, String);
 
 #[derive(Default)]
 struct Queue {
-    lines: VecDeque<Line>,
+    lines: VecDeque<LogLine>,
     dropped: u64,
 }
 
@@ -83,7 +83,7 @@ pub(crate) fn begin_log() -> bool {
 
 /// What was said since the last time; waits up to that many seconds for it.
 #[pyfunction]
-pub(crate) fn next_lines(py: Python<'_>, timeout: f64) -> Vec<Line> {
+pub(crate) fn next_lines(py: Python<'_>, timeout: f64) -> Vec<LogLine> {
     let visit = Visit::begin(py);
     let patience = Duration::try_from_secs_f64(timeout).unwrap_or_default();
     visit.away(py, || {

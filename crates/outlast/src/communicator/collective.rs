@@ -142,13 +142,13 @@ impl Communicator {
 
     /// How long a ring's collective takes that lets each member send so many bytes on average, by the links as they were measured.
     fn predict(&self, kind: OpKind, epoch: u64, sent: u64) -> Option<f64> {
-        let rounds = match kind {
+        let times = match kind {
             OpKind::AllReduce | OpKind::AllReduceMany => 2,
             OpKind::AllGather | OpKind::ReduceScatter => 1,
             _ => return None,
         };
         let forecast = self.atlas.forecast(epoch, || self.control.ring(epoch))?;
-        Some(forecast.carrying(sent, rounds).as_secs_f64())
+        Some(forecast.carrying(sent, times).as_secs_f64())
     }
 
     /// The members of a scope as the program knows them, in the order of ranks.
