@@ -233,7 +233,6 @@ impl Communicator {
         mut perform: impl FnMut(Attempt, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
     ) -> Result<Outcome, Error> {
         let mut performed: Option<Performed<'a>> = None;
-        let me = self.control.me();
         self.attend(id, orders, timeout, |order| match order {
             Order::Perform(attempt, abort) => {
                 // One attempt at a time has the caller's memory; the session has undone the last one.
@@ -246,10 +245,7 @@ impl Communicator {
                     Err(stopped) => {
                         tracing::debug!(why = %stopped, "an attempt stopped");
                         match stopped {
-                            Stopped::LinkBroken { peer, towards, error } => {
-                                let (from, to) = if towards { (me, peer) } else { (peer, me) };
-                                PerformResult::LinkBroken { from, to, error }
-                            }
+                            Stopped::LinkBroken(broken) => PerformResult::LinkBroken(broken),
                             Stopped::Mismatch { peer, .. } => PerformResult::Mismatch { peer },
                             Stopped::Aborted => PerformResult::Stopped,
                             // An epoch that ends at this very moment is met again in the next attempt.

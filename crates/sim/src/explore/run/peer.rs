@@ -6,7 +6,7 @@ use super::state::{Attempt, Channel, Data, Ending, Process, State, Work};
 use super::{Event, ProcessNumber, RunModel, Step};
 use crate::explore::held::Held;
 use crate::explore::search::{Model, Violation};
-use outlast_proto::collective;
+use outlast_proto::collective::{self, BrokenLink};
 use outlast_proto::membership::Preset;
 use outlast_proto::session::{self, Action, CallError, CallId, Command, Op, PerformResult, Session};
 use outlast_proto::time::Duration;
@@ -369,5 +369,5 @@ fn neighbours(attempt: &Attempt, number: ProcessNumber) -> [ProcessNumber; 2] {
 }
 
 fn link_broken(from: ProcessNumber, to: ProcessNumber) -> PerformResult {
-    PerformResult::LinkBroken { from: id_of(from), to: id_of(to), error: "broken".to_owned() }
+    PerformResult::LinkBroken(BrokenLink::towards(id_of(from), id_of(to), "broken"))
 }
