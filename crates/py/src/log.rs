@@ -6,6 +6,7 @@
 //!
 //! If `OUTLAST_LOG` is set, everything goes to stderr as it says, and not here.
 
+use crate::sync::lock;
 use crate::visit::Visit;
 use pyo3::prelude::*;
 use std::collections::VecDeque;
@@ -34,7 +35,7 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue { lines: VecDeque::new(), dropped:
 static CAME: Condvar = Condvar::new();
 
 fn queue() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&QUEUE)
 }
 
 struct Bridge;
