@@ -55,7 +55,7 @@ fn a_proxy_that_accepts_for_the_dead_delays_a_death_by_no_more_than_the_stall_bu
         watchers.push(Member::start(name, &secret, &options));
     }
     for member in &watchers {
-        let all = |line: &common::Line| {
+        let all = |line: &common::OutputLine| {
             line.is("status")
                 && line.json["active"] == 4
                 && line.json["members"].as_array().unwrap().iter().all(|row| row["health"] == "alive")

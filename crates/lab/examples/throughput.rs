@@ -1,4 +1,4 @@
-//! How much the wire carries on this machine: one TCP connection between two hosts for several rules, then
+//! How much the switch carries on this machine: one TCP connection between two hosts for several rules, then
 //! a ring of four hosts in which each sends to the next.
 //!
 //! `sudo cargo run --release -p outlast-lab --example throughput`
@@ -88,7 +88,7 @@ fn measure(lab: &Lab, from: &str, to: &str) -> Result<(u64, f64), LabError> {
     Ok((counted, seconds))
 }
 
-/// What this process, kernel work included, has used so far. Sender, receiver and wire are all in it.
+/// What this process, kernel work included, has used so far. Sender, receiver and switch are all in it.
 fn cpu_seconds() -> f64 {
     let stat = std::fs::read_to_string("/proc/self/stat").unwrap_or_default();
     let fields: Vec<&str> = stat.rsplit(')').next().unwrap_or_default().split_whitespace().collect();

@@ -1,6 +1,6 @@
 //! Where hosts live: 10.77.0.0/16, which exists only inside the lab's namespaces.
 //!
-//! Each lab has its own wire and its own namespaces, so all labs use the same addresses and never meet.
+//! Each lab has its own switch and its own namespaces, so all labs use the same addresses and never meet.
 
 use std::net::Ipv4Addr;
 

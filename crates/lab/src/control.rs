@@ -117,7 +117,7 @@ pub struct LinkStatus {
 impl Lab {
     /// How the lab is.
     pub fn status(&self) -> Status {
-        let plan = self.wire().plan();
+        let plan = self.switch().plan();
         let hosts = self.hosts().iter().enumerate().map(|(index, host)| {
             let firewall = plan.firewall(index);
             let (processes, stopped) = host.count_processes();
@@ -138,7 +138,7 @@ impl Lab {
             to: self.hosts()[to].name().to_owned(),
             cut: plan.pair(from, to).is_cut(),
             rule: plan.pair(from, to).rule,
-            counters: self.wire().counters(from, to),
+            counters: self.switch().counters(from, to),
         });
         Status {
             name: self.name().to_owned(),

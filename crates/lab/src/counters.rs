@@ -29,7 +29,7 @@ impl LinkCounters {
     }
 }
 
-/// The same, as the wire's thread writes it and others read it.
+/// The same, as the switch's thread writes it and others read it.
 #[derive(Debug, Default)]
 pub(crate) struct Tally {
     delivered: AtomicU64,

@@ -14,10 +14,10 @@ use std::os::fd::{AsRawFd, OwnedFd};
 /// The card's name inside each host.
 pub(crate) const NAME: &str = "eth0";
 
-/// Packets that wait in the kernel for the wire. A burst counts as one.
+/// Packets that wait in the kernel for the switch. A burst counts as one.
 const KERNEL_QUEUE: libc::c_int = 2_000;
 
-/// Takes bursts of TCP over IPv4 and packets whose checksum is still open, so that the wire moves 64 KiB
+/// Takes bursts of TCP over IPv4 and packets whose checksum is still open, so that the switch moves 64 KiB
 /// with one call and never sums a payload (the kernel's `TUN_F_CSUM` and `TUN_F_TSO4`).
 const OFFLOADS: libc::c_ulong = 0x01 | 0x02;
 

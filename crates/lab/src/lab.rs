@@ -1,4 +1,4 @@
-//! A lab: hosts, the wire between them, and the right to change both.
+//! A lab: hosts, the switch between them, and the right to change both.
 
 use crate::address;
 use crate::counters::LinkCounters;
@@ -11,7 +11,7 @@ use crate::plan::Plan;
 use crate::refusal::Refusal;
 use crate::registry::{self, Card, HostCard, Ownership};
 use crate::rule::{Change, Rule};
-use crate::wire::Wire;
+use crate::switch::Switch;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 /// What a lab is to look like.
@@ -34,7 +34,7 @@ impl LabBuilder {
         self
     }
 
-    /// The rule of every link at the start. The default is a perfect wire.
+    /// The rule of every link at the start. The default is a perfect link.
     #[must_use]
     pub fn rule(self, rule: Rule) -> Self {
         Self { rule, ..self }
@@ -70,7 +70,8 @@ impl LabBuilder {
         let name = if self.exact { self.label.clone() } else { unique(&self.label) };
         let ownership = registry::claim(&name)?;
         // From here on a failure must take down what is already there, so the owner exists before the hosts.
-        let mut lab = Lab { name, mtu: self.mtu, hosts: Vec::new(), wire: None, ownership: Some(ownership) };
+        let mut lab =
+            Lab { name, mtu: self.mtu, hosts: Vec::new(), switch: None, ownership: Some(ownership) };
         lab.furnish(&self)?;
         Ok(lab)
     }
@@ -101,7 +102,7 @@ pub struct Lab {
     mtu: u32,
     hosts: Vec<Host>,
     /// Present from the end of `start` until the lab goes down.
-    wire: Option<Wire>,
+    switch: Option<Switch>,
     ownership: Option<Ownership>,
 }
 
@@ -153,7 +154,7 @@ impl Lab {
             devices.push(namespace::create(&self.name, &card.name, furnish)?);
             self.hosts.push(Host::attach(&self.name, card)?);
         }
-        self.wire = Some(Wire::start(devices, Plan::new(hosts.len(), plan.rule), plan.seed)?);
+        self.switch = Some(Switch::start(devices, Plan::new(hosts.len(), plan.rule), plan.seed)?);
         Ok(())
     }
 
@@ -180,14 +181,14 @@ impl Lab {
     /// The rule from one host to another.
     pub fn rule(&self, from: &str, to: &str) -> Result<Rule, LabError> {
         let (from, to) = self.pair(from, to)?;
-        Ok(self.wire().plan().pair(from, to).rule)
+        Ok(self.switch().plan().pair(from, to).rule)
     }
 
     /// Sets the rule from one host to another, one way.
     pub fn set(&self, from: &str, to: &str, rule: Rule) -> Result<(), LabError> {
         rule.check()?;
         let (from, to) = self.pair(from, to)?;
-        self.wire().change(|plan| plan.pair_mut(from, to).rule = rule)
+        self.switch().change(|plan| plan.pair_mut(from, to).rule = rule)
     }
 
     /// Sets the rule between two hosts, both ways.
@@ -200,7 +201,7 @@ impl Lab {
     pub fn set_all(&self, rule: Rule) -> Result<(), LabError> {
         rule.check()?;
         let pairs = self.pairs(None, None, false)?;
-        self.wire().change(|plan| pairs.iter().for_each(|&(from, to)| plan.pair_mut(from, to).rule = rule))
+        self.switch().change(|plan| pairs.iter().for_each(|&(from, to)| plan.pair_mut(from, to).rule = rule))
     }
 
     /// Puts hosts behind an uplink that they share: what goes between them and all others passes it, each way by that
@@ -213,7 +214,7 @@ impl Lab {
         rule.check()?;
         let hosts: Vec<_> =
             hosts.into_iter().map(|host| self.index(host.as_ref())).collect::<Result<_, _>>()?;
-        self.wire().change(|plan| plan.add_site(&hosts, rule))
+        self.switch().change(|plan| plan.add_site(&hosts, rule))
     }
 
     /// Changes part of the rule of every link that `from` and `to` name; none stands for all hosts.
@@ -225,9 +226,9 @@ impl Lab {
         change: &Change,
     ) -> Result<(), LabError> {
         let pairs = self.pairs(from, to, both)?;
-        let plan = self.wire().plan();
+        let plan = self.switch().plan();
         pairs.iter().try_for_each(|&(from, to)| plan.pair(from, to).rule.changed(change).check())?;
-        self.wire().change(|plan| {
+        self.switch().change(|plan| {
             for &(from, to) in &pairs {
                 let pair = plan.pair_mut(from, to);
                 pair.rule = pair.rule.changed(change);
@@ -279,19 +280,19 @@ impl Lab {
         cut: bool,
     ) -> Result<(), LabError> {
         let pairs = self.pairs(from, to, both)?;
-        self.wire().change(|plan| pairs.iter().for_each(|&(from, to)| plan.set_cut(from, to, cut)))
+        self.switch().change(|plan| pairs.iter().for_each(|&(from, to)| plan.set_cut(from, to, cut)))
     }
 
     /// Drops all UDP to and from a host, silently, or lets it pass again. TCP is not touched.
     pub fn block_udp(&self, host: &str, blocked: bool) -> Result<(), LabError> {
         let host = self.index(host)?;
-        self.wire().change(|plan| plan.firewall_mut(host).udp_blocked = blocked)
+        self.switch().change(|plan| plan.firewall_mut(host).udp_blocked = blocked)
     }
 
     /// Makes a host's firewall refuse what arrives, aloud, or (with none) accept it again.
     pub fn reject(&self, host: &str, refusal: Option<Refusal>) -> Result<(), LabError> {
         let host = self.index(host)?;
-        self.wire().change(|plan| plan.firewall_mut(host).refusal = refusal)
+        self.switch().change(|plan| plan.firewall_mut(host).refusal = refusal)
     }
 
     /// Stops a host's processes; see [`Host::freeze`].
@@ -303,21 +304,21 @@ impl Lab {
     /// virtual machine is paused. What is sent to it meanwhile is lost.
     pub fn halt(&self, host: &str) -> Result<usize, LabError> {
         let index = self.index(host)?;
-        self.wire().change(|plan| plan.firewall_mut(index).halted = true)?;
+        self.switch().change(|plan| plan.firewall_mut(index).halted = true)?;
         self.hosts[index].freeze()
     }
 
     /// Ends [`Lab::freeze`] and [`Lab::halt`].
     pub fn thaw(&self, host: &str) -> Result<usize, LabError> {
         let index = self.index(host)?;
-        self.wire().change(|plan| plan.firewall_mut(index).halted = false)?;
+        self.switch().change(|plan| plan.firewall_mut(index).halted = false)?;
         Ok(self.hosts[index].thaw())
     }
 
     /// What happened to frames from one host to another since the lab came up.
     pub fn counters(&self, from: &str, to: &str) -> Result<LinkCounters, LabError> {
         let (from, to) = self.pair(from, to)?;
-        Ok(self.wire().counters(from, to))
+        Ok(self.switch().counters(from, to))
     }
 
     /// Takes the lab down, and says so if something could not be removed.
@@ -328,14 +329,14 @@ impl Lab {
     fn take_down(&mut self) -> Result<(), LabError> {
         // Processes first: a host without a card would make them fail in ways that no test means.
         let dissolved = self.ownership.take().map_or(Ok(()), Ownership::dissolve);
-        self.wire = None;
+        self.switch = None;
         self.hosts.clear();
         dissolved
     }
 
-    pub(crate) fn wire(&self) -> &Wire {
-        // `start` hands out no lab without a wire, and only taking it down removes it.
-        self.wire.as_ref().unwrap_or_else(|| unreachable!("a lab that is up has a wire"))
+    pub(crate) fn switch(&self) -> &Switch {
+        // `start` hands out no lab without a switch, and only taking it down removes it.
+        self.switch.as_ref().unwrap_or_else(|| unreachable!("a lab that is up has a switch"))
     }
 
     fn index(&self, name: &str) -> Result<usize, LabError> {

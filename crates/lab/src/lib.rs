@@ -3,7 +3,7 @@
 //!
 //! What only shows on real networks (a cut that is one way, a firewall that refuses, a line that is full)
 //! must be testable on one machine, with real processes, real kernels' TCP, and nothing simulated but the
-//! cable. So each host is a network namespace with a TUN device as its card, and one thread, the *wire*,
+//! cable. So each host is a network namespace with a TUN device as its card, and one thread, the *switch*,
 //! carries packets between the cards by rules that can change at any moment.
 //!
 //! ```no_run
@@ -24,7 +24,7 @@
 //! What it does not do: IPv6, multicast, several cards per host, links that reorder. Files, processes and
 //! users are the machine's; only the network, the host name and `/etc/hosts` belong to a host.
 //!
-//! Where to look: `wire` is the loop, `link` the arithmetic of one direction, `packet` and `refusal` the
+//! Where to look: `switch` is the loop, `link` the arithmetic of one direction, `packet` and `refusal` the
 //! bytes; `namespace`, `device` and `processes` talk to the kernel; `registry` finds what is left after a
 //! SIGKILL; `daemon` and `control` serve `outlast lab`.
 
@@ -48,8 +48,8 @@ mod refusal;
 pub mod registry;
 mod rule;
 mod schedule;
+mod switch;
 pub mod units;
-mod wire;
 
 pub use counters::LinkCounters;
 pub use error::LabError;

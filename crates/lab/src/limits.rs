@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// Hosts in one lab. The wire keeps a rule per ordered pair, so this is also the root of its memory.
+/// Hosts in one lab. The switch keeps a rule per ordered pair, so this is also the root of its memory.
 pub const HOSTS_MAX: usize = 128;
 /// Longest name of a lab.
 pub const LAB_NAME_BYTES_MAX: usize = 40;
@@ -20,7 +20,7 @@ pub const IN_FLIGHT_BYTES_MAX: usize = 256 << 20;
 pub const QUEUE_BYTES_MIN: u64 = 64 << 10;
 /// Longest line of the control protocol.
 pub const LINE_BYTES_MAX: u64 = 16 << 20;
-/// How long a change waits for the wire to take it up.
+/// How long a change waits for the switch to take it up.
 pub const CHANGE_DEADLINE: Duration = Duration::from_secs(5);
 /// How long the lab waits for processes to stop or to die.
 pub const PROCESS_DEADLINE: Duration = Duration::from_secs(5);

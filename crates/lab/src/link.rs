@@ -11,7 +11,7 @@
 //! rate. Frames that would have to wait longer than the queue allows are dropped at the tail.
 //!
 //! Invariant: pieces leave a link in the order in which their frames entered it. It reads no clock and does
-//! no I/O; `now` counts from the wire's start.
+//! no I/O; `now` counts from the switch's start.
 
 use crate::limits::QUEUE_BYTES_MIN;
 use crate::rule::Rule;

@@ -102,7 +102,7 @@ impl<'a> Packet<'a> {
         u16::from_be_bytes([self.ip()[6], self.ip()[7]]) & 0x1fff != 0
     }
 
-    /// How many frames this packet stands for, and how long they are on a real wire.
+    /// How many frames this packet stands for, and how long they are on a real cable.
     pub(crate) fn burst(&self) -> Burst {
         let whole = self.ip().len();
         if self.segment_bytes == 0 {

@@ -1,6 +1,6 @@
-//! What the lab wants the wire to do right now: one value that is replaced as a whole.
+//! What the lab wants the switch to do right now: one value that is replaced as a whole.
 //!
-//! The owner edits a copy and hands it over; the wire takes it up between two packets and says so. After a
+//! The owner edits a copy and hands it over; the switch takes it up between two packets and says so. After a
 //! change has returned, no packet is judged by the plan before it.
 
 use crate::refusal::Refusal;

@@ -11,7 +11,7 @@ use std::time::Duration;
 /// otherwise: the buffer of a middling router.
 const QUEUE: Duration = Duration::from_millis(50);
 
-/// One direction of a link. The default is a perfect wire: no limit, no delay, no loss.
+/// One direction of a link. The default is a perfect link: no limit, no delay, no loss.
 ///
 /// Jitter moves each packet's delay evenly within `delay - jitter ..= delay + jitter`, and never reorders:
 /// a packet waits for the one before it, as it would in a router's queue.
@@ -40,7 +40,7 @@ impl Default for Rule {
 }
 
 impl Rule {
-    /// A perfect wire.
+    /// A perfect link.
     pub fn perfect() -> Self {
         Self::default()
     }

@@ -280,7 +280,7 @@ impl CoordinatorBuilder {
             #[cfg(feature = "etcd")]
             Backend::Etcd(options) => {
                 let own = self.advertise.clone().unwrap_or_else(|| reachable(address, options));
-                let lease = self.lease.unwrap_or_else(|| default_lease(self.preset));
+                let lease = self.lease.unwrap_or_else(|| self.preset.times().reign_lease);
                 Post::among_several(own, election::patience(lease))
             }
         };
@@ -323,7 +323,7 @@ impl CoordinatorBuilder {
                 clerk.stand_by(post.clone(), told);
                 registers.stop();
                 let own = post.standing_at().unwrap_or_default();
-                let lease = self.lease.unwrap_or_else(|| default_lease(self.preset));
+                let lease = self.lease.unwrap_or_else(|| self.preset.times().reign_lease);
                 let election = election::Election::new(
                     ((**options).clone(), election::Keys::of(&self.cluster)),
                     (own, lease, grace),
@@ -419,16 +419,6 @@ impl Drop for Coordinator {
             }
         }
     }
-}
-
-/// How long a lease lasts in that kind of network.
-#[cfg(feature = "etcd")]
-fn default_lease(preset: Preset) -> Duration {
-    Duration::from_secs(match preset {
-        Preset::Local => 2,
-        Preset::Lan => 5,
-        Preset::Wan => 10,
-    })
 }
 
 /// Where others reach whoever listens at that address: there, or where packets to the etcd leave from. Nothing is sent

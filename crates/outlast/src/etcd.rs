@@ -20,26 +20,26 @@
 //!
 //! It keeps no leases alive by itself and retries nothing: when and how often is a decision, and decisions live elsewhere.
 
+mod connection;
 mod error;
 mod messages;
 mod options;
 mod transaction;
-mod wire;
 
 pub use error::EtcdError;
 pub use options::{EtcdOptions, EtcdOptionsError};
 pub use transaction::{Committed, Transaction};
 
+use connection::Connection;
 use messages as m;
 use options::Security;
 use std::time::Duration;
 use tokio_stream::StreamExt as _;
-use wire::Wire;
 
 /// One connection to a member of etcd.
 #[derive(Clone, Debug)]
 pub struct Etcd {
-    wire: Wire,
+    connection: Connection,
     timeout: Duration,
 }
 
@@ -112,28 +112,29 @@ impl Etcd {
     }
 
     async fn connect_to(endpoint: &str, options: &EtcdOptions) -> Result<Self, EtcdError> {
-        let mut wire = Wire::connect(endpoint, options).await?;
+        let mut connection = Connection::connect(endpoint, options).await?;
         if let Some((name, password)) = &options.user {
             let asked = m::AuthenticateRequest { name: name.clone(), password: password.to_string() };
             let answered: m::AuthenticateResponse =
-                wire.unary("/etcdserverpb.Auth/Authenticate", asked).await?;
-            wire.set_token(&answered.token)?;
+                connection.unary("/etcdserverpb.Auth/Authenticate", asked).await?;
+            connection.set_token(&answered.token)?;
         }
-        Ok(Self { wire, timeout: options.timeout })
+        Ok(Self { connection, timeout: options.timeout })
     }
 
     /// All keys that begin with `prefix`, as the whole cluster agrees they are now.
     pub async fn range(&self, prefix: &[u8]) -> Result<Range, EtcdError> {
         let asked = m::RangeRequest { key: prefix.to_vec(), range_end: end_of(prefix) };
         let answered: m::RangeResponse =
-            self.in_time(self.wire.unary("/etcdserverpb.KV/Range", asked)).await?;
+            self.in_time(self.connection.unary("/etcdserverpb.KV/Range", asked)).await?;
         Ok(Range { revision: revision(answered.header.as_ref()), pairs: pairs(answered.kvs) })
     }
 
     /// Carries out a transaction, whole or not at all.
     pub async fn commit(&self, transaction: Transaction) -> Result<Committed, EtcdError> {
         let asked = transaction.into_request();
-        let answered: m::TxnResponse = self.in_time(self.wire.unary("/etcdserverpb.KV/Txn", asked)).await?;
+        let answered: m::TxnResponse =
+            self.in_time(self.connection.unary("/etcdserverpb.KV/Txn", asked)).await?;
         Ok(Committed::from_response(answered))
     }
 
@@ -142,7 +143,7 @@ impl Etcd {
         let ttl = i64::try_from(lease.as_nanos().div_ceil(1_000_000_000)).unwrap_or(i64::MAX).max(1);
         let asked = m::LeaseGrantRequest { ttl };
         let granted: m::LeaseGrantResponse =
-            self.in_time(self.wire.unary("/etcdserverpb.Lease/LeaseGrant", asked)).await?;
+            self.in_time(self.connection.unary("/etcdserverpb.Lease/LeaseGrant", asked)).await?;
         if granted.error.is_empty() {
             Ok((LeaseId(granted.id), seconds(granted.ttl)))
         } else {
@@ -155,7 +156,7 @@ impl Etcd {
         let asked = tokio_stream::once(m::LeaseKeepAliveRequest { id: lease.0 });
         let keeping = async {
             let mut answers: tonic::Streaming<m::LeaseKeepAliveResponse> =
-                self.wire.streaming("/etcdserverpb.Lease/LeaseKeepAlive", asked).await?;
+                self.connection.streaming("/etcdserverpb.Lease/LeaseKeepAlive", asked).await?;
             let answer = answers.message().await.map_err(|status| EtcdError::from_status(&status))?;
             answer.ok_or_else(|| EtcdError::Broken("etcd ended a keep-alive without an answer".to_owned()))
         };
@@ -167,7 +168,7 @@ impl Etcd {
     pub async fn revoke(&self, lease: LeaseId) -> Result<(), EtcdError> {
         let asked = m::LeaseRevokeRequest { id: lease.0 };
         let revoked: Result<m::LeaseRevokeResponse, _> =
-            self.in_time(self.wire.unary("/etcdserverpb.Lease/LeaseRevoke", asked)).await;
+            self.in_time(self.connection.unary("/etcdserverpb.Lease/LeaseRevoke", asked)).await;
         match revoked {
             Ok(_) | Err(EtcdError::LeaseGone) => Ok(()),
             Err(error) => Err(error),
@@ -179,12 +180,12 @@ impl Etcd {
         let (questions, asked) = tokio::sync::mpsc::channel(1);
         let create =
             m::WatchCreateRequest { key: prefix.to_vec(), range_end: end_of(prefix), start_revision: from };
-        let first = m::WatchRequest { request: Some(m::WatchWord::Create(create)) };
+        let first = m::WatchRequest { request: Some(m::WatchOrder::Create(create)) };
         questions.try_send(first).map_err(|_| EtcdError::Broken("no room for a watch".to_owned()))?;
         let asked = tokio_stream::wrappers::ReceiverStream::new(asked);
         let opening = async {
             let mut watch = Watch {
-                answers: self.wire.streaming("/etcdserverpb.Watch/Watch", asked).await?,
+                answers: self.connection.streaming("/etcdserverpb.Watch/Watch", asked).await?,
                 _questions: questions,
             };
             // The first answer says that it watches, so that nothing is missed from here on.

@@ -119,7 +119,7 @@ pub(crate) fn of(plane: Plane) -> io::Result<Handle> {
         }
         let fresh = Box::into_raw(Box::new(Owned { pid: process::id(), runtime: plane.build()? }));
         if place.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_err() {
-            // Another thread was faster; its runtime is found in the next round.
+            // Another thread was faster; its runtime is found at the next look.
             // SAFETY: ours was not published, so nobody else has seen it.
             drop(unsafe { Box::from_raw(fresh) });
         }

@@ -10,6 +10,7 @@ use outlast::membership::Preset;
 use outlast::security::RunSecret;
 use outlast::{Communicator, Coordinator};
 use outlast_lab::{Lab, LabError};
+use outlast_proto::collective::BrokenLink;
 use outlast_proto::session::CallError;
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, Command, Stdio};
@@ -114,7 +115,9 @@ fn check(
             }
             Some(receipt.algorithm)
         }
-        Err(ref failed) if let Some(CallError::LinkBroken { from, to, error }) = failed.cause() => {
+        Err(ref failed)
+            if let Some(CallError::LinkBroken(BrokenLink { from, to, error })) = failed.cause() =>
+        {
             say(&format!("broken {} {} {error}", from.short(), to.short()));
             if !untouched {
                 say("wrong: a failed call changed its output");

@@ -5,7 +5,7 @@ mod support;
 use outlast::executor::{Abort, Buffers, DataSettings, LinkEvent, Performed, Stopped};
 use outlast::fork::Guarded;
 use outlast::link::{TcpSettings, TcpWire, Wire};
-use outlast_proto::collective::{DataType, ReduceOp};
+use outlast_proto::collective::{BrokenLink, DataType, ReduceOp};
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous, munmap};
 use std::io::{self, IoSlice, IoSliceMut, Write};
 use std::net::{TcpListener, TcpStream};
@@ -134,7 +134,7 @@ fn a_bit_that_turns_over_on_the_way_is_noticed() {
         outcome
     });
     assert!(!flips.load(Ordering::SeqCst), "the bit was turned over");
-    let noticed = |outcome: &Result<(), Stopped>| matches!(outcome, Err(Stopped::LinkBroken { error, .. }) if error.contains("checksum"));
+    let noticed = |outcome: &Result<(), Stopped>| matches!(outcome, Err(Stopped::LinkBroken(BrokenLink { error, .. })) if error.contains("checksum"));
     assert!(outcomes.iter().any(noticed), "{outcomes:?}");
     let spec = cluster.spec(0, 1, DataType::F32, ReduceOp::Sum, &[count]);
     cluster.everybody(|number, member| {
@@ -237,12 +237,8 @@ fn a_peer_that_vanishes_is_reported_by_its_neighbours_alone() {
         aborts.iter().for_each(Abort::trigger);
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
-    assert!(
-        matches!(&outcomes[1], Err(Stopped::LinkBroken { peer: lost, towards: true, .. }) if *lost == peer(2))
-    );
-    assert!(
-        matches!(&outcomes[3], Err(Stopped::LinkBroken { peer: lost, towards: false, .. }) if *lost == peer(2))
-    );
+    assert!(matches!(&outcomes[1], Err(Stopped::LinkBroken(broken)) if broken.to == peer(2)));
+    assert!(matches!(&outcomes[3], Err(Stopped::LinkBroken(broken)) if broken.from == peer(2)));
     assert_eq!(outcomes[2], Err(Stopped::Closed));
     assert_eq!((&outcomes[0], &outcomes[4]), (&Err(Stopped::Aborted), &Err(Stopped::Aborted)));
     let told = cluster.members[1].events.lock().unwrap().clone();

@@ -221,7 +221,7 @@ fn a_stream_that_breaks_in_the_middle_breaks_the_link_and_nothing_else() {
         }
     };
     assert_eq!(streams.broken.load(Ordering::SeqCst), 1);
-    let said = |outcome: &Result<(), Stopped>| matches!(outcome, Err(Stopped::LinkBroken { error, .. }) if error.contains("stream"));
+    let said = |outcome: &Result<(), Stopped>| matches!(outcome, Err(Stopped::LinkBroken(broken)) if broken.error.contains("stream"));
     assert!(failed.iter().any(said), "{failed:?}");
     for _ in 0..12 {
         call(&cluster, seq).into_iter().for_each(|outcome| outcome.expect("the link is made again"));

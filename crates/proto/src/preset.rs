@@ -40,18 +40,21 @@ pub struct Times {
     pub link_silent_after: Duration,
     /// How long a member of the store answers for its keys without having been heard (rule 28).
     pub view_lease: Duration,
+    /// How long a coordinator among several reigns without having renewed its lease (rule 19).
+    pub reign_lease: Duration,
 }
 
 impl Preset {
     /// Its times.
     pub const fn times(self) -> Times {
-        // probe interval and timeout, suspicion, stall, dead; control grace, control lost; verdict grace; silent link; view lease
-        let millis: [u64; 10] = match self {
-            Self::Local => [100, 50, 500, 10_000, 5_000, 2_000, 10_000, 5_000, 1_000, 1_000],
-            Self::Lan => [200, 100, 1_000, 15_000, 10_000, 5_000, 30_000, 10_000, 2_000, 2_000],
-            Self::Wan => [1_000, 500, 5_000, 30_000, 30_000, 15_000, 60_000, 30_000, 8_000, 10_000],
+        // probe interval and timeout, suspicion, stall, dead; control grace, control lost; verdict grace; silent link; view lease;
+        // reign lease
+        let millis: [u64; 11] = match self {
+            Self::Local => [100, 50, 500, 10_000, 5_000, 2_000, 10_000, 5_000, 1_000, 1_000, 2_000],
+            Self::Lan => [200, 100, 1_000, 15_000, 10_000, 5_000, 30_000, 10_000, 2_000, 2_000, 5_000],
+            Self::Wan => [1_000, 500, 5_000, 30_000, 30_000, 15_000, 60_000, 30_000, 8_000, 10_000, 10_000],
         };
-        let [interval, timeout, suspicion, stall, dead, grace, lost, verdict, silent, lease] = millis;
+        let [interval, timeout, suspicion, stall, dead, grace, lost, verdict, silent, view, reign] = millis;
         Times {
             probe_interval: Duration::from_millis(interval),
             probe_timeout: Duration::from_millis(timeout),
@@ -62,7 +65,8 @@ impl Preset {
             control_lost_after: Duration::from_millis(lost),
             verdict_grace: Duration::from_millis(verdict),
             link_silent_after: Duration::from_millis(silent),
-            view_lease: Duration::from_millis(lease),
+            view_lease: Duration::from_millis(view),
+            reign_lease: Duration::from_millis(reign),
         }
     }
 }
@@ -90,6 +94,10 @@ mod tests {
             assert!(
                 times.view_lease < times.dead_after,
                 "{preset:?}: a lease ends before its holder is given up"
+            );
+            assert!(
+                2 * times.reign_lease < times.control_lost_after,
+                "{preset:?}: the next one reigns before sessions end (rule 19)"
             );
         }
     }

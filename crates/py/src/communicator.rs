@@ -16,6 +16,7 @@ use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
 use crate::state::{self, SharedState};
+use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::communicator::{GroupView, Interrupt};
 use outlast::fork::Creator;
@@ -27,16 +28,12 @@ use std::io::Write as _;
 use std::mem::ManuallyDrop;
 use std::os::fd::IntoRawFd as _;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
 
 /// How long a question for events waits if it is not told.
 const EVENTS: Duration = Duration::from_mins(1);
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
-    mutex.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 /// Which threads have made blocking calls.
 #[derive(Clone, Copy, Default, PartialEq, Eq)]
@@ -288,7 +285,7 @@ fn of_lost(lost: Lost) -> outlast::communicator::Error {
 
 impl Drop for Shared {
     fn drop(&mut self) {
-        let comm = ManuallyDrop::new(self.comm.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let comm = ManuallyDrop::new(owned(&mut self.comm).take());
         let flights = ManuallyDrop::new(self.in_flight.take_all_unshared());
         // In a forked child nothing of ours may be touched: not even to let it go.
         if self.creator.check().is_err() {

@@ -3,6 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_coordinator};
 use crate::manners::check_process;
+use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::coordinator::BackendError;
 use outlast::fork::Creator;
@@ -12,7 +13,7 @@ use outlast_proto::coordinator::{Config, Run};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -104,7 +105,7 @@ impl Coordinator {
         let visit = Visit::begin(py);
         check_process(self.creator)?;
         let run = arguments::run_id(run_id)?;
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let service = lock(&self.service).clone();
         let service =
             service.ok_or_else(|| invalid("this coordinator is closed; make a new one".to_owned()))?;
         let status = visit.away(py, || service.status(&run)).map_err(|error| of_coordinator(py, &error))?;
@@ -118,7 +119,7 @@ impl Coordinator {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let visit = Visit::begin(py);
         check_process(self.creator)?;
-        let service = self.service.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let service = lock(&self.service).take();
         visit.away(py, || {
             let deadline = Instant::now() + CLOSE_PATIENCE;
             let mut held = service;
@@ -134,13 +135,13 @@ impl Coordinator {
     }
 
     fn is_closed(&self) -> bool {
-        self.creator.check().is_ok() && self.service.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.creator.check().is_ok() && lock(&self.service).is_none()
     }
 }
 
 impl Drop for Coordinator {
     fn drop(&mut self) {
-        let service = self.service.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let service = owned(&mut self.service).take();
         let service = ManuallyDrop::new(service);
         // In a forked child it is left alone.
         if self.creator.check().is_ok() {

@@ -10,6 +10,7 @@ use crate::errors::{self, Purpose, invalid};
 use crate::manners::check_process;
 use crate::outcome;
 use crate::state::SharedState;
+use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::communicator::NextStep;
 use outlast::elastic::{ElasticOptions, Runner};
@@ -18,7 +19,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 /// A training loop.
 #[pyclass(frozen, module = "outlast._outlast")]
@@ -35,14 +36,14 @@ struct PutBack<'a>(&'a Elastic, Option<Runner>);
 
 impl Drop for PutBack<'_> {
     fn drop(&mut self) {
-        *self.0.runner.lock().unwrap_or_else(PoisonError::into_inner) = self.1.take();
+        *lock(&self.0.runner) = self.1.take();
     }
 }
 
 impl Elastic {
     fn with<R>(&self, work: impl FnOnce(&mut Runner) -> R) -> PyResult<R> {
         check_process(self.creator)?;
-        let taken = self.runner.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let taken = lock(&self.runner).take();
         let busy = "this training loop is in use by another thread: one thread makes its steps";
         let mut runner = PutBack(self, Some(taken.ok_or_else(|| invalid(busy.to_owned()))?));
         Ok(work(runner.1.as_mut().expect("it was just put there")))
@@ -206,7 +207,7 @@ impl Elastic {
 
 impl Drop for Elastic {
     fn drop(&mut self) {
-        let runner = self.runner.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let runner = owned(&mut self.runner).take();
         // In a forked child nothing of ours may be touched: not even to let it go.
         if self.creator.check().is_err() {
             let _ = ManuallyDrop::new(runner);

@@ -8,6 +8,7 @@ use outlast::coordinator::CoordinatorError;
 use outlast::membership::MembershipError;
 use outlast::rendezvous::RendezvousError;
 use outlast::store::{Failure, StoreError};
+use outlast_proto::collective::BrokenLink;
 use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::wire::control::KickReason;
 use pyo3::prelude::*;
@@ -91,13 +92,13 @@ fn of_call_error<'py>(py: Python<'py>, error: &CallError, purpose: Purpose) -> P
             }
             ("PeersLost", Some(reasons.into_any()))
         }
-        CallError::LinkBroken { from, to, error } if purpose == Purpose::Collective => {
+        CallError::LinkBroken(BrokenLink { from, to, error }) if purpose == Purpose::Collective => {
             // Nobody is lost yet; what the trainer does is the same.
             let reasons = PyDict::new(py);
             reasons.set_item(to.to_string(), format!("its link from {} broke: {error}", from.short()))?;
             ("PeersLost", Some(reasons.into_any()))
         }
-        CallError::LinkBroken { .. } => ("TopologyFailed", None),
+        CallError::LinkBroken(_) => ("TopologyFailed", None),
         CallError::GivenUp(_) if purpose == Purpose::Topology => ("TopologyFailed", None),
         CallError::TooFewPeers { .. } => ("TooFewPeers", None),
         CallError::Timeout(waiting) => {

@@ -2,11 +2,12 @@
 
 use crate::buffer::Tensor;
 use crate::errors::invalid;
+use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::communicator::DataType;
 use outlast_kernels::{Element, Quantisation, error_feedback};
 use pyo3::prelude::*;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// What was lost of one tensor, in its own type and in the order of memory.
 struct Residual {
@@ -47,7 +48,7 @@ impl ErrorFeedback {
         };
         let length = x.range().len();
         // Taken while it is used: with the interpreter let go nobody may wait for a lock of ours.
-        let known = self.residual.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let known = lock(&self.residual).take();
         let mut residual = known.unwrap_or_else(|| Residual { data_type, bytes: vec![0; length] });
         let fits = residual.data_type == data_type && residual.bytes.len() == length;
         if fits {
@@ -57,7 +58,7 @@ impl ErrorFeedback {
                 error_feedback(self.quantisation, element, values, &mut residual.bytes);
             });
         }
-        *self.residual.lock().unwrap_or_else(PoisonError::into_inner) = Some(residual);
+        *lock(&self.residual) = Some(residual);
         if fits {
             return Ok(());
         }
@@ -66,6 +67,6 @@ impl ErrorFeedback {
 
     /// Forgets what was lost.
     fn reset(&self) {
-        *self.residual.lock().unwrap_or_else(PoisonError::into_inner) = None;
+        *lock(&self.residual) = None;
     }
 }

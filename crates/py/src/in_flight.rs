@@ -6,11 +6,12 @@
 //! after the end: a worker's thread never touches the interpreter.
 
 use crate::buffer::Tensor;
+use crate::sync::{lock, owned};
 use outlast::communicator::{Error, Receipt};
 use outlast::membership::PeerId;
 use outlast::workers;
 use std::ops::Range;
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::time::Instant;
 
 /// How an operation ended; a transfer has no receipt.
@@ -52,7 +53,7 @@ pub(crate) enum Busy {
 
 impl InFlight {
     fn flights(&self) -> MutexGuard<'_, Vec<Flight>> {
-        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.0)
     }
 
     /// Gives back the loans of operations that are over. To be called, and the result dropped, with the
@@ -98,7 +99,7 @@ impl InFlight {
 
     /// The same for an owner that is going, without a lock that a forked child could find held.
     pub(crate) fn take_all_unshared(&mut self) -> Vec<Flight> {
-        std::mem::take(self.0.get_mut().unwrap_or_else(PoisonError::into_inner))
+        std::mem::take(owned(&mut self.0))
     }
 
     /// Whether all were over before `deadline`.

@@ -41,6 +41,7 @@ mod registry;
 mod rendezvous;
 mod state;
 mod store;
+mod sync;
 mod visit;
 
 use pyo3::prelude::*;

@@ -6,6 +6,7 @@
 //!
 //! If `OUTLAST_LOG` is set, everything goes to stderr as it says, and not here.
 
+use crate::sync::lock;
 use crate::visit::Visit;
 use pyo3::prelude::*;
 use std::collections::VecDeque;
@@ -22,11 +23,11 @@ use tracing_subscriber::util::SubscriberInitExt as _;
 const LINES_MAX: usize = 1_000;
 
 /// A level of Python's, a logger's name, and a text.
-type Line = (u8, String, String);
+type LogLine = (u8, String, String);
 
 #[derive(Default)]
 struct Queue {
-    lines: VecDeque<Line>,
+    lines: VecDeque<LogLine>,
     dropped: u64,
 }
 
@@ -34,7 +35,7 @@ static QUEUE: Mutex<Queue> = Mutex::new(Queue { lines: VecDeque::new(), dropped:
 static CAME: Condvar = Condvar::new();
 
 fn queue() -> MutexGuard<'static, Queue> {
-    QUEUE.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&QUEUE)
 }
 
 struct Bridge;
@@ -83,7 +84,7 @@ pub(crate) fn begin_log() -> bool {
 
 /// What was said since the last time; waits up to that many seconds for it.
 #[pyfunction]
-pub(crate) fn next_lines(py: Python<'_>, timeout: f64) -> Vec<Line> {
+pub(crate) fn next_lines(py: Python<'_>, timeout: f64) -> Vec<LogLine> {
     let visit = Visit::begin(py);
     let patience = Duration::try_from_secs_f64(timeout).unwrap_or_default();
     visit.away(py, || {

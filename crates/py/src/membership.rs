@@ -3,13 +3,14 @@
 use crate::arguments;
 use crate::errors::{invalid, of_membership};
 use crate::manners::{self, LOOK_EVERY, check_process};
+use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::membership::{Event, Happening, Member, MemberInfo, MembershipError, TimedEvent};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How long a goodbye may take.
@@ -29,7 +30,7 @@ pub(crate) struct Membership {
 impl Membership {
     fn open(&self) -> PyResult<Arc<outlast::Membership>> {
         check_process(self.creator)?;
-        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let member = lock(&self.member).clone();
         member.ok_or_else(|| invalid("this member has left its group; make a new one".to_owned()))
     }
 }
@@ -135,7 +136,7 @@ impl Membership {
     fn leave(&self, py: Python<'_>) -> PyResult<()> {
         let visit = Visit::begin(py);
         check_process(self.creator)?;
-        let member = self.member.lock().unwrap_or_else(PoisonError::into_inner).take();
+        let member = lock(&self.member).take();
         let Some(member) = member else { return Ok(()) };
         match visit.away(py, || member.leave(GOODBYE)) {
             // It ends by itself soon; there is nothing that the program should do.
@@ -145,13 +146,13 @@ impl Membership {
     }
 
     fn has_left(&self) -> bool {
-        self.creator.check().is_ok() && self.member.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.creator.check().is_ok() && lock(&self.member).is_none()
     }
 }
 
 impl Drop for Membership {
     fn drop(&mut self) {
-        let member = self.member.get_mut().unwrap_or_else(PoisonError::into_inner).take();
+        let member = owned(&mut self.member).take();
         let member = ManuallyDrop::new(member);
         if self.creator.check().is_ok() {
             drop(ManuallyDrop::into_inner(member));

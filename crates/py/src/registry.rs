@@ -8,8 +8,9 @@
 
 use crate::communicator::Shared;
 use crate::in_flight::Flight;
+use crate::sync::lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
+use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};
 use std::{process, ptr};
 
@@ -51,7 +52,7 @@ fn registry() -> &'static Registry {
 }
 
 fn lists() -> MutexGuard<'static, Lists> {
-    registry().lists.lock().unwrap_or_else(PoisonError::into_inner)
+    lock(&registry().lists)
 }
 
 /// A communicator was made.

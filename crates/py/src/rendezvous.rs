@@ -3,13 +3,14 @@
 use crate::arguments;
 use crate::errors::{invalid, of_rendezvous};
 use crate::manners::{self, check_process};
+use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::rendezvous::{Fate, RemoteRegister, RendezvousBuilder, RendezvousError, Round, Snapshot, Token};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// What both classes are told of the backend.
@@ -74,7 +75,7 @@ pub(crate) struct Rendezvous {
 impl Rendezvous {
     fn open(&self) -> PyResult<Arc<outlast::Rendezvous>> {
         check_process(self.creator)?;
-        let node = self.node.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let node = lock(&self.node).clone();
         node.ok_or_else(|| invalid("this node has left its rendezvous; make a new one".to_owned()))
     }
 
@@ -187,19 +188,19 @@ impl Rendezvous {
             return Ok(());
         }
         let left = self.call(py, outlast::Rendezvous::shutdown);
-        self.node.lock().unwrap_or_else(PoisonError::into_inner).take();
+        lock(&self.node).take();
         left
     }
 
     /// Lets go of the node without a word; its lease ends.
     fn close(&self) -> PyResult<()> {
         check_process(self.creator)?;
-        drop(self.node.lock().unwrap_or_else(PoisonError::into_inner).take());
+        drop(lock(&self.node).take());
         Ok(())
     }
 
     fn has_left(&self) -> bool {
-        self.creator.check().is_ok() && self.node.lock().unwrap_or_else(PoisonError::into_inner).is_none()
+        self.creator.check().is_ok() && lock(&self.node).is_none()
     }
 
     /// What happened since the last call: name, message, rank, node state, error trace.
@@ -214,7 +215,7 @@ impl Rendezvous {
 
 impl Drop for Rendezvous {
     fn drop(&mut self) {
-        let node = ManuallyDrop::new(self.node.get_mut().unwrap_or_else(PoisonError::into_inner).take());
+        let node = ManuallyDrop::new(owned(&mut self.node).take());
         // In a forked child it is left alone.
         if self.creator.check().is_ok() {
             drop(ManuallyDrop::into_inner(node));

@@ -7,6 +7,7 @@
 use crate::buffer::Tensor;
 use crate::errors::{fatal, invalid};
 use crate::manners::check_process;
+use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::state::{CheckpointError, Strategy, TensorInfo};
@@ -14,7 +15,7 @@ use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
-use std::sync::{Mutex, PoisonError};
+use std::sync::Mutex;
 
 /// Named tensors that are the same on every member.
 #[pyclass(frozen, module = "outlast._outlast")]
@@ -30,7 +31,7 @@ impl SharedState {
     /// Does `work` on the state. Nobody else can meanwhile.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut outlast::SharedState) -> R) -> PyResult<R> {
         check_process(self.creator)?;
-        let slot = || self.state.lock().unwrap_or_else(PoisonError::into_inner);
+        let slot = || lock(&self.state);
         let taken = slot().take();
         let busy = "this state is in use by another call of this process: wait for it";
         let mut state = PutBack(self, Some(taken.ok_or_else(|| invalid(busy.to_owned()))?));
@@ -44,7 +45,7 @@ struct PutBack<'a>(&'a SharedState, Option<outlast::SharedState>);
 
 impl Drop for PutBack<'_> {
     fn drop(&mut self) {
-        *self.0.state.lock().unwrap_or_else(PoisonError::into_inner) = self.1.take();
+        *lock(&self.0.state) = self.1.take();
     }
 }
 

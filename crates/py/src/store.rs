@@ -3,12 +3,13 @@
 use crate::arguments;
 use crate::errors::{invalid, of_store};
 use crate::manners::{self, check_process};
+use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::store::StoreError;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// A store's handle. Keys and values are bytes here; the class above it takes text too.
@@ -21,7 +22,7 @@ pub(crate) struct Store {
 impl Store {
     fn open(&self) -> PyResult<Arc<outlast::Store>> {
         check_process(self.creator)?;
-        let store = self.store.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        let store = lock(&self.store).clone();
         store.ok_or_else(|| invalid("this member has left the store; join again to use it".to_owned()))
     }
 
@@ -38,7 +39,7 @@ impl Store {
     }
 
     fn close(&self) -> Option<Arc<outlast::Store>> {
-        self.store.lock().unwrap_or_else(PoisonError::into_inner).take()
+        lock(&self.store).take()
     }
 }
 
@@ -226,7 +227,7 @@ impl Store {
 
     fn is_open(&self) -> PyResult<bool> {
         check_process(self.creator)?;
-        Ok(self.store.lock().unwrap_or_else(PoisonError::into_inner).is_some())
+        Ok(lock(&self.store).is_some())
     }
 }
 

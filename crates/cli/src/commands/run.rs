@@ -27,7 +27,7 @@ use crate::ExitCode;
 use crew::Workers;
 use environment::{Common, Secret};
 use logs::Logs;
-use nodes::{Door, Line, Nodes};
+use nodes::{Door, Introduction, Nodes};
 use outlast::agent::{Config, Driver, Elastic, Orders};
 use outlast::{Coordinator, Rendezvous};
 use program::{Style, program};
@@ -146,8 +146,8 @@ fn nodes(args: &Args, door: Door, workers: usize, orders: Orders, logs: Logs) ->
     let rendezvous = builder.start()?;
     let patience = rendezvous.settings().join;
     let host = args.local_addr.clone().unwrap_or_else(|| own_address(&first));
-    let line = Line { host, port: 0, workers };
-    Ok(Nodes::start(rendezvous, (line, patience), door, args.elastic.into(), orders, logs)?)
+    let introduction = Introduction { host, port: 0, workers };
+    Ok(Nodes::start(rendezvous, (introduction, patience), door, args.elastic.into(), orders, logs)?)
 }
 
 /// The address from which packets to the coordinator leave: there others reach this machine. Nothing is sent for it.

@@ -24,12 +24,12 @@ pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
 /// One JSON line, and when it was read.
 #[derive(Clone, Debug)]
-pub(crate) struct Line {
+pub(crate) struct OutputLine {
     pub(crate) at: Instant,
     pub(crate) json: Value,
 }
 
-impl Line {
+impl OutputLine {
     pub(crate) fn is(&self, event: &str) -> bool {
         self.json["event"] == event
     }
@@ -40,8 +40,8 @@ impl Line {
 }
 
 #[derive(Debug, Default)]
-struct Lines {
-    read: Mutex<Vec<Line>>,
+struct Output {
+    read: Mutex<Vec<OutputLine>>,
     grew: Condvar,
 }
 
@@ -52,7 +52,7 @@ pub(crate) struct Member {
     pub(crate) id: String,
     pub(crate) address: SocketAddr,
     child: Child,
-    lines: Arc<Lines>,
+    lines: Arc<Output>,
 }
 
 impl Member {
@@ -80,12 +80,12 @@ impl Member {
         }
         let mut child = command.spawn().expect("the program starts");
         let output = BufReader::new(child.stdout.take().expect("stdout is piped"));
-        let lines = Arc::new(Lines::default());
+        let lines = Arc::new(Output::default());
         let sink = Arc::clone(&lines);
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let json = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
-                sink.read.lock().unwrap().push(Line { at: Instant::now(), json });
+                sink.read.lock().unwrap().push(OutputLine { at: Instant::now(), json });
                 sink.grew.notify_all();
             }
         });
@@ -108,7 +108,7 @@ impl Member {
     }
 
     /// The lines after `mark`.
-    pub(crate) fn since(&self, mark: usize) -> Vec<Line> {
+    pub(crate) fn since(&self, mark: usize) -> Vec<OutputLine> {
         self.lines.read.lock().unwrap()[mark..].to_vec()
     }
 
@@ -118,8 +118,8 @@ impl Member {
         what: &str,
         timeout: Duration,
         mark: usize,
-        condition: impl Fn(&Line) -> bool,
-    ) -> Line {
+        condition: impl Fn(&OutputLine) -> bool,
+    ) -> OutputLine {
         let deadline = Instant::now() + timeout;
         let mut lines = self.lines.read.lock().unwrap();
         let mut next = mark;
@@ -205,7 +205,7 @@ impl Drop for Member {
 }
 
 /// The events of a member, without the statuses.
-fn story(lines: &[Line]) -> String {
+fn story(lines: &[OutputLine]) -> String {
     let mut text = String::new();
     for line in lines.iter().filter(|line| !line.is("status")) {
         let _ = writeln!(text, "  {}", line.json);

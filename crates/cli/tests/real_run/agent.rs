@@ -12,14 +12,14 @@ use std::time::{Duration, Instant};
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
 #[derive(Default)]
-struct Lines {
+struct Output {
     read: Mutex<Vec<(Instant, Value)>>,
     grew: Condvar,
 }
 
 pub(crate) struct Agent {
     child: Child,
-    lines: Arc<Lines>,
+    lines: Arc<Output>,
     errors: Arc<Mutex<String>>,
 }
 
@@ -53,7 +53,7 @@ impl Agent {
                 }
             });
         }
-        let lines = Arc::new(Lines::default());
+        let lines = Arc::new(Output::default());
         let sink = Arc::clone(&lines);
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {

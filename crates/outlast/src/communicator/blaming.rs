@@ -8,7 +8,7 @@ use crate::executor::Strain;
 use crate::membership::{DeathReason, Health, Member};
 use crate::sync::lock;
 use outlast_proto::blame::{Diagnosis, Evidence, Labour, Party, SlowCall};
-use outlast_proto::collective::{Fingerprint, OpKey, Tag};
+use outlast_proto::collective::{BrokenLink, Fingerprint, OpKey, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::pace::Like;
 use outlast_proto::session::{CallError, OutReason};
@@ -108,7 +108,7 @@ impl Communicator {
                 let lost: Vec<_> = lost.iter().map(|(peer, reason)| (name(*peer), *reason)).collect();
                 Some(Diagnosis::of_loss(&lost))
             }
-            CallError::LinkBroken { from, to, .. } => {
+            CallError::LinkBroken(BrokenLink { from, to, .. }) => {
                 let end = |peer: PeerId| (name(peer), self.health_of(peer).unwrap_or("alive"));
                 Some(Diagnosis::of_broken_link(end(*from), end(*to)))
             }

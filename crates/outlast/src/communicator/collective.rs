@@ -142,13 +142,13 @@ impl Communicator {
 
     /// How long a ring's collective takes that lets each member send so many bytes on average, by the links as they were measured.
     fn predict(&self, kind: OpKind, epoch: u64, sent: u64) -> Option<f64> {
-        let rounds = match kind {
+        let times = match kind {
             OpKind::AllReduce | OpKind::AllReduceMany => 2,
             OpKind::AllGather | OpKind::ReduceScatter => 1,
             _ => return None,
         };
         let forecast = self.atlas.forecast(epoch, || self.control.ring(epoch))?;
-        Some(forecast.carrying(sent, rounds).as_secs_f64())
+        Some(forecast.carrying(sent, times).as_secs_f64())
     }
 
     /// The members of a scope as the program knows them, in the order of ranks.
@@ -233,7 +233,6 @@ impl Communicator {
         mut perform: impl FnMut(Attempt, &Abort) -> Result<Option<Performed<'a>>, Stopped>,
     ) -> Result<Outcome, Error> {
         let mut performed: Option<Performed<'a>> = None;
-        let me = self.control.me();
         self.attend(id, orders, timeout, |order| match order {
             Order::Perform(attempt, abort) => {
                 // One attempt at a time has the caller's memory; the session has undone the last one.
@@ -246,10 +245,7 @@ impl Communicator {
                     Err(stopped) => {
                         tracing::debug!(why = %stopped, "an attempt stopped");
                         match stopped {
-                            Stopped::LinkBroken { peer, towards, error } => {
-                                let (from, to) = if towards { (me, peer) } else { (peer, me) };
-                                PerformResult::LinkBroken { from, to, error }
-                            }
+                            Stopped::LinkBroken(broken) => PerformResult::LinkBroken(broken),
                             Stopped::Mismatch { peer, .. } => PerformResult::Mismatch { peer },
                             Stopped::Aborted => PerformResult::Stopped,
                             // An epoch that ends at this very moment is met again in the next attempt.

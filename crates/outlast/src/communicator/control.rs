@@ -477,9 +477,9 @@ impl Control {
     /// Ends the session, and waits up to `timeout` until the goodbye is on its way: a process that exits right
     /// after it must not look like one that died.
     pub(super) fn leave(&self, timeout: Duration) {
-        let connected = lock(&self.state).line.is_some();
+        let has_line = lock(&self.state).line.is_some();
         self.tell(Session::handle_leave);
-        if connected {
+        if has_line {
             let talks = lock(&self.talks);
             drop(sleep_while(&self.hung_up, talks, timeout, |talks| *talks > 0));
         }

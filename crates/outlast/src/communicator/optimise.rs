@@ -226,7 +226,7 @@ impl Call<'_> {
         }
     }
 
-    /// One round of the vote.
+    /// One turn of the vote.
     fn vote(&self, wish: &RingWish) -> Result<RingOutcome, Error> {
         let left = self.deadline.saturating_duration_since(Instant::now()).max(LAST_WORD);
         let deadline = clock::now() + left;

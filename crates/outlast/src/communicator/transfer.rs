@@ -8,7 +8,7 @@ use super::control::Control;
 use super::{Call, CallBuffers, Communicator, Element, Error, Tensor, TensorMut};
 use crate::executor::{Abort, Stopped, TransferSpec};
 use crate::watch;
-use outlast_proto::collective::{Fingerprint, OpKind, Seq};
+use outlast_proto::collective::{BrokenLink, Fingerprint, OpKind, Seq};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{CallError, TransferName};
 use outlast_proto::wire::control::{LossReason, Waiting};
@@ -110,11 +110,10 @@ impl Communicator {
             _ if abort.is_triggered() => CallError::Cancelled,
             Stopped::Deadline => CallError::Timeout(vec![self.waiting_for(peer)]),
             // A link is missed before its end is: what there is to know of the end comes in a moment.
-            Stopped::LinkBroken { .. } if self.control.is_gone_soon(peer, spec.deadline) => {
+            Stopped::LinkBroken(_) if self.control.is_gone_soon(peer, spec.deadline) => {
                 self.control.why_lost(peer)
             }
-            Stopped::LinkBroken { towards, error, .. } => {
-                let (from, to) = if towards { (me, peer) } else { (peer, me) };
+            Stopped::LinkBroken(BrokenLink { from, to, error }) => {
                 if self.control.is_broken(me, peer) {
                     return CallError::NoPath { from, to }.into();
                 }
@@ -123,7 +122,8 @@ impl Communicator {
                 let address = known.map_or_else(String::new, |address| format!(" ({address})"));
                 let remedy =
                     "do it again; a transfer has no other way than this link, a collective goes around it";
-                CallError::LinkBroken { from, to, error: format!("{error}{address}: {remedy}") }
+                let error = format!("{error}{address}: {remedy}");
+                CallError::LinkBroken(BrokenLink { from, to, error })
             }
             Stopped::Mismatch { theirs, .. } => CallError::Mismatch {
                 ours: spec.fingerprint.to_string(),

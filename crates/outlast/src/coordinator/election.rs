@@ -278,9 +278,9 @@ impl Election {
         let lease = self.reign.granted().unwrap_or_default();
         let other = leader.filter(|_| !leads && !place.is_empty());
         self.post.note_reign(other.map(|leader| leader.term));
-        self.post.tell(|view| {
-            (view.term, view.leads, view.leader) = (term, leads, place);
-            (view.standbys, view.lease) = (standbys, lease);
+        self.post.tell(|situation| {
+            (situation.term, situation.leads, situation.leader) = (term, leads, place);
+            (situation.standbys, situation.lease) = (standbys, lease);
         });
     }
 

@@ -30,7 +30,7 @@ pub(super) struct Post(Option<Arc<Several>>);
 struct Several {
     /// Until when something may be decided, on the clock that goes on while the machine sleeps.
     good_until: AtomicU64,
-    view: watch::Sender<View>,
+    situation: watch::Sender<Situation>,
     /// Whose streams are held here, and who of them looks for whoever reigns.
     visitors: Mutex<Visitors>,
     visited: Notify,
@@ -38,7 +38,7 @@ struct Several {
 
 /// What is known of the election.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub(super) struct View {
+pub(super) struct Situation {
     /// Where others reach this coordinator.
     pub(super) own: String,
     pub(super) term: Term,
@@ -56,10 +56,10 @@ impl Post {
     /// Among several, standing by.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
     pub(super) fn among_several(own: String, patience: Duration) -> Self {
-        let view = watch::Sender::new(View { own, ..View::default() });
+        let situation = watch::Sender::new(Situation { own, ..Situation::default() });
         let visitors = Mutex::new(Visitors::new(patience));
         let visited = Notify::new();
-        Self(Some(Arc::new(Several { good_until: AtomicU64::new(0), view, visitors, visited })))
+        Self(Some(Arc::new(Several { good_until: AtomicU64::new(0), situation, visitors, visited })))
     }
 
     /// Whether something may be decided at this moment.
@@ -72,8 +72,8 @@ impl Post {
     /// The term under which something may be decided at this moment; the first one for a coordinator that is alone.
     pub(super) fn reign(&self) -> Option<Term> {
         let Some(several) = &self.0 else { return Some(1) };
-        let view = several.view.borrow();
-        (view.leads && self.may_decide()).then_some(view.term)
+        let situation = several.situation.borrow();
+        (situation.leads && self.may_decide()).then_some(situation.term)
     }
 
     /// Until when it may be; `None`: not at all.
@@ -86,12 +86,12 @@ impl Post {
 
     /// The election goes on.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
-    pub(super) fn tell(&self, change: impl FnOnce(&mut View)) {
+    pub(super) fn tell(&self, change: impl FnOnce(&mut Situation)) {
         if let Some(several) = &self.0 {
-            several.view.send_if_modified(|view| {
-                let before = view.clone();
-                change(view);
-                *view != before
+            several.situation.send_if_modified(|situation| {
+                let before = situation.clone();
+                change(situation);
+                *situation != before
             });
         }
     }
@@ -131,31 +131,31 @@ impl Post {
     /// Where others reach us.
     #[cfg_attr(not(feature = "etcd"), expect(dead_code, reason = "several need an etcd"))]
     pub(super) fn standing_at(&self) -> Option<String> {
-        self.0.as_ref().map(|several| several.view.borrow().own.clone())
+        self.0.as_ref().map(|several| several.situation.borrow().own.clone())
     }
 
     /// What is said in a hello.
     pub(super) fn standing(&self) -> Option<Standing> {
-        let view = self.0.as_ref()?.view.borrow().clone();
-        let leads = view.leads && self.may_decide();
-        let leader = if view.leads && !leads { String::new() } else { view.leader };
-        Some(Standing { term: view.term, leads, leader })
+        let situation = self.0.as_ref()?.situation.borrow().clone();
+        let leads = situation.leads && self.may_decide();
+        let leader = if situation.leads && !leads { String::new() } else { situation.leader };
+        Some(Standing { term: situation.term, leads, leader })
     }
 
     /// For people.
     pub(super) fn status(&self) -> Option<ReignStatus> {
         let several = self.0.as_ref()?;
-        let view = several.view.borrow().clone();
+        let situation = several.situation.borrow().clone();
         let until = Instant::from_nanos(several.good_until.load(Ordering::Acquire));
         let seconds = |time: Duration| (time.as_secs_f64() * 1_000.0).round() / 1_000.0;
         Some(ReignStatus {
-            address: view.own,
-            leads: view.leads && self.may_decide(),
-            leader: view.leader,
-            term: view.term,
-            lease_seconds: seconds(view.lease),
-            lease_left_seconds: view.leads.then(|| seconds(until.since(clock::boot_now()))),
-            standbys: view.standbys,
+            address: situation.own,
+            leads: situation.leads && self.may_decide(),
+            leader: situation.leader,
+            term: situation.term,
+            lease_seconds: seconds(situation.lease),
+            lease_left_seconds: situation.leads.then(|| seconds(until.since(clock::boot_now()))),
+            standbys: situation.standbys,
         })
     }
 
@@ -170,7 +170,7 @@ impl Post {
     ) {
         let Some(several) = &self.0 else { return };
         let _visit = visitor.map(|visitor| self.count(visitor));
-        let mut view = several.view.subscribe();
+        let mut situation = several.situation.subscribe();
         loop {
             let now = self.standing();
             if now
@@ -181,7 +181,7 @@ impl Post {
                 return;
             }
             tokio::select! {
-                changed = view.changed() => if changed.is_err() { return },
+                changed = situation.changed() => if changed.is_err() { return },
                 frame = frames.next() => {
                     let Ok(Some(bytes)) = frame else { return };
                     if matches!(decode::<ToCoordinator>(&bytes), Ok(ToCoordinator::AskStatus)) {

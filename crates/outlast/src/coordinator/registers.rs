@@ -24,9 +24,9 @@
 //! It keeps nothing on disk. After a restart the nodes bring what they saw (see `outlast_proto::rendezvous::Register`).
 //! A register that nobody has been at for ten minutes is forgotten.
 
-mod line;
+mod stream;
 
-pub(super) use line::serve;
+pub(super) use stream::serve;
 
 use super::post::Post;
 use crate::clock;
@@ -53,7 +53,7 @@ pub(super) struct Registers {
     /// Whether anything may be decided here (rule 19).
     post: Post,
     runtime: Handle,
-    /// Taken before the lock of a desk, never after it.
+    /// Taken before the lock of a register, never after it.
     table: Mutex<Table>,
     /// Bytes of all values together.
     bytes: Arc<AtomicUsize>,
@@ -63,13 +63,13 @@ pub(super) struct Registers {
 struct Table {
     /// Until then somebody may come back to a coordinator that was here before us.
     fresh_after: Option<Instant>,
-    runs: BTreeMap<RunId, BTreeMap<String, Arc<Desk>>>,
+    runs: BTreeMap<RunId, BTreeMap<String, Arc<KeptRegister>>>,
     has_stopped: bool,
 }
 
 /// One register and who wants to hear of it.
 #[derive(Debug)]
-struct Desk {
+struct KeptRegister {
     post: Post,
     held: Mutex<Held>,
     /// Grows whenever there is something to tell.
@@ -123,34 +123,34 @@ impl Registers {
     pub(super) fn stop(&self) {
         let mut table = lock(&self.table);
         table.has_stopped = true;
-        for desk in std::mem::take(&mut table.runs).into_values().flat_map(BTreeMap::into_values) {
-            desk.held().is_forgotten = true;
-            desk.news.send_modify(|news| *news = u64::MAX);
-            desk.sooner.notify_one();
+        for kept in std::mem::take(&mut table.runs).into_values().flat_map(BTreeMap::into_values) {
+            kept.held().is_forgotten = true;
+            kept.news.send_modify(|news| *news = u64::MAX);
+            kept.sooner.notify_one();
         }
     }
 
     /// The register of that name, made if need be; with one more stream.
     fn open(self: &Arc<Self>, run: &RunId, name: &str) -> Result<Open, End> {
         loop {
-            let desk = self.find(run, name)?;
-            let mut held = desk.held();
+            let kept = self.find(run, name)?;
+            let mut held = kept.held();
             if !held.is_forgotten {
                 held.streams += 1;
                 held.empty_since = None;
                 drop(held);
-                return Ok(Open(desk));
+                return Ok(Open(kept));
             }
         }
     }
 
-    fn find(self: &Arc<Self>, run: &RunId, name: &str) -> Result<Arc<Desk>, End> {
+    fn find(self: &Arc<Self>, run: &RunId, name: &str) -> Result<Arc<KeptRegister>, End> {
         let mut table = lock(&self.table);
         if table.has_stopped {
             return Err(End::Gone);
         }
-        if let Some(desk) = table.runs.get(run).and_then(|desks| desks.get(name)) {
-            return Ok(Arc::clone(desk));
+        if let Some(kept) = table.runs.get(run).and_then(|named| named.get(name)) {
+            return Ok(Arc::clone(kept));
         }
         if !table.runs.contains_key(run) && table.runs.len() >= RUNS_MAX && !table.forget_an_empty_run() {
             return Err(End::Refused(format!(
@@ -159,8 +159,8 @@ impl Registers {
             )));
         }
         let fresh_after = table.fresh_after;
-        let desks = table.runs.entry(run.clone()).or_default();
-        if desks.len() >= REGISTERS_PER_RUN_MAX {
+        let named = table.runs.entry(run.clone()).or_default();
+        if named.len() >= REGISTERS_PER_RUN_MAX {
             return Err(End::Refused(format!(
                 "run {run} has {REGISTERS_PER_RUN_MAX} registers, and no more may be; use another run id for {name:?}"
             )));
@@ -170,17 +170,17 @@ impl Registers {
             Some(until) => Register::listening(until, era()),
             None => Register::anew(era()),
         };
-        let desk = Arc::new(Desk::new(register, now, self.post.clone(), Arc::clone(&self.bytes)));
-        desks.insert(name.to_owned(), Arc::clone(&desk));
-        let (registers, kept) = (Arc::downgrade(self), Arc::downgrade(&desk));
-        self.runtime.spawn(keep(registers, run.clone(), name.to_owned(), kept));
-        Ok(desk)
+        let kept = Arc::new(KeptRegister::new(register, now, self.post.clone(), Arc::clone(&self.bytes)));
+        named.insert(name.to_owned(), Arc::clone(&kept));
+        let (registers, weak) = (Arc::downgrade(self), Arc::downgrade(&kept));
+        self.runtime.spawn(keep(registers, run.clone(), name.to_owned(), weak));
+        Ok(kept)
     }
 
     /// Takes a register out of the table if nobody has been at it for long enough. Whether it is gone.
-    fn forget(&self, run: &RunId, name: &str, desk: &Desk, now: Instant) -> bool {
+    fn forget(&self, run: &RunId, name: &str, kept: &KeptRegister, now: Instant) -> bool {
         let mut table = lock(&self.table);
-        let mut held = desk.held();
+        let mut held = kept.held();
         if held.is_forgotten {
             return true;
         }
@@ -190,9 +190,9 @@ impl Registers {
         }
         held.is_forgotten = true;
         drop(held);
-        if let Some(desks) = table.runs.get_mut(run) {
-            desks.remove(name);
-            if desks.is_empty() {
+        if let Some(named) = table.runs.get_mut(run) {
+            named.remove(name);
+            if named.is_empty() {
                 table.runs.remove(run);
             }
         }
@@ -203,20 +203,20 @@ impl Registers {
 impl Table {
     /// Makes room by forgetting the registers of a run at which nobody is and nobody's lease lasts.
     fn forget_an_empty_run(&mut self) -> bool {
-        let is_empty = |desk: &Arc<Desk>| {
-            let held = desk.held();
+        let is_empty = |kept: &Arc<KeptRegister>| {
+            let held = kept.held();
             held.streams == 0 && !held.register.has_leases()
         };
-        let found = self.runs.iter().find(|(_, desks)| desks.values().all(is_empty));
+        let found = self.runs.iter().find(|(_, named)| named.values().all(is_empty));
         let Some(run) = found.map(|(run, _)| run.clone()) else { return false };
-        for desk in self.runs.remove(&run).unwrap_or_default().into_values() {
-            desk.held().is_forgotten = true;
+        for kept in self.runs.remove(&run).unwrap_or_default().into_values() {
+            kept.held().is_forgotten = true;
         }
         true
     }
 }
 
-impl Desk {
+impl KeptRegister {
     fn new(register: Register, now: Instant, post: Post, bytes: Arc<AtomicUsize>) -> Self {
         let held = Held {
             register,
@@ -267,7 +267,7 @@ impl Desk {
     }
 }
 
-impl Drop for Desk {
+impl Drop for KeptRegister {
     fn drop(&mut self) {
         let bytes = self.held().bytes;
         self.bytes.fetch_sub(bytes, Ordering::Relaxed);
@@ -288,7 +288,7 @@ impl Held {
 
 /// A register with a stream at it, until it is dropped.
 #[derive(Debug)]
-struct Open(Arc<Desk>);
+struct Open(Arc<KeptRegister>);
 
 impl Drop for Open {
     fn drop(&mut self) {
@@ -302,22 +302,22 @@ impl Drop for Open {
 }
 
 /// The keeper of a register: lets leases run out, ends listening, and forgets what nobody needs.
-async fn keep(registers: Weak<Registers>, run: RunId, name: String, desk: Weak<Desk>) {
+async fn keep(registers: Weak<Registers>, run: RunId, name: String, kept: Weak<KeptRegister>) {
     loop {
-        let (Some(all), Some(desk)) = (registers.upgrade(), desk.upgrade()) else { return };
+        let (Some(all), Some(kept)) = (registers.upgrade(), kept.upgrade()) else { return };
         let now = clock::now();
-        if all.forget(&run, &name, &desk, now) || desk.step(Register::handle_timeout).is_err() {
+        if all.forget(&run, &name, &kept, now) || kept.step(Register::handle_timeout).is_err() {
             return;
         }
         drop(all);
         let due = {
-            let mut held = desk.held();
+            let mut held = kept.held();
             let forgotten = held.empty_since.map(|since| since + FORGOTTEN_AFTER);
             held.wakes = held.register.poll_timeout().into_iter().chain(forgotten).min();
             held.wakes.map_or(FORGOTTEN_AFTER, |due| due.since(now))
         };
         // A ring that came before this wait is not lost: it is remembered.
-        let _ = tokio::time::timeout(due, desk.sooner.notified()).await;
+        let _ = tokio::time::timeout(due, kept.sooner.notified()).await;
     }
 }
 

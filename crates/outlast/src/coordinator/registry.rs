@@ -75,19 +75,19 @@ impl Registry {
     ) -> (Self, Standings) {
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
         let standings = Standings::default();
-        let desk = Desk {
+        let registrars = Registrars {
             config,
             fresh_after,
             founders,
             runs: BTreeMap::new(),
-            lines: BTreeMap::new(),
+            streams: BTreeMap::new(),
             inbox: inbox.downgrade(),
             standings: Arc::clone(&standings),
             reign: post.reign(),
             post: post.clone(),
         };
         runtime.spawn(async move {
-            runtime::to_its_end("the registrars of the store", desk.run(letters)).await;
+            runtime::to_its_end("the registrars of the store", registrars.run(letters)).await;
         });
         (Self { inbox, runtime: runtime.clone(), post }, standings)
     }
@@ -155,12 +155,13 @@ async fn carry(
     let _ = tokio::time::timeout(Duration::from_secs(1), frames.finish()).await;
 }
 
-struct Desk {
+/// What the task owns: the registrar of every run, and the stream of every member.
+struct Registrars {
     config: Config,
     fresh_after: Option<Instant>,
     founders: usize,
     runs: BTreeMap<RunId, Registrar>,
-    lines: BTreeMap<StreamId, mpsc::Sender<FromRegistrar>>,
+    streams: BTreeMap<StreamId, mpsc::Sender<FromRegistrar>>,
     inbox: mpsc::WeakSender<Letter>,
     standings: Standings,
     post: Post,
@@ -168,7 +169,7 @@ struct Desk {
     reign: Option<Term>,
 }
 
-impl Desk {
+impl Registrars {
     async fn run(mut self, mut letters: mpsc::Receiver<Letter>) {
         loop {
             let due = self.runs.values().filter_map(Registrar::poll_timeout).min();
@@ -207,7 +208,7 @@ impl Desk {
             return;
         }
         self.reign = reign;
-        self.lines.clear();
+        self.streams.clear();
         self.runs.clear();
         lock(&self.standings).clear();
         let grace = self.config.control_grace.max(self.config.view_lease);
@@ -222,12 +223,12 @@ impl Desk {
         };
         let now = clock::now();
         let run = match letter {
-            Letter::Opened(run, id, line) => {
-                self.lines.insert(id, line);
+            Letter::Opened(run, id, stream) => {
+                self.streams.insert(id, stream);
                 run
             }
             // Words on a stream of an earlier reign.
-            Letter::Said(_, id, ..) if !self.lines.contains_key(&id) => return,
+            Letter::Said(_, id, ..) if !self.streams.contains_key(&id) => return,
             Letter::Said(run, id, peer, message) => {
                 let (config, fresh_after, founders) = (self.config.clone(), self.fresh_after, self.founders);
                 let registrar = self.runs.entry(run.clone()).or_insert_with(|| {
@@ -243,7 +244,7 @@ impl Desk {
                 run
             }
             Letter::Closed(run, id) => {
-                self.lines.remove(&id);
+                self.streams.remove(&id);
                 if let Some(registrar) = self.runs.get_mut(&run) {
                     registrar.handle_closed(now, id);
                 }
@@ -264,11 +265,11 @@ impl Desk {
         while let Some(command) = registrar.poll_command() {
             match command {
                 Command::Send(id, order) => {
-                    if self.lines.get(&id).is_some_and(|line| line.try_send(order).is_err()) {
-                        self.lines.remove(&id);
+                    if self.streams.get(&id).is_some_and(|stream| stream.try_send(order).is_err()) {
+                        self.streams.remove(&id);
                     }
                 }
-                Command::Close(id) => drop(self.lines.remove(&id)),
+                Command::Close(id) => drop(self.streams.remove(&id)),
                 Command::Knock(member, address, timeout) => {
                     let Some(inbox) = self.inbox.upgrade() else { continue };
                     let run = run.clone();

@@ -199,12 +199,12 @@ pub(super) struct LeaseKeepAliveResponse {
 
 #[derive(Clone, PartialEq, Message)]
 pub(super) struct WatchRequest {
-    #[prost(oneof = "WatchWord", tags = "1")]
-    pub(super) request: Option<WatchWord>,
+    #[prost(oneof = "WatchOrder", tags = "1")]
+    pub(super) request: Option<WatchOrder>,
 }
 
 #[derive(Clone, PartialEq, Oneof)]
-pub(super) enum WatchWord {
+pub(super) enum WatchOrder {
     #[prost(message, tag = "1")]
     Create(WatchCreateRequest),
 }

@@ -334,7 +334,7 @@ fn a_member_that_dies_is_a_broken_link_and_the_others_go_on(make: Make) {
         calls.into_iter().map(|call| call.join().unwrap()).collect::<Vec<_>>()
     });
     let gone = dying.id;
-    let named = |stopped: &Stopped| matches!(stopped, Stopped::LinkBroken { peer, .. } if *peer == gone);
+    let named = |stopped: &Stopped| matches!(stopped, Stopped::LinkBroken(broken) if broken.ends_at(gone));
     assert!(stopped.iter().any(named), "{stopped:?}");
     assert!(stopped.iter().all(|stopped| named(stopped) || *stopped == Stopped::Aborted), "{stopped:?}");
     world.open_epoch();

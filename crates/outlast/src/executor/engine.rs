@@ -18,7 +18,7 @@ use super::routing::check_credit;
 use super::ticket;
 use super::{ConnId, LinkEvent, Stopped};
 use crate::link::Wire;
-use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::collective::{BrokenLink, Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use rustix::event::PollFlags;
 use std::collections::BTreeMap;
@@ -186,8 +186,8 @@ impl Engine {
         if operation.outgoing[lane].frames_sent > 0 && operation.parts.end.is_none() {
             // All that we had to send went over a link that broke. Whether it arrived is not known; if not, the other
             // end would wait for it on this one forever.
-            let error = "it broke with blocks on the way, and was made anew".to_owned();
-            return operation.stop(Stopped::LinkBroken { peer: conn.peer, towards: true, error });
+            let error = "it broke with blocks on the way, and was made anew";
+            return operation.stop(Stopped::LinkBroken(BrokenLink::towards(self.me, conn.peer, error)));
         }
         operation.outgoing[lane].conn = Some(conn.id);
         operation.outgoing[lane].asked = false;
@@ -259,8 +259,8 @@ impl Engine {
                 operation.incoming.iter().find(|lane| lane.wanted_by.is_some_and(|by| by <= now))
             {
                 let peer = lane.peer;
-                let error = "it closed and was not made again".to_owned();
-                operation.stop(Stopped::LinkBroken { peer, towards: false, error });
+                let error = "it closed and was not made again";
+                operation.stop(Stopped::LinkBroken(BrokenLink::back_from(self.me, peer, error)));
             }
         }
     }

@@ -51,7 +51,7 @@ pub use memory::Buffers;
 pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
 pub use transfer::TransferSpec;
 
-use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::collective::{BrokenLink, Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use outlast_proto::topology::Figure;
 use std::time::Duration;
@@ -68,15 +68,8 @@ pub enum Stopped {
     #[error("aborted")]
     Aborted,
     /// A link broke with bytes of this attempt on it, or could not be made. A report, not a verdict on the peer.
-    #[error("the link {} {peer} broke: {error}", if *.towards { "to" } else { "from" })]
-    LinkBroken {
-        /// The other end.
-        peer: PeerId,
-        /// Whether this peer was the sending end.
-        towards: bool,
-        /// What happened.
-        error: String,
-    },
+    #[error(transparent)]
+    LinkBroken(BrokenLink),
     /// A neighbour makes another call under the same name (rule 7). None of its bytes were used.
     #[error("{peer} makes a different call (fingerprint {theirs:016x})")]
     Mismatch {

@@ -20,9 +20,9 @@ pub(crate) struct TlsDialler {
 }
 
 impl Dialler for TlsDialler {
-    type Wire = TlsStream<Guarded<TcpStream>>;
+    type Stream = TlsStream<Guarded<TcpStream>>;
 
-    async fn dial(&self, to: SocketAddr) -> io::Result<(PeerId, Frames<Self::Wire>)> {
+    async fn dial(&self, to: SocketAddr) -> io::Result<(PeerId, Frames<Self::Stream>)> {
         let stream =
             port::connect(to, port::HEALTH, &self.identity, STEP_MAX).await.map_err(io::Error::other)?;
         let greeted = port::greet(stream, self.identity.peer(), STEP_MAX).await.map_err(io::Error::other)?;

@@ -1,10 +1,10 @@
 //! Asking a silent member's kernel, by connecting to its port.
 //!
-//! Every attempt is a non-blocking connect in the health thread's own poll set, closed as soon as it is
+//! Every connect is made without blocking, in the health thread's own poll set, closed as soon as it is
 //! answered. `SO_LINGER` of zero turns that close into a reset, so that thousands of questions leave no
 //! `TIME_WAIT` behind and use up no local ports.
 //!
-//! What the operating system says means what [`ConnectOutcome::of`] says. An attempt beyond [`ATTEMPTS_MAX`] is not
+//! What the operating system says means what [`ConnectOutcome::of`] says. A connect beyond [`CONNECTS_MAX`] is not
 //! made ([`ConnectOutcome::NotAsked`]), because a question that waits in a queue is answered about another moment than
 //! the one it was asked for.
 
@@ -17,9 +17,9 @@ use std::io;
 use std::net::SocketAddr;
 
 /// Most connects under way at once. A member asks about few others at a time (rule 22), three connects each.
-pub(super) const ATTEMPTS_MAX: usize = 96;
+pub(super) const CONNECTS_MAX: usize = 96;
 
-struct Attempt {
+struct Connect {
     token: ConnectToken,
     deadline: Instant,
     socket: Guarded<Socket>,
@@ -28,7 +28,7 @@ struct Attempt {
 /// The connects that are under way.
 #[derive(Default)]
 pub(super) struct Prober {
-    attempts: Vec<Attempt>,
+    connects: Vec<Connect>,
 }
 
 impl Prober {
@@ -40,13 +40,13 @@ impl Prober {
         to: SocketAddr,
         timeout: Duration,
     ) -> Option<ConnectOutcome> {
-        if self.attempts.len() >= ATTEMPTS_MAX {
+        if self.connects.len() >= CONNECTS_MAX {
             return Some(ConnectOutcome::NotAsked);
         }
         match begin(to) {
             Ok((socket, true)) => Some(verdict(&socket)),
             Ok((socket, false)) => {
-                self.attempts.push(Attempt { token, deadline: now + timeout, socket });
+                self.connects.push(Connect { token, deadline: now + timeout, socket });
                 None
             }
             Err(error) => Some(ConnectOutcome::of(Err(error.kind()))),
@@ -55,27 +55,27 @@ impl Prober {
 
     /// What to wait for, in the order that [`Self::finish`] expects.
     pub(super) fn poll_fds(&self) -> impl Iterator<Item = PollFd<'_>> {
-        self.attempts.iter().map(|attempt| PollFd::new(&*attempt.socket, PollFlags::OUT))
+        self.connects.iter().map(|connect| PollFd::new(&*connect.socket, PollFlags::OUT))
     }
 
-    /// When the next attempt runs out of time.
+    /// When the next connect runs out of time.
     pub(super) fn deadline(&self) -> Option<Instant> {
-        self.attempts.iter().map(|attempt| attempt.deadline).min()
+        self.connects.iter().map(|connect| connect.deadline).min()
     }
 
-    /// Ends the attempts that were answered (`ready`, one flag per attempt) or that ran out of time.
+    /// Ends the connects that were answered (`ready`, one flag per connect) or that ran out of time.
     pub(super) fn finish(&mut self, now: Instant, ready: &[bool]) -> Vec<(ConnectToken, ConnectOutcome)> {
         let mut outcomes = Vec::new();
         let mut index = 0;
-        self.attempts.retain(|attempt| {
+        self.connects.retain(|connect| {
             let answered = ready.get(index).copied().unwrap_or(false);
             index += 1;
             if answered {
-                outcomes.push((attempt.token, verdict(&attempt.socket)));
-            } else if attempt.deadline <= now {
-                outcomes.push((attempt.token, ConnectOutcome::Silent));
+                outcomes.push((connect.token, verdict(&connect.socket)));
+            } else if connect.deadline <= now {
+                outcomes.push((connect.token, ConnectOutcome::Silent));
             }
-            !answered && attempt.deadline > now
+            !answered && connect.deadline > now
         });
         outcomes
     }
@@ -127,7 +127,7 @@ mod tests {
             poll(&mut fds, Some(&wait)).unwrap();
             let ready: Vec<_> = fds.iter().map(|fd| !fd.revents().is_empty()).collect();
             if let Some((_, outcome)) = prober.finish(clock::now(), &ready).pop() {
-                assert!(prober.attempts.is_empty());
+                assert!(prober.connects.is_empty());
                 return outcome;
             }
         }
@@ -191,17 +191,17 @@ mod tests {
         let address = listener.local_addr().unwrap().as_socket().unwrap();
         let (mut prober, now) = (Prober::default(), clock::now());
         let mut token = 0;
-        let refused = (0..2 * ATTEMPTS_MAX)
+        let refused = (0..2 * CONNECTS_MAX)
             .filter_map(|_| {
                 token += 1;
                 prober.start(now, ConnectToken(token), address, Duration::from_secs(1))
             })
             .filter(|outcome| *outcome == ConnectOutcome::NotAsked)
             .count();
-        assert!(prober.attempts.len() <= ATTEMPTS_MAX);
+        assert!(prober.connects.len() <= CONNECTS_MAX);
         assert!(refused > 0);
         let late = prober.finish(now + Duration::from_secs(2), &[]);
-        assert!(prober.attempts.is_empty());
+        assert!(prober.connects.is_empty());
         assert!(late.iter().all(|(_, outcome)| *outcome == ConnectOutcome::Silent));
     }
 }

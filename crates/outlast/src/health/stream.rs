@@ -44,9 +44,10 @@ const PAUSES_MAX: usize = 1_024;
 /// Opens lanes. The one of the real world is [`super::dial::TlsDialler`].
 pub(crate) trait Dialler: Send + Sync + 'static {
     /// What a lane runs over.
-    type Wire: AsyncRead + AsyncWrite + Send + Unpin + 'static;
+    type Stream: AsyncRead + AsyncWrite + Send + Unpin + 'static;
     /// Dials `to`, proves who answers, and bounds the time that both take.
-    fn dial(&self, to: SocketAddr) -> impl Future<Output = io::Result<(PeerId, Frames<Self::Wire>)>> + Send;
+    fn dial(&self, to: SocketAddr)
+    -> impl Future<Output = io::Result<(PeerId, Frames<Self::Stream>)>> + Send;
 }
 
 /// The queue of one lane.
@@ -113,7 +114,7 @@ impl<D: Dialler> Streams<D> {
     }
 
     /// Runs a lane that the other side dialled, until it ends.
-    pub(crate) async fn serve(self: Arc<Self>, peer: PeerId, from: SocketAddr, frames: Frames<D::Wire>) {
+    pub(crate) async fn serve(self: Arc<Self>, peer: PeerId, from: SocketAddr, frames: Frames<D::Stream>) {
         let (serial, outgoing) = {
             let mut lanes = self.lanes();
             if lanes.is_full() {
@@ -156,7 +157,7 @@ impl<D: Dialler> Streams<D> {
         address: SocketAddr,
         serial: u64,
         outgoing: mpsc::Receiver<Vec<u8>>,
-        frames: Frames<D::Wire>,
+        frames: Frames<D::Stream>,
     ) {
         let source = Source { id: peer, address, path: Path::Stream };
         if let Err(error) = self.move_packets(source, outgoing, frames).await {
@@ -173,7 +174,7 @@ impl<D: Dialler> Streams<D> {
         &self,
         source: Source,
         mut outgoing: mpsc::Receiver<Vec<u8>>,
-        mut frames: Frames<D::Wire>,
+        mut frames: Frames<D::Stream>,
     ) -> Result<(), FrameError> {
         let mut closed = self.closed.subscribe();
         let silence = tokio::time::sleep(SILENCE_MAX);

@@ -7,7 +7,7 @@ use outlast_proto::topology::probe::STREAMS_MAX;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Streams of one peer that wait: a measurement has one for words and several for bytes.
+/// Streams of one peer that wait: a measurement has one for messages and several for bytes.
 const PER_PEER_MAX: usize = 1 + STREAMS_MAX as usize;
 /// Streams that wait, all in all.
 const WAITING_MAX: usize = 128;

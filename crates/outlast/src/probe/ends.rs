@@ -5,7 +5,7 @@ use super::pump::{Pumped, Task, pump};
 use crate::security;
 use crate::state::exchange::Stream;
 use outlast_proto::id::PeerId;
-use outlast_proto::topology::probe::{Course, WORD_BYTES, Word};
+use outlast_proto::topology::probe::{Course, PROBE_MESSAGE_BYTES, ProbeMessage};
 use std::io;
 use std::time::{Duration, Instant};
 
@@ -15,8 +15,8 @@ const PINGS: u64 = 5;
 const LONG: Duration = Duration::from_millis(2);
 /// Streams that share a long pipe.
 const STREAMS_LONG: u8 = 4;
-/// How long a word may take, besides the way.
-const WORD: Duration = Duration::from_secs(5);
+/// How long a message may take, besides the way.
+const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a stream to a member by that moment.
 pub(crate) type Open<'a> = &'a dyn Fn(PeerId, Instant) -> io::Result<Stream>;
@@ -44,20 +44,20 @@ pub(crate) struct Measured {
     pub(crate) round_trip: Duration,
 }
 
-fn say(stream: &mut Stream, word: Word, off: &dyn Fn() -> bool) -> io::Result<()> {
-    stream.send(&word.encode(), WORD, off)
+fn say(stream: &mut Stream, message: ProbeMessage, off: &dyn Fn() -> bool) -> io::Result<()> {
+    stream.send(&message.encode(), MESSAGE_TIMEOUT, off)
 }
 
-fn hear(stream: &mut Stream, patience: Duration, off: &dyn Fn() -> bool) -> io::Result<Word> {
-    let mut bytes = [0; WORD_BYTES];
+fn hear(stream: &mut Stream, patience: Duration, off: &dyn Fn() -> bool) -> io::Result<ProbeMessage> {
+    let mut bytes = [0; PROBE_MESSAGE_BYTES];
     if !stream.receive(&mut bytes, patience, off)? {
         return Err(io::Error::new(io::ErrorKind::ConnectionAborted, "it does not measure with us now"));
     }
-    Word::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
+    ProbeMessage::decode(&bytes).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))
 }
 
-fn unexpected(word: Word) -> io::Error {
-    io::Error::new(io::ErrorKind::InvalidData, format!("{word:?} out of turn"))
+fn unexpected(message: ProbeMessage) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidData, format!("{message:?} out of turn"))
 }
 
 fn left(until: Instant) -> Duration {
@@ -68,57 +68,59 @@ fn left(until: Instant) -> Duration {
 pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> {
     let Outing { peer, until, streams_max, off } = *outing;
     let token = u64::from_be_bytes(security::random_bytes());
-    let mut words = open(peer, until)?;
-    say(&mut words, Word::Hello(token), off)?;
-    match hear(&mut words, left(until), off)? {
-        Word::Ready(same) if same == token => {}
-        word => return Err(unexpected(word)),
+    let mut talk = open(peer, until)?;
+    say(&mut talk, ProbeMessage::Hello(token), off)?;
+    match hear(&mut talk, left(until), off)? {
+        ProbeMessage::Ready(same) if same == token => {}
+        message => return Err(unexpected(message)),
     }
     let mut round_trip = Duration::MAX;
     for number in 0..PINGS {
         let sent = Instant::now();
-        say(&mut words, Word::Ping(number), off)?;
-        match hear(&mut words, WORD, off)? {
-            Word::Ping(same) if same == number => round_trip = round_trip.min(sent.elapsed()),
-            word => return Err(unexpected(word)),
+        say(&mut talk, ProbeMessage::Ping(number), off)?;
+        match hear(&mut talk, MESSAGE_TIMEOUT, off)? {
+            ProbeMessage::Ping(same) if same == number => round_trip = round_trip.min(sent.elapsed()),
+            message => return Err(unexpected(message)),
         }
     }
     let streams = if round_trip < LONG { 1 } else { STREAMS_LONG.min(streams_max).max(1) };
     let mut course = Course::new(round_trip);
     while let Some((way, duration)) = course.next_part() {
         // Streams of its own: what still waits in the buffers of the last part was dropped with them.
-        let by = Instant::now() + WORD + 4 * round_trip;
+        let by = Instant::now() + MESSAGE_TIMEOUT + 4 * round_trip;
         let mut bulk = Vec::new();
         for _ in 0..streams {
             let mut stream = open(peer, by)?;
-            say(&mut stream, Word::Join(token), off)?;
+            say(&mut stream, ProbeMessage::Join(token), off)?;
             bulk.push(stream);
         }
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
-        say(&mut words, Word::Go(way, streams, micros), off)?;
-        match hear(&mut words, WORD + 2 * round_trip, off)? {
-            Word::Started => {}
-            word => return Err(unexpected(word)),
+        say(&mut talk, ProbeMessage::Go(way, streams, micros), off)?;
+        match hear(&mut talk, MESSAGE_TIMEOUT + 2 * round_trip, off)? {
+            ProbeMessage::Started => {}
+            message => return Err(unexpected(message)),
         }
         let (sends, receives) = (way.goes_out(), way.comes_in());
         let here = pump(&mut bulk, Task { sends, receives, duration, tail: tail(round_trip) }, off)?;
-        let there = agree(&mut words, here, duration, off)?;
+        let there = agree(&mut talk, here, duration, off)?;
         course.note(way, duration, (there.rate, here.loaded), (here.rate, there.loaded));
     }
     // Whoever does not hear it sees us go.
-    let _ = say(&mut words, Word::Over, off);
+    let _ = say(&mut talk, ProbeMessage::Over, off);
     let (sends, receives) = course.rates();
     Ok(Measured { sends, receives, round_trip })
 }
 
 /// Says what has arrived here, and hears what has arrived there. Neither side closes its streams before it knows that the
 /// other has counted: under load one of them may begin much later.
-fn agree(words: &mut Stream, here: Pumped, duration: Duration, off: &dyn Fn() -> bool) -> io::Result<Pumped> {
+fn agree(talk: &mut Stream, here: Pumped, duration: Duration, off: &dyn Fn() -> bool) -> io::Result<Pumped> {
     let loaded = u32::try_from(here.loaded.as_micros()).unwrap_or(u32::MAX);
-    say(words, Word::Found(here.rate, loaded), off)?;
-    match hear(words, WORD + duration, off)? {
-        Word::Found(rate, loaded) => Ok(Pumped { rate, loaded: Duration::from_micros(loaded.into()) }),
-        word => Err(unexpected(word)),
+    say(talk, ProbeMessage::Found(here.rate, loaded), off)?;
+    match hear(talk, MESSAGE_TIMEOUT + duration, off)? {
+        ProbeMessage::Found(rate, loaded) => {
+            Ok(Pumped { rate, loaded: Duration::from_micros(loaded.into()) })
+        }
+        message => Err(unexpected(message)),
     }
 }
 
@@ -131,63 +133,63 @@ fn tail(round_trip: Duration) -> Duration {
 pub(crate) fn wait(arrivals: &Arrivals, outing: &Outing<'_>) -> io::Result<()> {
     let Outing { peer, until, off, .. } = *outing;
     loop {
-        let Some(mut words) = arrivals.take(peer, until, off) else {
+        let Some(mut talk) = arrivals.take(peer, until, off) else {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "it did not come"));
         };
-        match hear(&mut words, left(until).min(WORD), off) {
-            Ok(Word::Hello(token)) => return serve(arrivals, words, token, outing),
+        match hear(&mut talk, left(until).min(MESSAGE_TIMEOUT), off) {
+            Ok(ProbeMessage::Hello(token)) => return serve(arrivals, talk, token, outing),
             // A stream of a measurement that was given up.
             Ok(_) | Err(_) if !off() && !left(until).is_zero() => {}
-            Ok(word) => return Err(unexpected(word)),
+            Ok(message) => return Err(unexpected(message)),
             Err(error) => return Err(error),
         }
     }
 }
 
-fn serve(arrivals: &Arrivals, mut words: Stream, token: u64, outing: &Outing<'_>) -> io::Result<()> {
+fn serve(arrivals: &Arrivals, mut talk: Stream, token: u64, outing: &Outing<'_>) -> io::Result<()> {
     let off = outing.off;
     let asked = Instant::now();
-    say(&mut words, Word::Ready(token), off)?;
+    say(&mut talk, ProbeMessage::Ready(token), off)?;
     let mut round_trip = Duration::from_millis(1);
     loop {
-        match hear(&mut words, WORD + Duration::from_secs(2), off)? {
-            Word::Ping(number) => {
+        match hear(&mut talk, MESSAGE_TIMEOUT + Duration::from_secs(2), off)? {
+            ProbeMessage::Ping(number) => {
                 if number == 0 {
                     round_trip = asked.elapsed();
                 }
-                say(&mut words, Word::Ping(number), off)?;
+                say(&mut talk, ProbeMessage::Ping(number), off)?;
             }
-            Word::Go(way, streams, micros) => {
+            ProbeMessage::Go(way, streams, micros) => {
                 let (sends, receives) = (way.comes_in(), way.goes_out());
                 let duration = Duration::from_micros(micros);
                 let task = Task { sends, receives, duration, tail: tail(round_trip) };
-                serve_part(arrivals, &mut words, (token, streams), task, outing)?;
+                serve_part(arrivals, &mut talk, (token, streams), task, outing)?;
             }
-            Word::Over => return Ok(()),
-            word => return Err(unexpected(word)),
+            ProbeMessage::Over => return Ok(()),
+            message => return Err(unexpected(message)),
         }
     }
 }
 
 fn serve_part(
     arrivals: &Arrivals,
-    words: &mut Stream,
+    talk: &mut Stream,
     (token, streams): (u64, u8),
     task: Task,
     outing: &Outing<'_>,
 ) -> io::Result<()> {
     let Outing { peer, off, .. } = *outing;
     let mut bulk = Vec::new();
-    let by = Instant::now() + WORD;
+    let by = Instant::now() + MESSAGE_TIMEOUT;
     while bulk.len() < usize::from(streams) {
         let Some(mut stream) = arrivals.take(peer, by, off) else {
             return Err(io::Error::new(io::ErrorKind::TimedOut, "its streams did not come"));
         };
-        if matches!(hear(&mut stream, left(by), off), Ok(Word::Join(same)) if same == token) {
+        if matches!(hear(&mut stream, left(by), off), Ok(ProbeMessage::Join(same)) if same == token) {
             bulk.push(stream);
         }
     }
-    say(words, Word::Started, off)?;
+    say(talk, ProbeMessage::Started, off)?;
     let found = pump(&mut bulk, task, off)?;
-    agree(words, found, task.duration, off).map(drop)
+    agree(talk, found, task.duration, off).map(drop)
 }

@@ -219,8 +219,8 @@ impl<'a> Entry<'a> {
         match result {
             PerformResult::Done => moved("done"),
             PerformResult::Stopped => moved("stopped"),
-            PerformResult::LinkBroken { to, error, .. } => {
-                moved("link broken").with(*to).saying(error.clone())
+            PerformResult::LinkBroken(broken) => {
+                moved("link broken").with(broken.to).saying(broken.error.clone())
             }
             PerformResult::Failed { why, .. } => moved("failed").saying(why.clone()),
             PerformResult::Mismatch { peer } => moved("mismatch").with(*peer),

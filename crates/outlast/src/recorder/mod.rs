@@ -164,7 +164,7 @@ fn crew() -> &'static Crew {
         if CREW.compare_exchange(current, fresh, Ordering::AcqRel, Ordering::Acquire).is_ok() {
             signal::answer();
         } else {
-            // Another thread was faster; its crew is found in the next round.
+            // Another thread was faster; its crew is found at the next look.
             // SAFETY: ours was not published, so nobody else has seen it.
             drop(unsafe { Box::from_raw(fresh) });
         }

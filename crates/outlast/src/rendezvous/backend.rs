@@ -109,13 +109,13 @@ pub(super) struct Access {
 
 /// The driver's end of a backend.
 #[derive(Debug)]
-pub(super) struct Line {
+pub(super) struct BackendEnd {
     asks: mpsc::Sender<Ask>,
     answers: mpsc::Receiver<Answer>,
 }
 
-impl Line {
-    /// Asks. It is answered by [`Line::next`]. False if the backend's task has ended.
+impl BackendEnd {
+    /// Asks. It is answered by [`BackendEnd::next`]. False if the backend's task has ended.
     pub(super) fn ask(&self, ask: Ask) -> bool {
         // There is always room: the queue holds more than may be under way, and releases are rare.
         self.asks.try_send(ask).is_ok()
@@ -248,7 +248,7 @@ impl Backend {
         run: &RunId,
         access: Option<&Access>,
         opening: Opening,
-    ) -> Line {
+    ) -> BackendEnd {
         let (asks, asked) = mpsc::channel(QUEUE);
         let (answered, answers) = mpsc::channel(QUEUE);
         let queues = Queues { asks: asked, answers: answered };
@@ -269,7 +269,7 @@ impl Backend {
                 runtime.spawn(runtime::to_its_end("the etcd backend", backend.run(queues)));
             }
         }
-        Line { asks, answers }
+        BackendEnd { asks, answers }
     }
 }
 

@@ -101,13 +101,13 @@ impl RendezvousBuilder {
         let (backend, run, access) = self.reach()?;
         let runtime = runtime::of(Plane::Rendezvous)?;
         let opening = Opening { register: REGISTER.to_owned(), holder: node.to_string() };
-        let line = backend.open(&runtime, &run, access.as_ref(), opening);
+        let end = backend.open(&runtime, &run, access.as_ref(), opening);
         let who = Who { run_id: run.to_string(), node: node.clone(), endpoint: backend.to_string() };
         let shared = Arc::new(Shared { journal: Mutex::new(Journal::of(who)), ..Shared::default() });
         let seed = u64::from_ne_bytes(random_bytes());
         let machine = Machine::new(self.settings.clone(), node.clone(), self.address, Rng::from_seed(seed));
         let (commands, obeyed) = mpsc::channel(COMMANDS_MAX);
-        let driver = Driver::new(machine, line, Arc::clone(&shared));
+        let driver = Driver::new(machine, end, Arc::clone(&shared));
         runtime.spawn(runtime::to_its_end("the driver of a rendezvous", driver.run(obeyed)));
         Ok(Rendezvous { settings: self.settings, node, commands, shared, creator: Creator::this_process() })
     }
@@ -120,9 +120,9 @@ impl RendezvousBuilder {
         check_name("register", name, REGISTER_NAME_BYTES_MAX)?;
         let (backend, run, access) = self.reach()?;
         let runtime = runtime::of(Plane::Rendezvous)?;
-        let line =
+        let end =
             backend.open(&runtime, &run, access.as_ref(), Opening { register: name.to_owned(), holder });
-        Ok(RemoteRegister::start(&runtime, line))
+        Ok(RemoteRegister::start(&runtime, end))
     }
 
     /// Where the register is, of which run, and how we show ourselves there.

@@ -4,7 +4,7 @@
 //! short. What the program may ask at any time (is it closed? who waits?) is published after every step, so those
 //! questions wait for nobody.
 
-use super::backend::{Answer, Ask, Line, Trouble, TroubleKind};
+use super::backend::{Answer, Ask, BackendEnd, Trouble, TroubleKind};
 use super::event::Journal;
 use crate::clock;
 use crate::sync::{Arc, Condvar, Mutex, lock};
@@ -70,7 +70,7 @@ struct Running {
 
 pub(super) struct Driver {
     pub(super) machine: Machine,
-    pub(super) line: Line,
+    pub(super) backend: BackendEnd,
     pub(super) shared: Arc<Shared>,
     running: Option<Running>,
     waiting: VecDeque<(Operation, Reply)>,
@@ -78,8 +78,8 @@ pub(super) struct Driver {
 }
 
 impl Driver {
-    pub(super) fn new(machine: Machine, line: Line, shared: Arc<Shared>) -> Self {
-        Self { machine, line, shared, running: None, waiting: VecDeque::new(), trouble: None }
+    pub(super) fn new(machine: Machine, backend: BackendEnd, shared: Arc<Shared>) -> Self {
+        Self { machine, backend, shared, running: None, waiting: VecDeque::new(), trouble: None }
     }
 
     /// Drives until the program lets go of its end.
@@ -95,12 +95,12 @@ impl Driver {
                     Some(command) => self.obey(command),
                     None => break,
                 },
-                answer = self.line.next() => self.hear(answer),
+                answer = self.backend.next() => self.hear(answer),
                 () = pass(late) => self.machine.handle_timeout(clock::now()),
             }
         }
         // The lease ends with the program's interest; what it wrote stays until somebody writes next.
-        self.line.ask(Ask::Release);
+        self.backend.ask(Ask::Release);
     }
 
     fn obey(&mut self, command: Command) {
@@ -167,7 +167,7 @@ impl Driver {
     }
 
     fn ask(&mut self, ask: Ask) {
-        if !self.line.ask(ask) {
+        if !self.backend.ask(ask) {
             let text = "the backend's task has ended: this is a bug in outlast, please report it";
             let trouble = rules::Trouble { is_final: true, text: text.to_owned() };
             self.machine.handle_trouble(clock::now(), trouble);

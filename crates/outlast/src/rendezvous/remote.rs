@@ -3,7 +3,7 @@
 //! It is what a rendezvous is built on, without the rendezvous: for whoever brings rules of his own, such as torch's
 //! dynamic rendezvous on our backend. A task speaks with the backend; calls are queued and answered one after another.
 
-use super::backend::{Answer, Ask, Line, Trouble, TroubleKind};
+use super::backend::{Answer, Ask, BackendEnd, Trouble, TroubleKind};
 use super::{Fate, RendezvousError, Snapshot, Token};
 use crate::fork::Creator;
 use crate::runtime;
@@ -44,10 +44,10 @@ struct News {
 }
 
 impl RemoteRegister {
-    pub(super) fn start(runtime: &Handle, line: Line) -> Self {
+    pub(super) fn start(runtime: &Handle, backend: BackendEnd) -> Self {
         let (commands, commanded) = mpsc::channel(COMMANDS_MAX);
         let news = Arc::<News>::default();
-        let serving = serve(line, commanded, Arc::clone(&news));
+        let serving = serve(backend, commanded, Arc::clone(&news));
         runtime.spawn(runtime::to_its_end("the task of a register", serving));
         Self { commands, news, creator: Creator::this_process() }
     }
@@ -189,20 +189,20 @@ pub(super) fn error_of(trouble: Trouble) -> RendezvousError {
 }
 
 /// Serves calls, one after another, until the program lets go of its end.
-async fn serve(mut line: Line, mut commands: mpsc::Receiver<Command>, news: Arc<News>) {
+async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, news: Arc<News>) {
     let mut current: Option<Command> = None;
     loop {
         tokio::select! {
             command = commands.recv(), if current.is_none() => {
                 let Some(command) = command else { break };
-                if !line.ask(command.ask.clone()) {
+                if !backend.ask(command.ask.clone()) {
                     return;
                 }
                 if command.ask != Ask::Release {
                     current = Some(command);
                 }
             }
-            answer = line.next() => {
+            answer = backend.next() => {
                 if let Answer::Told(snapshot) | Answer::Written(_, snapshot) = &answer {
                     *lock(&news.last) = Some(snapshot.clone());
                     *lock(&news.trouble) = None;
@@ -224,5 +224,5 @@ async fn serve(mut line: Line, mut commands: mpsc::Receiver<Command>, news: Arc<
             }
         }
     }
-    line.ask(Ask::Release);
+    backend.ask(Ask::Release);
 }

@@ -3,6 +3,7 @@
 //! One core hashes as fast as it can read, and several read faster than one. The leaves are dealt out in pieces, so that
 //! a core that is busy with something else holds up one piece, not its share of everything.
 
+use crate::sync::lock;
 use outlast_kernels::hash128;
 use outlast_proto::state::{Digest, LEAF_BYTES};
 use std::sync::{Mutex, PoisonError};
@@ -28,7 +29,7 @@ pub(super) fn hash_leaves(
     let pieces = Mutex::new(leaves.chunks(piece).zip(hashes.chunks_mut(piece)));
     let work = || {
         while !stop() {
-            let Some((leaves, hashes)) = pieces.lock().unwrap_or_else(PoisonError::into_inner).next() else {
+            let Some((leaves, hashes)) = lock(&pieces).next() else {
                 return;
             };
             hashes.iter_mut().zip(leaves).for_each(|(hash, leaf)| *hash = Digest::from(hash128(leaf)));

@@ -30,7 +30,7 @@ use tokio::sync::mpsc;
 
 /// How long dialling, the hello and the coordinator's answer may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
-/// Between two rounds in which no member could be asked.
+/// Between two passes in which no member could be asked.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A member answers this much after the deadline at the latest, with the reason.
 const GRACE: Duration = Duration::from_secs(1);

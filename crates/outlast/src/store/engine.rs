@@ -374,7 +374,7 @@ impl Engine {
                 Action::Disconnect(other) => self.drop_conn(other),
                 Action::Tell(message) => {
                     // A stream that is full or gone is opened again, and what matters is said again.
-                    if self.registrar.as_ref().is_some_and(|line| line.try_send(message).is_err()) {
+                    if self.registrar.as_ref().is_some_and(|queue| queue.try_send(message).is_err()) {
                         self.registrar = None;
                     }
                 }

@@ -71,12 +71,12 @@ type Frames = crate::coordinator::ControlFrames;
 
 /// Carries what both sides say, until either side is done.
 async fn carry(shared: &Arc<Shared>, frames: &mut Frames) {
-    let (line, mut outbound) = mpsc::channel::<ToRegistrar>(QUEUE_MAX);
-    shared.post(Letter::Registrar(line));
+    let (queue, mut outbound) = mpsc::channel::<ToRegistrar>(QUEUE_MAX);
+    shared.post(Letter::Registrar(queue));
     loop {
         tokio::select! {
             message = outbound.recv() => {
-                // The engine has let go of the line: this member is another one now, or there is none any more.
+                // The engine has let go of the queue: this member is another one now, or there is none any more.
                 let Some(message) = message else { break };
                 let sent = tokio::time::timeout(TIMEOUT, frames.send(&encode(&message))).await;
                 if !matches!(sent, Ok(Ok(()))) {

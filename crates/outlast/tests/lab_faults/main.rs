@@ -1,7 +1,7 @@
 //! What it costs to lose one of four: how soon it is noticed, how soon the others go on, how soon they are four again.
 //!
 //! Four workers on four hosts of a lab reduce for ever; one is lost, the others go on, it comes back or another takes
-//! its place, and the next round begins. Every element of every result is checked on the way (see `real_kill_storm`).
+//! its place, and the next trial begins. Every element of every result is checked on the way (see `real_kill_storm`).
 //! `bench/faults` makes the table of `bench/RESULTS.md` from many rounds; a few of them are a test. Needs root;
 //! says SKIPPED otherwise.
 #![allow(dead_code, reason = "the storm's herd can do more than is needed here")]
@@ -21,7 +21,7 @@ use roles::{BYTES_MAX, BYTES_MIN, Dice, ROLE, STALL_MS, TIMEOUT_MS, micros};
 use run::{HOSTS, PEERS, Run, run_with};
 use std::time::Duration;
 
-/// How long a round may take until its survivors go on, and until all are there again: far beyond every budget.
+/// How long a trial may take until its survivors go on, and until all are there again: far beyond every budget.
 const PATIENCE: Duration = Duration::from_mins(2);
 /// What is reduced: 1 MiB of f32, one tensor or four at once.
 const BYTES: usize = 1 << 20;
@@ -61,9 +61,9 @@ impl Fault {
     }
 }
 
-/// What one round showed. Times in seconds.
+/// What one trial showed. Times in seconds.
 #[derive(Debug)]
-struct Round {
+struct Trial {
     /// From the fault until the last survivor gave up the attempt that waited for the lost one.
     detected: f64,
     /// From the fault until the last survivor's first commit without it.
@@ -123,7 +123,7 @@ impl Table {
         happened
     }
 
-    fn round(&mut self, fault: Fault, seat: usize) -> Round {
+    fn try_out(&mut self, fault: Fault, seat: usize) -> Trial {
         let everybody = self.seats;
         let begin = micros();
         assert!(self.all_commit(&everybody, begin, PEERS), "four at work:\n{}", self.run.herd.describe());
@@ -179,22 +179,22 @@ impl Table {
         let thrown_out: usize = survivors.iter().map(|number| herd.outs(*number).len()).sum::<usize>() - outs;
         let evicted = (self.evictions() - evictions).saturating_sub(1);
         let false_positives = evicted.max(thrown_out as u64);
-        Round { detected, resumed, back: seconds(restored, back), went_on, false_positives }
+        Trial { detected, resumed, back: seconds(restored, back), went_on, false_positives }
     }
 }
 
-/// One round of each: the loss costs nobody else its place, and the others go on in time.
+/// One trial of each: the loss costs nobody else its place, and the others go on in time.
 #[test]
 fn whoever_of_four_is_lost_the_others_go_on_and_are_four_again() {
     let budget = Duration::from_secs(2);
     let Some(mut table) = Table::new("flt", "local", Some(budget), 1) else { return };
     for (seat, fault) in [Fault::Kill, Fault::Exit, Fault::Stop, Fault::Cut].into_iter().enumerate() {
-        let round = table.round(fault, seat);
-        println!("{fault:?}: {round:?}");
-        assert_eq!((round.went_on, round.false_positives), (PEERS - 1, 0), "{fault:?}: {round:?}");
-        assert!(round.detected <= round.resumed, "{fault:?}: {round:?}");
+        let trial = table.try_out(fault, seat);
+        println!("{fault:?}: {trial:?}");
+        assert_eq!((trial.went_on, trial.false_positives), (PEERS - 1, 0), "{fault:?}: {trial:?}");
+        assert!(trial.detected <= trial.resumed, "{fault:?}: {trial:?}");
         if fault == Fault::Stop {
-            assert!(round.resumed > 1.5, "a stall budget of 2 s was cut short: {round:?}");
+            assert!(trial.resumed > 1.5, "a stall budget of 2 s was cut short: {trial:?}");
         }
     }
     table.run.finish();
@@ -207,12 +207,12 @@ fn table() {
     let setting = |name: &str| std::env::var(name).unwrap_or_else(|_| panic!("{name}: see bench/faults"));
     let (word, preset) = (setting("OUTLAST_FAULTS_FAULT"), setting("OUTLAST_FAULTS_PRESET"));
     let rounds = setting("OUTLAST_FAULTS_ROUNDS").parse::<usize>().expect("a number of rounds");
-    let first = setting("OUTLAST_FAULTS_FIRST").parse::<usize>().expect("the number of the first round");
+    let first = setting("OUTLAST_FAULTS_FIRST").parse::<usize>().expect("the number of the first trial");
     let mut table = Table::new("flt", &preset, None, first as u64).expect("a lab: root is needed");
     for number in first..first + rounds {
         // Whoever is lost takes turns: the first rank is as good as any.
-        let Round { detected, resumed, back, went_on, false_positives } =
-            table.round(Fault::of(&word), number % PEERS);
+        let Trial { detected, resumed, back, went_on, false_positives } =
+            table.try_out(Fault::of(&word), number % PEERS);
         println!(
             "\n@round {{\"fault\":\"{word}\",\"preset\":\"{preset}\",\"number\":{number},\"detected\":{detected:.6},\
              \"resumed\":{resumed:.6},\"back\":{back:.6},\"went_on\":{went_on},\

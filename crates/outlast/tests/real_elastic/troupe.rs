@@ -79,14 +79,14 @@ struct Told {
 }
 
 /// Whose, and what it says.
-type Line = (usize, String);
+type OutputLine = (usize, String);
 
 pub(crate) struct Troupe {
     workers: Vec<Worker>,
     line: BTreeMap<u64, Told>,
     settings: Vec<(&'static str, String)>,
-    say: Sender<Line>,
-    said: Receiver<Line>,
+    say: Sender<OutputLine>,
+    said: Receiver<OutputLine>,
     pub(crate) faults: Vec<String>,
     pub(crate) given_up: u64,
     pub(crate) without_donor: u64,

@@ -173,7 +173,7 @@ fn kill_storm(kills: usize, bytes_max: usize, types: bool, long: bool) {
         .map(|commit| (commit.at - commit.began) as f64 / 1e3)
         .collect();
     println!("{killed} kills, {} collectives, {:.1} s", herd.collectives(), began.elapsed().as_secs_f64());
-    describe("one healthy round", healthy);
+    describe("one healthy step", healthy);
     if types {
         count_flavours(herd);
     }

@@ -162,9 +162,9 @@ fn reduce_for_ever(comm: &Arc<Communicator>, min_world: u32) -> Result<(), Error
     let mut epoch = comm.connect(min_world)?.epoch;
     let mut number = 0;
     loop {
-        let round = Round::plan(epoch, number);
+        let step = Step::plan(epoch, number);
         number += 1;
-        let (stopped, pending) = round.reduce(comm)?;
+        let (stopped, pending) = step.reduce(comm)?;
         if stopped {
             return Ok(());
         }
@@ -176,12 +176,12 @@ fn reduce_for_ever(comm: &Arc<Communicator>, min_world: u32) -> Result<(), Error
 }
 
 /// One step of the program: one collective, or four at once.
-struct Round {
+struct Step {
     count: usize,
     tasks: Vec<Task>,
 }
 
-impl Round {
+impl Step {
     fn plan(epoch: u64, number: u64) -> Self {
         let bytes = |name: &str| setting(name).and_then(|bytes| bytes.parse::<usize>().ok());
         let bytes_min = bytes(BYTES_MIN).unwrap_or(BYTES_MIN_DEFAULT);

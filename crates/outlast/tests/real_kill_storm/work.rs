@@ -84,7 +84,7 @@ impl Flavour {
     }
 }
 
-/// One collective of a round.
+/// One collective of a step.
 #[derive(Clone, Debug)]
 pub(crate) struct Task {
     pub(crate) flavour: Flavour,
@@ -192,7 +192,7 @@ impl Task {
         first.map(|first| format!("{wrong} of {} elements, the first {first:?}, in {receipt:?}", data.len()))
     }
 
-    /// All tasks of a round at once, in this order, with what came of each.
+    /// All tasks of a step at once, in this order, with what came of each.
     pub(crate) fn perform_all(
         tasks: Vec<Self>,
         comm: &Arc<Communicator>,

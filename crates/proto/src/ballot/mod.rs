@@ -51,7 +51,7 @@
 //! [`OUTCOME_BYTES_MAX`](crate::limits::OUTCOME_BYTES_MAX). One outcome goes to all voters of a group. A part for each
 //! voter is found in it by the voter's id: what only one has heard, nobody could tell again after a restart.
 //!
-//! *Rounds.* A call that needs a second vote, "finished" after "begin", makes another ballot of the same kind; its wish
+//! *Turns.* A call that needs a second vote, "finished" after "begin", makes another ballot of the same kind; its wish
 //! says which turn it is for, and the rules see all wishes side by side. Who was lost in between is not waited for, and
 //! wishes of different turns side by side show that somebody must begin again. Whoever voted in the first turn *owes* the
 //! second (`Rules::goes_on`): it belongs to the ballot right after the first, and who comes to it when that ballot is over
@@ -154,7 +154,7 @@ pub(crate) trait Rules: Sync {
     /// A voter's connection state.
     fn state(&self, wish: &[u8]) -> ConnectionState;
 
-    /// The state of a member whose vote does not stand, after a ballot agreed on that: between two rounds, or after one
+    /// The state of a member whose vote does not stand, after a ballot agreed on that: between two turns, or after one
     /// that failed.
     fn state_after(&self, _outcome: &[u8]) -> Option<ConnectionState> {
         None

@@ -1,6 +1,6 @@
 //! A better ring: what a group votes on before and after it measures its links (rule 32).
 //!
-//! Two rounds. In the first every member *begins*: it says where it is and brings the speeds that it has measured before;
+//! Two turns. In the first every member *begins*: it says where it is and brings the speeds that it has measured before;
 //! the outcome says who measures with whom, which is nobody if everything is known. Then members measure, which no vote
 //! sees. In the second every member tells what it has *measured*; then the coordinator has the solver asked, and if the
 //! answer is worth it the ring is rewired, links first. The outcome is the ring, with the speed of its links and what it
@@ -67,7 +67,7 @@ pub struct Brought {
 /// What a voter says.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub enum RingWish {
-    /// The first round: where it is, and what it has measured before.
+    /// The first turn: where it is, and what it has measured before.
     #[n(0)]
     Begin {
         /// The name of its site; empty if it has none.
@@ -77,7 +77,7 @@ pub enum RingWish {
         #[n(1)]
         known: Vec<Brought>,
     },
-    /// The second round: what it has measured since.
+    /// The second turn: what it has measured since.
     #[n(1)]
     Measured {
         /// The name of its site, for a coordinator that was restarted since.

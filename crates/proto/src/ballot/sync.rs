@@ -46,7 +46,7 @@ pub enum Wish {
     /// The second turn: it could not be healed, and why.
     #[n(2)]
     Failed(#[n(0)] Digest, #[n(1)] String),
-    /// Between the rounds: it is being healed, and has so many of so many leaves. Changed as they come, and in the end
+    /// Between the turns: it is being healed, and has so many of so many leaves. Changed as they come, and in the end
     /// to one of the two above; nothing is counted before.
     #[n(3)]
     Healing(#[n(0)] Digest, #[n(1)] u64, #[n(2)] u64),

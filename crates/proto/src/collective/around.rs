@@ -51,7 +51,7 @@ fn by_solver(members: &[PeerId], graph: &Graph, budget: Budget) -> Plan {
         return Plan::Unknown;
     }
     let costs = Costs::new(members.len(), |from, to| if graph.has(from, to) { 1 } else { NO_LINK });
-    let seed = u64::from(budget.round) + 1;
+    let seed = u64::from(budget.tries) + 1;
     match topology::solve(&costs, Objective::SlowestThenSum, seed, budget.steps) {
         topology::Answer::Best(ring) | topology::Answer::Found(ring) => {
             Plan::Ring(ring.into_iter().map(|place| members[place]).collect())
@@ -126,7 +126,7 @@ mod tests {
         let all = (0..40).flat_map(|from| (0..40).map(move |to| (from, to)));
         let missing = all.filter(|(from, to)| from != to && !links.contains(&(*from, *to)));
         let broken: BTreeSet<_> = missing.map(|(from, to)| (members[from], members[to])).collect();
-        let mut budget = Budget { steps: 1 << 21, round: 0 };
+        let mut budget = Budget { steps: 1 << 21, tries: 0 };
         let found = (0..20).any(|_| {
             let plan = search(&members, &broken, budget);
             budget = budget.next();

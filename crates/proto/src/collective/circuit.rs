@@ -19,7 +19,7 @@
 //!
 //! # The invariant
 //!
-//! The answer is a pure function of graph, budget and round: equal questions get equal rings on every machine. A
+//! The answer is a pure function of graph and budget: equal questions get equal rings on every machine. A
 //! ring that is returned passes each vertex once and uses only arcs of the graph. `None` is returned only after
 //! the whole space was searched or one of the two proofs holds.
 //!
@@ -89,20 +89,20 @@ impl Graph {
 pub struct Budget {
     /// About how many arcs may be looked at.
     pub steps: u64,
-    /// How often the question was asked before: each round tries the arcs in another order.
-    pub round: u32,
+    /// How often the question was asked before: each try takes the arcs in another order.
+    pub tries: u32,
 }
 
 impl Budget {
     /// What is worth spending without thinking: some milliseconds.
-    pub const FIRST: Self = Self { steps: 1 << 19, round: 0 };
+    pub const FIRST: Self = Self { steps: 1 << 19, tries: 0 };
     /// What one question may cost at most, so that whoever asks is not away for long.
     const STEPS_MAX: u64 = 1 << 21;
 
     /// The budget for asking again: twice as much, in another order.
     #[must_use]
     pub fn next(self) -> Self {
-        Self { steps: (2 * self.steps).min(Self::STEPS_MAX), round: self.round.wrapping_add(1) }
+        Self { steps: (2 * self.steps).min(Self::STEPS_MAX), tries: self.tries.wrapping_add(1) }
     }
 }
 

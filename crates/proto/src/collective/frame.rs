@@ -47,9 +47,9 @@ pub enum BadFrame {
     /// A kind that does not exist.
     #[error("a frame of unknown kind {0}")]
     Kind(u8),
-    /// A credit for a transfer with a word that does not exist.
-    #[error("a credit with the unknown word {0}")]
-    Word(u16),
+    /// A credit for a transfer with a signal that does not exist.
+    #[error("a credit with the unknown signal {0}")]
+    Signal(u16),
     /// Flags that do not exist.
     #[error("a frame with unknown flags {0:#06x}")]
     Flags(u16),
@@ -257,7 +257,7 @@ impl Header {
         }
         let (epoch, step) = (layout.epoch.get(), layout.step.get());
         if kind == FrameKind::Credit && epoch == TRANSFER_EPOCH && step > Signal::Received.step() {
-            return Err(BadFrame::Word(step));
+            return Err(BadFrame::Signal(step));
         }
         let flags = layout.flags.get();
         if flags & !CHECKSUMMED != 0 {
@@ -319,7 +319,7 @@ mod tests {
         let (peers, collective) =
             ([1, 2].map(|n| PeerId::from_bytes([n; 16])), header(FrameKind::Ask, 0, None).op);
         let transfer = OpName::transfer(1, (peers[0], peers[1]), 2, 3);
-        assert_eq!(Header::parse(&credit(transfer, 3).to_bytes()), Err(BadFrame::Word(3)));
+        assert_eq!(Header::parse(&credit(transfer, 3).to_bytes()), Err(BadFrame::Signal(3)));
         for credit in [credit(transfer, Signal::Received.step()), credit(collective, 3)] {
             assert_eq!(Header::parse(&credit.to_bytes()), Ok(credit));
         }

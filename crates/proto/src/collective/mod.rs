@@ -6,6 +6,7 @@
 
 pub mod around;
 mod attempt;
+mod broken_link;
 pub mod circuit;
 pub mod detour;
 mod fingerprint;
@@ -18,6 +19,7 @@ pub mod striping;
 mod types;
 
 pub use attempt::Attempt;
+pub use broken_link::BrokenLink;
 pub use fingerprint::{Fingerprint, IllegalCall, Layout, OpKind};
 pub use sections::Section;
 pub use types::{DataType, IllegalReduction, Quantisation, ReduceOp, UnknownName, legal};

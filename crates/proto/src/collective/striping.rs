@@ -1,7 +1,7 @@
 //! How many streams a link is worth: a decision by measurement.
 //!
 //! One TCP stream does not fill every link. Where packets are lost now and then its window is halved again and
-//! again; where the round trip is long its buffers end before the line does; where a provider limits each flow,
+//! again; where the round trip is long its buffers end before the link does; where a provider limits each flow,
 //! one flow gets one share. Several streams get several times as much. Where one stream is enough, more of them
 //! cost connections and gain nothing.
 //!

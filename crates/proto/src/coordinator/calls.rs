@@ -13,7 +13,7 @@ use super::operations::{Call, Called, Completed, Op, Operations};
 use super::outbox::Timer;
 use super::states::no_member;
 use super::usage::Used;
-use crate::collective::{Fingerprint, Group, OpKey, Scope};
+use crate::collective::{BrokenLink, Fingerprint, Group, OpKey, Scope};
 use crate::id::PeerId;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{AbortReason, LossReason, Refusal, ToPeer, Verdict};
@@ -23,13 +23,6 @@ const LATE_MIN: Duration = Duration::from_millis(100);
 
 fn millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
-}
-
-/// A link that a member blames for giving an attempt up.
-pub(super) struct BlamedLink {
-    pub(super) from: PeerId,
-    pub(super) to: PeerId,
-    pub(super) error: String,
 }
 
 /// Handles what members' programs call: collectives and votes. It ends attempts and ballots, and puts nobody out at once;
@@ -141,7 +134,7 @@ impl Calls<'_> {
         from: PeerId,
         key: &OpKey,
         reason: Refusal,
-    ) -> Option<BlamedLink> {
+    ) -> Option<BrokenLink> {
         let judged_at = now + self.config.mismatch_settle;
         let Some(operations) = self.operations(key).filter(|held| held.is_current(key)) else {
             self.office.count_stale();
@@ -160,7 +153,7 @@ impl Calls<'_> {
                 operations.judge_by(key, judged_at);
                 self.office.outbox.schedule(judged_at, Timer::Ops(key.group));
             }
-            Refusal::Link { from, to, error } => return Some(BlamedLink { from, to, error }),
+            Refusal::Link { from, to, error } => return Some(BrokenLink { from, to, error }),
         }
         None
     }

@@ -11,13 +11,13 @@
 
 use super::Config;
 use super::admission::Gate;
-use super::calls::{BlamedLink, Calls};
+use super::calls::Calls;
 use super::groups::{Groups, Linking, Phase};
 use super::office::Office;
 use super::outbox::Timer;
 use super::run::Note;
 use super::states::no_member;
-use crate::collective::{Group, GroupEpoch};
+use crate::collective::{BrokenLink, Group, GroupEpoch};
 use crate::id::PeerId;
 use crate::limits::{ANCESTORS_MAX, BROKEN_LINKS_MAX, MEMBERS_MAX};
 use crate::text::printable;
@@ -62,7 +62,8 @@ impl Epochs<'_> {
             ToCoordinator::Expired { ballot } => self.calls().ballot_expired(now, from, ballot),
             ToCoordinator::Connected { group, epoch } => self.link_up(from, group, epoch),
             ToCoordinator::LinkBroken { group, epoch, from: a, to: b, dialling, error } => {
-                self.link_broken(now, from, group, epoch, (a, b), dialling, &printable(&error));
+                let broken = BrokenLink { from: a, to: b, error: printable(&error).into_owned() };
+                self.link_broken(now, from, (group, epoch), broken, dialling);
             }
             ToCoordinator::Redialled { group, to, error } => {
                 self.redialled(now, from, group, to, error.is_none());
@@ -73,8 +74,8 @@ impl Epochs<'_> {
             ToCoordinator::Complete { key } => self.calls().complete(from, &key),
             ToCoordinator::Refuse { key, reason } => {
                 let blamed = self.calls().refuse(now, from, &key, reason);
-                if let Some(BlamedLink { from: a, to: b, error }) = blamed {
-                    self.link_broken(now, from, key.group, key.epoch, (a, b), false, &error);
+                if let Some(broken) = blamed {
+                    self.link_broken(now, from, (key.group, key.epoch), broken, false);
                 }
             }
             ToCoordinator::Acknowledge { key } => self.calls().acknowledge(from, &key),

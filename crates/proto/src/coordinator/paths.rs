@@ -39,7 +39,7 @@ use super::peers::{Peer, Sign};
 use super::survey::Survey;
 use crate::collective::around::{self, Plan};
 use crate::collective::circuit::Budget;
-use crate::collective::{Group, GroupEpoch, Scope};
+use crate::collective::{BrokenLink, Group, GroupEpoch, Scope};
 use crate::id::PeerId;
 use crate::limits::NAMED_MAX;
 use crate::retry;
@@ -255,18 +255,16 @@ impl GroupState {
 
 impl Epochs<'_> {
     /// A data link broke. The attempts that use it are aborted; nobody is condemned.
-    #[expect(clippy::too_many_arguments, reason = "the fields of one message")]
     pub(super) fn link_broken(
         &mut self,
         now: Instant,
         reporter: PeerId,
-        group: Group,
-        epoch: GroupEpoch,
-        link: Link,
+        (group, epoch): (Group, GroupEpoch),
+        broken: BrokenLink,
         dialling: bool,
-        error: &str,
     ) {
-        let (from, to) = link;
+        let BrokenLink { from, to, error } = broken;
+        let link = (from, to);
         if (reporter != from && reporter != to) || from == to || !self.office.peers.is_member(reporter, group)
         {
             return self.office.kick(reporter, "reported a link that is not its own");
@@ -286,7 +284,7 @@ impl Epochs<'_> {
         let known = !doubtful && paths.broken.contains(&link);
         let settling = paths.settling.get_or_insert(Settling { until, links: BTreeMap::new() });
         let until = settling.until;
-        if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.to_owned()).is_none() {
+        if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.clone()).is_none() {
             // One break is reported by both ends and by every collective on it: that is one blame.
             let blames = paths.blames.entry(link).or_default();
             *blames += u32::from(!doubtful);
@@ -298,7 +296,7 @@ impl Epochs<'_> {
             // Silent, or not to be had for long: planned around, whatever health says (rule 44).
             paths.count_as_broken(now, link, first_pause, pause_max);
         }
-        let reason = AbortReason::LinkBroken { from, to, error: error.to_owned() };
+        let reason = AbortReason::LinkBroken { from, to, error };
         for key in self.groups.open_keys(group, |scope, _| scope.involves(from) && scope.involves(to)) {
             if known && key.scope != Scope::Whole && !self.groups[group].has_way(&key.scope) {
                 self.calls().abort(&key, AbortReason::NoPath { from, to });

@@ -344,8 +344,8 @@ pub(super) fn testimony_life(config: &Config) -> Duration {
 }
 
 /// How long an accepting kernel's word is believed: long enough to reach everybody on packets that travel
-/// anyway, which takes about log2 of the group's size in rounds.
+/// anyway, which takes about log2 of the group's size in intervals.
 pub(super) fn vouch_life(config: &Config, group: usize) -> Duration {
-    let rounds = 2 * (usize::BITS - group.leading_zeros());
-    (config.probe_interval * rounds.max(config.vouch_intervals)).min(config.stall_budget)
+    let intervals = 2 * (usize::BITS - group.leading_zeros());
+    (config.probe_interval * intervals.max(config.vouch_intervals)).min(config.stall_budget)
 }

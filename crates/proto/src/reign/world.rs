@@ -34,7 +34,7 @@ enum Question {
 }
 
 #[derive(Clone, Hash, PartialEq, Eq, Debug)]
-enum Word {
+enum Message {
     Granted(u64),
     Renewed(bool),
     Won(u64),
@@ -51,8 +51,8 @@ struct Side {
     lease: Option<u64>,
     question: Option<Question>,
     /// Answers and news, each in its own order.
-    answer: Option<Word>,
-    news: VecDeque<Word>,
+    answer: Option<Message>,
+    news: VecDeque<Message>,
     answered_at: Instant,
 }
 
@@ -159,13 +159,13 @@ impl World {
             Event::Time => self.now += STEP,
             Event::Ask(side) => self.ask(side),
             Event::Answer(side) => {
-                if let Some(word) = self.sides[side].answer.take() {
-                    self.hear(side, &word);
+                if let Some(message) = self.sides[side].answer.take() {
+                    self.hear(side, &message);
                 }
             }
             Event::News(side) => {
-                if let Some(word) = self.sides[side].news.pop_front() {
-                    self.hear(side, &word);
+                if let Some(message) = self.sides[side].news.pop_front() {
+                    self.hear(side, &message);
                 }
             }
             Event::Break(side) => {
@@ -192,7 +192,7 @@ impl World {
                 if self.key.is_some_and(|(holder, _)| holder == lease) {
                     self.key = None;
                     self.revision += 1;
-                    self.tell(&Word::Vacant(self.revision));
+                    self.tell(&Message::Vacant(self.revision));
                 }
             }
             Event::Clock(side) => {
@@ -202,8 +202,8 @@ impl World {
         }
     }
 
-    fn tell(&mut self, word: &Word) {
-        self.sides.iter_mut().for_each(|side| side.news.push_back(word.clone()));
+    fn tell(&mut self, message: &Message) {
+        self.sides.iter_mut().for_each(|side| side.news.push_back(message.clone()));
     }
 
     /// A question reaches etcd.
@@ -215,51 +215,51 @@ impl World {
                 let lease = self.next_lease;
                 self.next_lease += 1;
                 self.leases.push((lease, until));
-                Word::Granted(lease)
+                Message::Granted(lease)
             }
             Question::Renew(lease) => match self.leases.iter_mut().find(|(other, _)| *other == lease) {
                 Some(found) => {
                     found.1 = until;
-                    Word::Renewed(true)
+                    Message::Renewed(true)
                 }
-                None => Word::Renewed(false),
+                None => Message::Renewed(false),
             },
             Question::Campaign(lease) if self.leases.iter().any(|(other, _)| *other == lease) => {
                 if let Some((_, term)) = self.key {
-                    Word::Lost(term)
+                    Message::Lost(term)
                 } else {
                     self.revision += 1;
                     let term = self.revision;
                     self.key = Some((lease, term));
-                    self.tell(&Word::Created { term, lease });
-                    Word::Won(term)
+                    self.tell(&Message::Created { term, lease });
+                    Message::Won(term)
                 }
             }
-            Question::Campaign(_) => Word::LeaseGone,
+            Question::Campaign(_) => Message::LeaseGone,
         };
         self.sides[side].answer = Some(answer);
     }
 
-    fn hear(&mut self, side: usize, word: &Word) {
+    fn hear(&mut self, side: usize, message: &Message) {
         let now = self.now;
         let at = &mut self.sides[side];
-        match *word {
-            Word::Granted(lease) => {
+        match *message {
+            Message::Granted(lease) => {
                 at.lease = Some(lease);
                 at.answered_at = now;
                 at.reign.handle_granted(now, TTL);
             }
-            Word::Renewed(lasts) => {
+            Message::Renewed(lasts) => {
                 at.answered_at = now;
                 at.reign.handle_renewed(now, lasts.then_some(TTL));
             }
-            Word::Won(term) => at.reign.handle_campaigned(now, Campaign::Won(term)),
-            Word::Lost(term) => at.reign.handle_campaigned(now, Campaign::Lost(term)),
-            Word::LeaseGone => at.reign.handle_failed(now, true),
-            Word::Created { term, lease } => {
+            Message::Won(term) => at.reign.handle_campaigned(now, Campaign::Won(term)),
+            Message::Lost(term) => at.reign.handle_campaigned(now, Campaign::Lost(term)),
+            Message::LeaseGone => at.reign.handle_failed(now, true),
+            Message::Created { term, lease } => {
                 at.reign.handle_leader(now, Leader { term, is_ours: at.lease == Some(lease) });
             }
-            Word::Vacant(revision) => at.reign.handle_vacant(now, revision),
+            Message::Vacant(revision) => at.reign.handle_vacant(now, revision),
         }
         self.carry_out(side);
     }

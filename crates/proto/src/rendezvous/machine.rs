@@ -141,7 +141,7 @@ pub struct Machine {
     address: String,
     rng: Rng,
     /// The last that was told, without the nodes that are gone.
-    view: Option<View>,
+    reading: Option<Reading>,
     /// The last call under way, and since when this node knows.
     called: Option<((u64, u32), Instant)>,
     running: Option<Running>,
@@ -165,7 +165,7 @@ pub struct Machine {
 }
 
 #[derive(Clone, Debug)]
-struct View {
+struct Reading {
     token: Token,
     /// What was written, without the nodes that are gone.
     base: State,
@@ -197,7 +197,7 @@ impl Machine {
             node,
             address,
             rng,
-            view: None,
+            reading: None,
             called: None,
             running: None,
             keeping: Keeping::default(),
@@ -216,7 +216,7 @@ impl Machine {
 
     /// The state as this node knows it, without the nodes that are gone, and as all others want it.
     pub fn state(&self) -> Option<&State> {
-        self.view.as_ref().map(|view| &view.draft)
+        self.reading.as_ref().map(|reading| &reading.draft)
     }
 
     /// Whether an operation is under way.
@@ -302,7 +302,7 @@ impl Machine {
         if trouble.is_final {
             return self.fail(Failure::Refused(trouble.text));
         }
-        self.view = self.view.take().filter(|_| self.running.is_none());
+        self.reading = self.reading.take().filter(|_| self.running.is_none());
         self.turn = None;
         self.pause_until = Some(now + PAUSE_MAX.mul_f64(0.1 + 0.4 * self.rng.unit()));
         self.trouble = Some(trouble.text);
@@ -359,10 +359,10 @@ impl Machine {
         wishes.remove(&self.node);
         let note = snapshot.notes.get(&self.node.to_string()).map(|note| note.to_vec()).unwrap_or_default();
         let draft = base.clone();
-        let view = View { token: snapshot.token, base, draft, wishes, note, newcomers };
-        let known = self.view.replace(view);
+        let reading = Reading { token: snapshot.token, base, draft, wishes, note, newcomers };
+        let known = self.reading.replace(reading);
         for node in &lost {
-            if known.as_ref().is_some_and(|view| view.draft.participants.contains_key(node)) {
+            if known.as_ref().is_some_and(|reading| reading.draft.participants.contains_key(node)) {
                 self.tell(EventName::NodeLost, format!("{node} was lost: its lease ran out"), None);
             }
         }
@@ -373,7 +373,7 @@ impl Machine {
     fn explain(&self) -> String {
         let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
         let trouble = self.trouble.as_ref().map(|text| format!("; the backend: {text}")).unwrap_or_default();
-        let Some(View { draft: state, .. }) = &self.view else {
+        let Some(Reading { draft: state, .. }) = &self.reading else {
             return format!("the backend told nothing{trouble}");
         };
         let (round, here, waiting) = (state.round, state.participants.len(), state.wait_list.len());
@@ -385,14 +385,14 @@ impl Machine {
     }
 
     fn tell(&mut self, name: EventName, message: String, error: Option<String>) {
-        let base = self.view.as_ref().map(|view| &view.base).filter(|base| base.complete);
+        let base = self.reading.as_ref().map(|reading| &reading.base).filter(|base| base.complete);
         let seat = base.and_then(|base| base.participants.get(&self.node));
         let rank = seat.map(|seat| seat.rank);
         self.requests.push_back(Request::Tell(Event { name, message, rank, error }));
     }
 }
 
-impl View {
+impl Reading {
     /// The complete round that `me` is in.
     fn round(&self, me: &Node) -> Round {
         let state = &self.base;

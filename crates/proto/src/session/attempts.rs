@@ -8,7 +8,7 @@
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
 use super::tags::{Learned, TagMemory, ends_call, name_lost};
-use crate::collective::{Attempt, OpKey, Scope, around};
+use crate::collective::{Attempt, BrokenLink, OpKey, Scope, around};
 use crate::id::PeerId;
 use crate::limits::TEXT_BYTES_MAX;
 use crate::time::Instant;
@@ -224,7 +224,7 @@ impl Session {
                 }
                 Refusal::Cancelled
             }
-            (None, PerformResult::LinkBroken { from, to, error }) => {
+            (None, PerformResult::LinkBroken(BrokenLink { from, to, error })) => {
                 Refusal::Link { from, to, error: clip(&error, TEXT_BYTES_MAX) }
             }
             (None, PerformResult::Mismatch { peer }) => Refusal::Mismatch { peer },
@@ -394,7 +394,7 @@ impl Session {
             _ if let Some((why, true)) = &call.failure => Some(CallError::Failed(why.clone())),
             AbortReason::PeersLost(lost) => Some(CallError::PeersLost(lost)),
             AbortReason::LinkBroken { from, to, error } => {
-                let error = CallError::LinkBroken { from, to, error };
+                let error = CallError::LinkBroken(BrokenLink { from, to, error });
                 if self.hold {
                     return self.set_stage(id, Stage::Settling { error });
                 }

@@ -1,6 +1,6 @@
 //! Calls of the program, and how each ends.
 
-use crate::collective::{Attempt, Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
+use crate::collective::{Attempt, BrokenLink, Fingerprint, GroupEpoch, OpKey, RunEpoch, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::time::Instant;
@@ -50,14 +50,7 @@ pub enum PerformResult {
     /// It was told to stop, and the caller's data is as it was.
     Stopped,
     /// A link broke, and the caller's data is as it was.
-    LinkBroken {
-        /// The end that sends.
-        from: PeerId,
-        /// The end that receives.
-        to: PeerId,
-        /// What the system said.
-        error: String,
-    },
+    LinkBroken(BrokenLink),
     /// It stopped although nobody asked it to, and the caller's data is as it was.
     Failed {
         /// Why.
@@ -128,15 +121,8 @@ pub enum CallError {
     #[error("peers were lost: {}", list(.0))]
     PeersLost(Vec<(PeerId, LossReason)>),
     /// A data link broke and the call does not retry by itself. Do it again.
-    #[error("the link {from} -> {to} broke: {error}")]
-    LinkBroken {
-        /// The end that sends.
-        from: PeerId,
-        /// The end that receives.
-        to: PeerId,
-        /// What the system said.
-        error: String,
-    },
+    #[error(transparent)]
+    LinkBroken(BrokenLink),
     /// Two members cannot reach each other, and nobody else takes part who could pass things on. It fails in the
     /// same way until one of the two leaves or comes anew.
     #[error(

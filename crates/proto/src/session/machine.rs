@@ -7,7 +7,7 @@ use super::calls::{CallError, CallId, Command, Op, OutReason, Outcome};
 use super::tags::TagMemory;
 use super::transfers::Transfers;
 use crate::annals::Annals;
-use crate::collective::{OpKey, Scope, Tag};
+use crate::collective::{BrokenLink, OpKey, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use crate::retry;
@@ -398,7 +398,8 @@ impl Session {
     /// acknowledged nothing for long. One beside the ring matters only to a call that has voted and may have sent over
     /// it: what it sent may be lost. One of the ring that was never up in its epoch could not be dialled, and one that is
     /// silent carries nothing: the next ring must do without either (rule 44).
-    pub fn handle_link_broken(&mut self, epoch: u64, from: PeerId, to: PeerId, silent: bool, error: String) {
+    pub fn handle_link_broken(&mut self, epoch: u64, broken: BrokenLink, silent: bool) {
+        let BrokenLink { from, to, error } = broken;
         if let Some(record) = self.record.as_ref().filter(|record| record.epoch == epoch) {
             let group = record.group;
             let in_ring = record.is_ring_link(from, to);

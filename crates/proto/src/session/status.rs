@@ -23,14 +23,14 @@ pub struct SessionStatus {
     /// Its group.
     pub group: u32,
     /// The group as it knows it; none while it is not in.
-    pub view: Option<ViewStatus>,
+    pub view: Option<GroupViewStatus>,
     /// The calls of its program that are not over.
     pub calls: Vec<CallStatus>,
 }
 
 /// A group as one of its members knows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct ViewStatus {
+pub struct GroupViewStatus {
     /// The run's epoch.
     pub run_epoch: u64,
     /// The group's.
@@ -73,7 +73,7 @@ impl Session {
             None if self.record().is_some() => "in".to_owned(),
             None => "joining".to_owned(),
         };
-        let view = self.record().map(|record| ViewStatus {
+        let view = self.record().map(|record| GroupViewStatus {
             run_epoch: record.run_epoch,
             epoch: record.epoch,
             rank: record.rank_of(self.registration.info.id),

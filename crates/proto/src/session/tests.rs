@@ -6,7 +6,7 @@ mod turns;
 
 use super::*;
 use crate::ballot::admission::{self, KIND as ADMISSION};
-use crate::collective::{Attempt, DataType, Fingerprint, OpKey, OpKind, Scope};
+use crate::collective::{Attempt, BrokenLink, DataType, Fingerprint, OpKey, OpKind, Scope};
 use crate::id::PeerId;
 use crate::limits::TAGS_MAX;
 use crate::membership::Preset;

@@ -100,7 +100,7 @@ impl Ledger {
             |(rank, count): (usize, &u64)| count.checked_sub(1).map(|own| own * world + rank as u64 + 1);
         let frontier = taken.iter().enumerate().filter_map(last).max().unwrap_or(0);
         let mut after = Self { next: self.next + frontier.saturating_sub(self.open()), holes: Vec::new() };
-        // In whole rounds everybody has taken its number, or the same members have not: look at each place before the
+        // In whole passes everybody has taken its number, or the same members have not: look at each place before the
         // frontier only where somebody took fewer than others.
         let even = taken.iter().copied().min().unwrap_or(0);
         for place in (even * world).min(frontier)..frontier {

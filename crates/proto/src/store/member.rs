@@ -34,7 +34,7 @@ use crate::wire::store::views::{FromRegistrar, ToRegistrar};
 use crate::wire::store::{MemberId, StoreMember, View};
 use calls::Calls;
 use handover::Handover;
-use owner::Desk;
+use owner::WaitingRoom;
 use post::Post;
 use replica::Replication;
 use std::collections::{BTreeMap, VecDeque};
@@ -85,12 +85,12 @@ pub struct Member {
     shelf: Shelf,
     post: Post,
     replication: Replication,
-    desk: Desk,
+    waiting_room: WaitingRoom,
     calls: Calls,
     ending: ending::State,
     /// Members that a static store or a registrar waits for, in its words.
     waits_for: Option<String>,
-    registrar: Line,
+    registrar: Contact,
     /// What this member says to itself.
     local: VecDeque<(u64, Letter)>,
     actions: VecDeque<Action>,
@@ -98,7 +98,7 @@ pub struct Member {
 
 /// Whether there is a stream to whoever decides on views.
 #[derive(Clone, Debug, Hash)]
-struct Line {
+struct Contact {
     is_open: bool,
     since: Instant,
     why: String,
@@ -133,10 +133,10 @@ impl Member {
             lease: Lease::default(),
             shelf: Shelf::default(),
             replication: Replication::default(),
-            desk: Desk::default(),
+            waiting_room: WaitingRoom::default(),
             ending: ending::State::default(),
             waits_for: None,
-            registrar: Line { is_open: false, since: now, why: String::new(), refused_since: None },
+            registrar: Contact { is_open: false, since: now, why: String::new(), refused_since: None },
             local: VecDeque::new(),
             actions: VecDeque::new(),
         }
@@ -170,7 +170,7 @@ impl Member {
         self.me.id = id;
         (self.active, self.next, self.lease) = (None, None, Lease::default());
         (self.shelf, self.replication) = (Shelf::default(), Replication::default());
-        self.desk = Desk::default();
+        self.waiting_room = WaitingRoom::default();
         let linked: Vec<_> = self.post.linked().collect();
         linked.into_iter().for_each(|member| self.actions.push_back(Action::Disconnect(member)));
         self.post = Post::default();
@@ -211,11 +211,11 @@ impl Member {
 
     /// There is a stream to whoever decides on views, or there is none, and why.
     pub fn handle_registrar(&mut self, now: Instant, open: Result<(), String>) {
-        let line = &mut self.registrar;
-        if line.is_open != open.is_ok() {
-            (line.is_open, line.since, line.refused_since) = (open.is_ok(), now, None);
+        let contact = &mut self.registrar;
+        if contact.is_open != open.is_ok() {
+            (contact.is_open, contact.since, contact.refused_since) = (open.is_ok(), now, None);
         }
-        line.why = open.err().map(|why| format!(": {why}")).unwrap_or_default();
+        contact.why = open.err().map(|why| format!(": {why}")).unwrap_or_default();
     }
 
     /// There is a connection with that member.
@@ -283,7 +283,7 @@ impl Member {
             self.post.due(),
             self.replication.due(),
             self.next.as_ref().and_then(Handover::due),
-            self.desk.due(),
+            self.waiting_room.due(),
             self.ending.due(),
         ];
         timers.into_iter().flatten().min()
@@ -354,7 +354,7 @@ impl Member {
         let (me, layout) = (self.me.id, self.active.as_ref());
         let owned = |slot| layout.is_some_and(|layout| layout.owner(slot) == Some(me));
         let keys = self.shelf.count(owned);
-        let (bytes, waits) = (self.shelf.bytes(), self.desk.waiting() as u64);
+        let (bytes, waits) = (self.shelf.bytes(), self.waiting_room.waiting() as u64);
         self.actions.push_back(Action::Tell(ToRegistrar::Renew { number, keys, bytes, waits }));
     }
 

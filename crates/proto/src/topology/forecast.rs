@@ -39,9 +39,9 @@ impl Forecast {
     }
 
     /// The time for what goes that many times around the ring and lets each member send so many bytes.
-    pub fn carrying(&self, sent: u64, rounds: u32) -> Duration {
+    pub fn carrying(&self, sent: u64, times: u32) -> Duration {
         let way = self.around * (self.members - 1) / self.members;
-        Duration::from_secs_f64(sent as f64 / self.rate as f64) + rounds * way
+        Duration::from_secs_f64(sent as f64 / self.rate as f64) + times * way
     }
 }
 

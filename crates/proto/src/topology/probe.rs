@@ -13,7 +13,7 @@
 //!     | -- Over ----------------------------> |
 //! ```
 //!
-//! Words have their own stream, so that none waits behind the bytes. Each is [`WORD_BYTES`] long, with a version.
+//! Messages have their own stream, so that none waits behind the bytes. Each is [`PROBE_MESSAGE_BYTES`] long, with a version.
 //!
 //! # One way, the other, and both
 //!
@@ -29,8 +29,8 @@
 
 use crate::time::Duration;
 
-/// Bytes of one word.
-pub const WORD_BYTES: usize = 16;
+/// Bytes of one message.
+pub const PROBE_MESSAGE_BYTES: usize = 16;
 
 const VERSION: u8 = 2;
 
@@ -63,9 +63,9 @@ impl Way {
     }
 }
 
-/// One word.
+/// One message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Word {
+pub enum ProbeMessage {
     /// Somebody wants to measure; the number names this measurement.
     Hello(u64),
     /// It is our turn, too.
@@ -85,14 +85,14 @@ pub enum Word {
     Over,
 }
 
-/// Why bytes are no word.
+/// Why bytes are no message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("no word of a measurement: version {0}, kind {1}")]
-pub struct NoWord(pub u8, pub u8);
+#[error("no message of a measurement: version {0}, kind {1}")]
+pub struct BadProbeMessage(pub u8, pub u8);
 
-impl Word {
+impl ProbeMessage {
     /// As bytes.
-    pub fn encode(self) -> [u8; WORD_BYTES] {
+    pub fn encode(self) -> [u8; PROBE_MESSAGE_BYTES] {
         let way = |way: Way| match way {
             Way::Out => 1,
             Way::In => 2,
@@ -108,7 +108,7 @@ impl Word {
             Self::Found(rate, loaded) => (7, 0, loaded, rate),
             Self::Over => (8, 0, 0, 0),
         };
-        let mut bytes = [0; WORD_BYTES];
+        let mut bytes = [0; PROBE_MESSAGE_BYTES];
         (bytes[0], bytes[1], bytes[2]) = (VERSION, kind, small);
         bytes[4..8].copy_from_slice(&middle.to_be_bytes());
         bytes[8..].copy_from_slice(&one.to_be_bytes());
@@ -117,7 +117,7 @@ impl Word {
 
     /// What bytes say. They come from another member, which is known, and may still be of another version or lie: what
     /// it asks for is held to the limits.
-    pub fn decode(bytes: &[u8; WORD_BYTES]) -> Result<Self, NoWord> {
+    pub fn decode(bytes: &[u8; PROBE_MESSAGE_BYTES]) -> Result<Self, BadProbeMessage> {
         let (version, kind, small) = (bytes[0], bytes[1], bytes[2]);
         let number = |bytes: &[u8]| bytes.iter().fold(0, |number, byte| number << 8 | u64::from(*byte));
         let (middle, one) = (number(&bytes[4..8]) as u32, number(&bytes[8..]));
@@ -128,19 +128,19 @@ impl Word {
             _ => None,
         };
         match kind {
-            _ if version != VERSION => Err(NoWord(version, kind)),
+            _ if version != VERSION => Err(BadProbeMessage(version, kind)),
             1 => Ok(Self::Hello(one)),
             2 => Ok(Self::Ready(one)),
             3 => Ok(Self::Ping(one)),
             4 => Ok(Self::Join(one)),
             5 => {
-                let way = way.ok_or(NoWord(version, kind))?;
+                let way = way.ok_or(BadProbeMessage(version, kind))?;
                 Ok(Self::Go(way, small.clamp(1, STREAMS_MAX), one.min(DURATION_US_MAX)))
             }
             6 => Ok(Self::Started),
             7 => Ok(Self::Found(one, middle)),
             8 => Ok(Self::Over),
-            _ => Err(NoWord(version, kind)),
+            _ => Err(BadProbeMessage(version, kind)),
         }
     }
 }
@@ -271,39 +271,42 @@ mod tests {
 
     #[test]
     fn words_survive_the_way_and_nothing_else_is_one() {
-        let words = [
-            Word::Hello(7),
-            Word::Ready(u64::MAX),
-            Word::Ping(0),
-            Word::Join(9),
-            Word::Go(Way::Out, 4, 300_000),
-            Word::Go(Way::In, 1, 200_000),
-            Word::Go(Way::Both, 4, 300_000),
-            Word::Started,
-            Word::Found(1 << 40, u32::MAX),
-            Word::Over,
+        let messages = [
+            ProbeMessage::Hello(7),
+            ProbeMessage::Ready(u64::MAX),
+            ProbeMessage::Ping(0),
+            ProbeMessage::Join(9),
+            ProbeMessage::Go(Way::Out, 4, 300_000),
+            ProbeMessage::Go(Way::In, 1, 200_000),
+            ProbeMessage::Go(Way::Both, 4, 300_000),
+            ProbeMessage::Started,
+            ProbeMessage::Found(1 << 40, u32::MAX),
+            ProbeMessage::Over,
         ];
-        for word in words {
-            assert_eq!(Word::decode(&word.encode()), Ok(word));
+        for message in messages {
+            assert_eq!(ProbeMessage::decode(&message.encode()), Ok(message));
         }
-        let mut later = Word::Started.encode();
+        let mut later = ProbeMessage::Started.encode();
         later[0] = VERSION + 1;
-        assert_eq!(Word::decode(&later), Err(NoWord(VERSION + 1, 6)));
-        let mut nowhere = Word::Go(Way::Both, 1, 1).encode();
+        assert_eq!(ProbeMessage::decode(&later), Err(BadProbeMessage(VERSION + 1, 6)));
+        let mut nowhere = ProbeMessage::Go(Way::Both, 1, 1).encode();
         nowhere[7] = 4;
-        assert_eq!(Word::decode(&nowhere), Err(NoWord(VERSION, 5)));
-        assert_eq!(Word::decode(&[0xff; WORD_BYTES]), Err(NoWord(0xff, 0xff)));
+        assert_eq!(ProbeMessage::decode(&nowhere), Err(BadProbeMessage(VERSION, 5)));
+        assert_eq!(ProbeMessage::decode(&[0xff; PROBE_MESSAGE_BYTES]), Err(BadProbeMessage(0xff, 0xff)));
         assert!((9..=255u8).all(|kind| {
-            let mut bytes = Word::Started.encode();
+            let mut bytes = ProbeMessage::Started.encode();
             bytes[1] = kind;
-            Word::decode(&bytes).is_err()
+            ProbeMessage::decode(&bytes).is_err()
         }));
     }
 
     #[test]
     fn what_is_asked_for_is_held_to_the_limits() {
-        let greedy = Word::decode(&Word::Go(Way::Both, 255, u64::MAX).encode());
-        assert_eq!(greedy, Ok(Word::Go(Way::Both, STREAMS_MAX, DURATION_US_MAX)));
-        assert_eq!(Word::decode(&Word::Go(Way::In, 0, 1).encode()), Ok(Word::Go(Way::In, 1, 1)));
+        let greedy = ProbeMessage::decode(&ProbeMessage::Go(Way::Both, 255, u64::MAX).encode());
+        assert_eq!(greedy, Ok(ProbeMessage::Go(Way::Both, STREAMS_MAX, DURATION_US_MAX)));
+        assert_eq!(
+            ProbeMessage::decode(&ProbeMessage::Go(Way::In, 0, 1).encode()),
+            Ok(ProbeMessage::Go(Way::In, 1, 1))
+        );
     }
 }

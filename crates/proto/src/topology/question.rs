@@ -54,9 +54,9 @@ impl Question {
             return run(&self.costs, Objective::SlowestThenSum, self.seed, self.steps, is_off);
         };
         // One search under every limit that is tried: about as many as the costs have bits.
-        let rounds = u64::from(usize::BITS - limits.len().leading_zeros()) + 1;
+        let searches = u64::from(usize::BITS - limits.len().leading_zeros()) + 1;
         let ask = |limit: u64| {
-            let answer = run(&self.priced(limit), Objective::Sum, self.seed, self.steps / rounds, is_off);
+            let answer = run(&self.priced(limit), Objective::Sum, self.seed, self.steps / searches, is_off);
             let crossings = answer.ring().map(|ring| self.crossings(ring));
             (answer, crossings)
         };
@@ -160,7 +160,7 @@ mod tests {
     #[test]
     fn each_boundary_is_crossed_the_fewest_times_and_then_the_slowest_link_decides() {
         let mut rng = Rng::from_seed(7);
-        for round in 0..30 {
+        for number in 0..30 {
             // Three sites, one of them with a host of two.
             let clusters = [(0, 0), (1, 0), (2, 1), (2, 1), (3, 1), (4, 2), (5, 2)];
             let costs = Costs::new(7, |_, _| 1 + rng.below(50) as u64);
@@ -168,7 +168,7 @@ mod tests {
             let found = question.answer(NEVER);
             let key = question.key(found.ring().unwrap()).unwrap();
             let best = brute(&question).unwrap();
-            assert_eq!((key.0, key.1.slowest), (best.0, best.1.slowest), "round {round}");
+            assert_eq!((key.0, key.1.slowest), (best.0, best.1.slowest), "question {number}");
             assert_eq!(key.0, (3, 6));
         }
     }

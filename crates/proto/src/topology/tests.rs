@@ -45,8 +45,8 @@ fn key(costs: &Costs, objective: Objective, answer: &Answer) -> Option<(u64, u64
 #[test]
 fn the_exact_answer_is_what_trying_all_orders_finds() {
     let mut rng = Rng::from_seed(1);
-    for round in 0..300 {
-        let missing = [0.0, 0.3, 0.6][round % 3];
+    for number in 0..300 {
+        let missing = [0.0, 0.3, 0.6][number % 3];
         let len = 1 + rng.below(7);
         let costs = random(&mut rng, len, 12, missing);
         for objective in BOTH {

@@ -6,7 +6,7 @@
 
 #![allow(dead_code, unused_imports, reason = "a bench for all scripts")]
 
-pub(crate) use outlast_proto::collective::{DataType, Fingerprint, Group, OpKey, OpKind, Scope};
+pub(crate) use outlast_proto::collective::{BrokenLink, DataType, Fingerprint, Group, OpKey, OpKind, Scope};
 pub(crate) use outlast_proto::coordinator::{self, ConnectionId, Note, Run, Sign};
 pub(crate) use outlast_proto::id::PeerId;
 pub(crate) use outlast_proto::membership::{ConnectOutcome, Preset};
@@ -427,8 +427,8 @@ impl Net {
         let peer = self.peer(number);
         peer.log.push(format!("epoch {} with ring {ring:?}", record.epoch));
         if cut {
-            let error = "no route to host".to_owned();
-            peer.session.handle_link_broken(record.epoch, id(number), next, true, error);
+            let broken = BrokenLink::towards(id(number), next, "no route to host");
+            peer.session.handle_link_broken(record.epoch, broken, true);
         } else {
             peer.session.handle_links_up(record.epoch);
         }

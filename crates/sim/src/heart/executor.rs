@@ -4,6 +4,7 @@ use super::data::{Executing, Input};
 use super::fault::Sabotage;
 use super::process::CallState;
 use super::world::{Event, World};
+use outlast_proto::collective::BrokenLink;
 use outlast_proto::coordinator;
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::Preset;
@@ -91,7 +92,7 @@ impl World {
                 Some(false) => self.some(Duration::from_secs(2)),
             };
             let error = "broken in the simulation".to_owned();
-            let result = PerformResult::LinkBroken { from, to, error };
+            let result = PerformResult::LinkBroken(BrokenLink { from, to, error });
             self.after(delay, Event::Performed(process, call, serial, result));
         }
     }
@@ -221,9 +222,9 @@ impl World {
                 self.after(at.since(self.now), Event::LinksBuilt(process, epoch, by));
             }
             Some((failure, AfterDial::GivenUp)) => {
-                let (silent, error) =
-                    (failure == DialFailure::Silent, "cannot dial in the simulation".to_owned());
-                self.processes[process].session.handle_link_broken(epoch, me, next, silent, error);
+                let silent = failure == DialFailure::Silent;
+                let broken = BrokenLink::towards(me, next, "cannot dial in the simulation");
+                self.processes[process].session.handle_link_broken(epoch, broken, silent);
                 // The next call wants it again.
                 let pause = Duration::from_millis(500);
                 self.after(pause, Event::LinksBuilt(process, epoch, self.now + pause + dial_timeout()));

@@ -41,9 +41,9 @@ pub(super) enum Phase {
     Stepping,
     /// Between two steps.
     Thinking,
-    /// In a round of a sync.
+    /// In a turn of a sync.
     Syncing,
-    /// Between two rounds of it.
+    /// Between two turns of it.
     Healing,
     Gone,
 }

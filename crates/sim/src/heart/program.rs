@@ -113,7 +113,7 @@ impl Planned {
             CallError::Timeout(_) | CallError::CameTooLate => habits.moves_on,
             CallError::NoPath { .. } => true,
             CallError::PeersLost(_)
-            | CallError::LinkBroken { .. }
+            | CallError::LinkBroken(_)
             | CallError::GivenUp(_)
             | CallError::Mismatch { .. } => !self.retry,
             _ => false,

@@ -177,7 +177,7 @@ impl World {
         self.pursue(process);
     }
 
-    /// A round of a sync was agreed on.
+    /// A turn of a sync was agreed on.
     pub(super) fn synced(&mut self, process: usize, outcome: Vec<u8>) {
         let told = Outcome::decode(&outcome).expect("an outcome of ours");
         match told {

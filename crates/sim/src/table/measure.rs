@@ -1,4 +1,4 @@
-//! One cell of the table: one group size, one loss, one trouble, many rounds.
+//! One cell of the table: one group size, one loss, one trouble, many trials.
 
 use crate::nodes::{Candidate, Founding};
 use crate::world::{Conditions, Direction, Fault, HostId, What, World};
@@ -7,7 +7,7 @@ use outlast_proto::rng::Rng;
 use outlast_proto::time::{Duration, Instant};
 use std::collections::{BTreeMap, BTreeSet};
 
-/// What strikes the victims of a round.
+/// What strikes the victims of a trial.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Trouble {
     /// Nothing; the traffic of a quiet group.
@@ -63,16 +63,16 @@ const SETTLE: Duration = Duration::from_secs(5);
 const GIVE_UP: Duration = Duration::from_secs(30);
 const STEP: Duration = Duration::from_millis(100);
 
-struct Round<'a, N: Candidate> {
+struct Trial<'a, N: Candidate> {
     world: &'a mut World<N>,
     victims: BTreeSet<HostId>,
-    /// Hosts that are dead or cut off since an earlier round: neither subjects nor observers.
+    /// Hosts that are dead or cut off since an earlier trial: neither subjects nor observers.
     gone: &'a BTreeSet<HostId>,
     /// When each observer declared a host dead.
     declared: BTreeMap<HostId, BTreeMap<HostId, Instant>>,
 }
 
-impl<N: Candidate> Round<'_, N> {
+impl<N: Candidate> Trial<'_, N> {
     fn run(&mut self, by: Duration) {
         self.world.run_until(self.world.now() + by);
         for (at, observer, notice) in self.world.take_notices() {
@@ -110,14 +110,14 @@ impl<N: Candidate> Round<'_, N> {
     }
 }
 
-/// Plays `rounds` rounds of `trouble` and measures.
-pub fn cell<N: Candidate>(members: u32, loss: f64, trouble: Trouble, rounds: usize) -> Cell {
+/// Plays `trials` trials of `trouble` and measures.
+pub fn cell<N: Candidate>(members: u32, loss: f64, trouble: Trouble, trials: usize) -> Cell {
     let mut cell = Cell::default();
-    let per_world = if trouble.is_deadly() { (members as usize / 8).max(1) } else { rounds };
+    let per_world = if trouble.is_deadly() { (members as usize / 8).max(1) } else { trials };
     let (mut played, mut seed) = (0, 1);
     let mut rates = Vec::new();
-    while played < rounds {
-        let now = per_world.min(rounds - played);
+    while played < trials {
+        let now = per_world.min(trials - played);
         rates.push(play_world::<N>(&mut cell, members, loss, trouble, now, seed));
         played += now;
         seed += 1;
@@ -131,7 +131,7 @@ fn play_world<N: Candidate>(
     members: u32,
     loss: f64,
     trouble: Trouble,
-    rounds: usize,
+    trials: usize,
     seed: u64,
 ) -> f64 {
     let config = Config::preset(Preset::Lan);
@@ -145,7 +145,7 @@ fn play_world<N: Candidate>(
     let mut gone = BTreeSet::new();
     let sent_before: u64 = world.hosts().map(|(_, host)| host.traffic().packets()).sum();
     let mut member_seconds = 0.0;
-    for _ in 0..rounds {
+    for _ in 0..trials {
         let begun = world.now();
         play_round(cell, &mut world, trouble, &mut gone, &mut rng);
         member_seconds += world.now().since(begun).as_secs_f64() * (world.hosts().len() - gone.len()) as f64;
@@ -171,7 +171,7 @@ fn play_round<N: Candidate>(
         Trouble::Kill | Trouble::CutOff | Trouble::Freeze(_) => 1,
     };
     let victims: BTreeSet<HostId> = candidates.into_iter().take(count).collect();
-    // Rounds must not keep step with anybody's probes.
+    // Trials must not keep step with anybody's probes.
     world.run_until(world.now() + Duration::from_micros(rng.below(400_000) as u64));
     drop(world.take_notices());
     let struck = world.now();
@@ -184,37 +184,37 @@ fn play_round<N: Candidate>(
             Trouble::Freeze(_) => Fault::Freeze(victim),
         });
     }
-    let mut round = Round { world, victims, gone, declared: BTreeMap::new() };
+    let mut trial = Trial { world, victims, gone, declared: BTreeMap::new() };
     match trouble {
         Trouble::Kill | Trouble::CutOff => {
-            while round.known_at(*round.victims.first().expect("one victim")).is_none()
-                && round.world.now().since(struck) < GIVE_UP
+            while trial.known_at(*trial.victims.first().expect("one victim")).is_none()
+                && trial.world.now().since(struck) < GIVE_UP
             {
-                round.run(STEP);
+                trial.run(STEP);
             }
         }
         Trouble::Stall(ms) | Trouble::Freeze(ms) => {
-            round.run(Duration::from_millis(ms));
-            for victim in round.victims.clone() {
+            trial.run(Duration::from_millis(ms));
+            for victim in trial.victims.clone() {
                 let stall = matches!(trouble, Trouble::Stall(_));
-                round.world.inject(&if stall { Fault::Resume(victim) } else { Fault::Thaw(victim) });
+                trial.world.inject(&if stall { Fault::Resume(victim) } else { Fault::Thaw(victim) });
             }
-            round.run(SETTLE);
+            trial.run(SETTLE);
         }
-        Trouble::None => round.run(SETTLE),
+        Trouble::None => trial.run(SETTLE),
     }
     if trouble.is_deadly() {
-        for &victim in &round.victims {
-            match round.known_at(victim) {
+        for &victim in &trial.victims {
+            match trial.known_at(victim) {
                 Some(at) => cell.known_after.push(at.since(struck)),
                 None => cell.never_known += 1,
             }
         }
     } else {
-        cell.protected += round.victims.len();
+        cell.protected += trial.victims.len();
     }
-    cell.false_deaths += round.false_deaths(trouble.is_deadly());
-    let victims = round.victims;
+    cell.false_deaths += trial.false_deaths(trouble.is_deadly());
+    let victims = trial.victims;
     if matches!(trouble, Trouble::Kill | Trouble::CutOff) {
         gone.extend(victims);
     }

@@ -19,7 +19,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// How much is measured.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Plan {
-    /// Group sizes, each with how many rounds are played of every trouble.
+    /// Group sizes, each with how many trials are played of every trouble.
     pub sizes: Vec<(u32, usize)>,
     /// How many seeds each scenario with a fixed outcome gets.
     pub outcome_seeds: u64,
@@ -40,8 +40,8 @@ impl Plan {
     }
 }
 
-/// One measured line: whose, where, under what.
-struct Line {
+/// One measurement: whose, where, under what.
+struct Measurement {
     candidate: &'static str,
     members: u32,
     loss: f64,
@@ -56,14 +56,14 @@ type Job = (u32, usize, f64, Trouble, bool);
 /// Measures everything and returns the tables as Markdown. `progress` is told what is done.
 pub fn tables(plan: &Plan, progress: impl Fn(&str) + Sync) -> String {
     let mut jobs: Vec<Job> = Vec::new();
-    for &(members, rounds) in &plan.sizes {
+    for &(members, trials) in &plan.sizes {
         for loss in LOSSES {
             for trouble in Trouble::ALL {
-                jobs.push((members, rounds, loss, trouble, false));
+                jobs.push((members, trials, loss, trouble, false));
                 if cfg!(feature = "baseline") {
-                    // The baseline searches its table for every word it hears: large groups get fewer rounds.
-                    let rounds = if members >= 512 { rounds.div_ceil(4) } else { rounds };
-                    jobs.push((members, rounds, loss, trouble, true));
+                    // The baseline searches its table for every word it hears: large groups get fewer trials.
+                    let trials = if members >= 512 { trials.div_ceil(4) } else { trials };
+                    jobs.push((members, trials, loss, trouble, true));
                 }
             }
         }
@@ -71,41 +71,41 @@ pub fn tables(plan: &Plan, progress: impl Fn(&str) + Sync) -> String {
     // The largest first, so that no thread is left alone with the longest.
     let mut order: Vec<usize> = (0..jobs.len()).collect();
     order.sort_by_key(|&at| std::cmp::Reverse(jobs[at].0));
-    let (next, lines) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
+    let (next, measured) = (AtomicUsize::new(0), Mutex::new(Vec::new()));
     std::thread::scope(|scope| {
         for _ in 0..plan.jobs.max(1) {
             scope.spawn(|| {
                 while let Some(&at) = order.get(next.fetch_add(1, Ordering::Relaxed)) {
-                    let line = measure_line(&jobs[at]);
-                    progress(&render::progress_line(&line));
-                    lines.lock().expect("no thread panics with the lock").push((at, line));
+                    let measurement = measure(&jobs[at]);
+                    progress(&render::progress_line(&measurement));
+                    measured.lock().expect("no thread panics with the lock").push((at, measurement));
                 }
             });
         }
     });
-    let mut lines = lines.into_inner().expect("all threads are done");
-    lines.sort_by_key(|(at, _)| *at);
-    let lines: Vec<Line> = lines.into_iter().map(|(_, line)| line).collect();
+    let mut measured = measured.into_inner().expect("all threads are done");
+    measured.sort_by_key(|(at, _)| *at);
+    let measured: Vec<Measurement> = measured.into_iter().map(|(_, measurement)| measurement).collect();
 
     let mut text = String::new();
     render::settings(&mut text, plan);
-    render::detection(&mut text, &lines);
-    render::stalls(&mut text, &lines);
-    render::traffic(&mut text, &lines);
+    render::detection(&mut text, &measured);
+    render::stalls(&mut text, &measured);
+    render::traffic(&mut text, &measured);
     let _infallible = writeln!(text);
     outcomes(&mut text, plan, &progress);
     text
 }
 
-fn measure_line(&(members, rounds, loss, trouble, baseline): &Job) -> Line {
+fn measure(&(members, trials, loss, trouble, baseline): &Job) -> Measurement {
     #[cfg(feature = "baseline")]
     if baseline {
-        let cell = cell::<crate::nodes::FocaNode>(members, loss, trouble, rounds);
-        return Line { candidate: crate::nodes::FocaNode::NAME, members, loss, trouble, cell };
+        let cell = cell::<crate::nodes::FocaNode>(members, loss, trouble, trials);
+        return Measurement { candidate: crate::nodes::FocaNode::NAME, members, loss, trouble, cell };
     }
     assert!(!baseline, "the baseline is compiled in by the feature of that name");
-    let cell = cell::<MembershipNode>(members, loss, trouble, rounds);
-    Line { candidate: MembershipNode::NAME, members, loss, trouble, cell }
+    let cell = cell::<MembershipNode>(members, loss, trouble, trials);
+    Measurement { candidate: MembershipNode::NAME, members, loss, trouble, cell }
 }
 
 fn outcomes(text: &mut String, plan: &Plan, progress: impl Fn(&str)) {

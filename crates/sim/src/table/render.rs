@@ -1,6 +1,6 @@
 //! Numbers into Markdown.
 
-use super::{Cell, Line, Outcome, Plan, Trouble};
+use super::{Cell, Measurement, Outcome, Plan, Trouble};
 use std::fmt::Write as _;
 use std::time::Duration;
 
@@ -23,14 +23,14 @@ macro_rules! put {
     ($text:expr, $($words:tt)*) => { writeln!($text, $($words)*).expect("a String takes every line") };
 }
 
-pub(super) fn progress_line(line: &Line) -> String {
-    let cell = &line.cell;
+pub(super) fn progress_line(measurement: &Measurement) -> String {
+    let cell = &measurement.cell;
     format!(
         "{} n={} loss={} {:?}: median {} worst {} never {} false {}/{} packets {:.1}",
-        line.candidate,
-        line.members,
-        line.loss,
-        line.trouble,
+        measurement.candidate,
+        measurement.members,
+        measurement.loss,
+        measurement.trouble,
         median(cell),
         worst(cell),
         cell.never_known,
@@ -82,40 +82,51 @@ fn worst(cell: &Cell) -> String {
 }
 
 /// The rows that a table has: one per group size and loss.
-fn rows(lines: &[Line]) -> Vec<(u32, f64)> {
+fn rows(measured: &[Measurement]) -> Vec<(u32, f64)> {
     let mut rows: Vec<(u32, f64)> = Vec::new();
-    for line in lines {
-        if !rows.iter().any(|(n, loss)| *n == line.members && (*loss - line.loss).abs() < 1e-9) {
-            rows.push((line.members, line.loss));
+    for measurement in measured {
+        if !rows.iter().any(|(n, loss)| *n == measurement.members && (*loss - measurement.loss).abs() < 1e-9)
+        {
+            rows.push((measurement.members, measurement.loss));
         }
     }
     rows
 }
 
-fn candidates(lines: &[Line]) -> Vec<&'static str> {
+fn candidates(measured: &[Measurement]) -> Vec<&'static str> {
     let mut names: Vec<&'static str> = Vec::new();
-    for line in lines {
-        if !names.contains(&line.candidate) {
-            names.push(line.candidate);
+    for measurement in measured {
+        if !names.contains(&measurement.candidate) {
+            names.push(measurement.candidate);
         }
     }
     names
 }
 
-fn find<'a>(lines: &'a [Line], row: (u32, f64), trouble: Trouble, candidate: &str) -> Option<&'a Cell> {
-    lines
+fn find<'a>(
+    measured: &'a [Measurement],
+    row: (u32, f64),
+    trouble: Trouble,
+    candidate: &str,
+) -> Option<&'a Cell> {
+    measured
         .iter()
-        .find(|line| {
-            line.members == row.0
-                && (line.loss - row.1).abs() < 1e-9
-                && line.trouble == trouble
-                && line.candidate == candidate
+        .find(|measurement| {
+            measurement.members == row.0
+                && (measurement.loss - row.1).abs() < 1e-9
+                && measurement.trouble == trouble
+                && measurement.candidate == candidate
         })
-        .map(|line| &line.cell)
+        .map(|measurement| &measurement.cell)
 }
 
-fn table(text: &mut String, lines: &[Line], troubles: &[(Trouble, &str)], content: impl Fn(&Cell) -> String) {
-    let names = candidates(lines);
+fn table(
+    text: &mut String,
+    measured: &[Measurement],
+    troubles: &[(Trouble, &str)],
+    content: impl Fn(&Cell) -> String,
+) {
+    let names = candidates(measured);
     let mut header = String::from("| n | loss |");
     let mut rule = String::from("|--:|--:|");
     for (_, title) in troubles {
@@ -125,11 +136,11 @@ fn table(text: &mut String, lines: &[Line], troubles: &[(Trouble, &str)], conten
         }
     }
     put!(text, "{header}\n{rule}");
-    for row in rows(lines) {
+    for row in rows(measured) {
         let mut columns = format!("| {} | {:.0} % |", row.0, row.1 * 100.0);
         for (trouble, _) in troubles {
             for name in &names {
-                let cell = find(lines, row, *trouble, name).map_or_else(|| "-".to_owned(), &content);
+                let cell = find(measured, row, *trouble, name).map_or_else(|| "-".to_owned(), &content);
                 write!(columns, " {cell} |").expect("a String takes every word");
             }
         }
@@ -138,7 +149,7 @@ fn table(text: &mut String, lines: &[Line], troubles: &[(Trouble, &str)], conten
     put!(text, "");
 }
 
-pub(super) fn detection(text: &mut String, lines: &[Line]) {
+pub(super) fn detection(text: &mut String, measured: &[Measurement]) {
     put!(text, "### Time until a death is known to all\n");
     put!(
         text,
@@ -150,7 +161,7 @@ pub(super) fn detection(text: &mut String, lines: &[Line]) {
     );
     let troubles =
         [(Trouble::Kill, "kill"), (Trouble::CutOff, "cut off"), (Trouble::Freeze(5_000), "host frozen 5 s")];
-    table(text, lines, &troubles, |cell| {
+    table(text, measured, &troubles, |cell| {
         let mut words = format!("{} / {}", median(cell), worst(cell));
         if cell.never_known > 0 {
             write!(words, " +{} missed", cell.never_known).expect("a String takes every word");
@@ -162,7 +173,7 @@ pub(super) fn detection(text: &mut String, lines: &[Line]) {
     });
 }
 
-pub(super) fn stalls(text: &mut String, lines: &[Line]) {
+pub(super) fn stalls(text: &mut String, measured: &[Measurement]) {
     put!(text, "### False deaths: processes that stop and hosts that freeze for a moment\n");
     put!(
         text,
@@ -178,24 +189,25 @@ pub(super) fn stalls(text: &mut String, lines: &[Line]) {
         (Trouble::Stall(5_000), "stall 5 s"),
         (Trouble::Freeze(500), "freeze 0.5 s"),
     ];
-    table(text, lines, &troubles, |cell| format!("{} / {}", cell.false_deaths, cell.protected));
-    for name in candidates(lines) {
-        let stalls =
-            lines.iter().filter(|line| line.candidate == name && matches!(line.trouble, Trouble::Stall(_)));
+    table(text, measured, &troubles, |cell| format!("{} / {}", cell.false_deaths, cell.protected));
+    for name in candidates(measured) {
+        let stalls = measured.iter().filter(|measurement| {
+            measurement.candidate == name && matches!(measurement.trouble, Trouble::Stall(_))
+        });
         let (mut struck, mut dead) = (0, 0);
-        for line in stalls {
-            struck += line.cell.protected;
-            dead += line.cell.false_deaths;
+        for measurement in stalls {
+            struck += measurement.cell.protected;
+            dead += measurement.cell.false_deaths;
         }
         put!(text, "In all, {name}: {dead} false deaths in {struck} process stalls.");
     }
     put!(text, "");
 }
 
-pub(super) fn traffic(text: &mut String, lines: &[Line]) {
+pub(super) fn traffic(text: &mut String, measured: &[Measurement]) {
     put!(text, "### Packets per member and second\n");
     let troubles = [(Trouble::None, "quiet"), (Trouble::Kill, "kill"), (Trouble::Stall(5_000), "stall 5 s")];
-    table(text, lines, &troubles, |cell| format!("{:.1}", cell.packets));
+    table(text, measured, &troubles, |cell| format!("{:.1}", cell.packets));
 }
 
 pub(super) fn outcome_header(text: &mut String) {

@@ -8,7 +8,7 @@
 //! - With `inplace` they go on. Only the agents meet, and what they settle on is for workers that are started from then
 //!   on; whoever is in the run finds its newcomers through the coordinator.
 //!
-//! Each node leaves a line for the others: a host, a free port, and how many workers it starts. Rank 0's host and port
+//! Each node introduces itself to the others: a host, a free port, and how many workers it starts. Rank 0's host and port
 //! become `MASTER_ADDR` and `MASTER_PORT`.
 
 use super::environment::Placement;
@@ -60,13 +60,13 @@ pub(super) struct Nodes {
 
 /// What this node tells the others.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Line {
+pub(super) struct Introduction {
     pub(super) host: String,
     pub(super) port: u16,
     pub(super) workers: usize,
 }
 
-impl Line {
+impl Introduction {
     fn text(&self) -> String {
         format!("{} {} {}", self.host, self.port, self.workers)
     }
@@ -78,17 +78,17 @@ impl Line {
     }
 }
 
-/// Where everybody is in a round. `None` if a participant left no line: it is no agent of ours.
+/// Where everybody is in a round. `None` if a participant did not introduce itself: it is no agent of ours.
 fn placement(round: &Round) -> Option<Placement> {
-    let lines: Vec<Line> =
-        round.participants.iter().map(|(_, text)| Line::read(text)).collect::<Option<_>>()?;
-    let (node, first) = (round.rank as usize, lines.first()?);
+    let met: Vec<Introduction> =
+        round.participants.iter().map(|(_, text)| Introduction::read(text)).collect::<Option<_>>()?;
+    let (node, first) = (round.rank as usize, met.first()?);
     Some(Placement {
         round: u32::try_from(round.round).unwrap_or(u32::MAX),
         node,
-        nodes: lines.len(),
-        first_rank: lines.iter().take(node).map(|line| line.workers).sum(),
-        world_size: lines.iter().map(|line| line.workers).sum(),
+        nodes: met.len(),
+        first_rank: met.iter().take(node).map(|node| node.workers).sum(),
+        world_size: met.iter().map(|node| node.workers).sum(),
         master: (first.host.clone(), first.port),
     })
 }
@@ -96,7 +96,7 @@ fn placement(round: &Round) -> Option<Placement> {
 impl Nodes {
     pub(super) fn start(
         rendezvous: Rendezvous,
-        (line, patience): (Line, Duration),
+        (introduction, patience): (Introduction, Duration),
         door: Door,
         elastic: Elastic,
         orders: Orders,
@@ -107,7 +107,7 @@ impl Nodes {
         let (settled, rendezvous, reached) = (Settled::default(), Arc::new(rendezvous), Arc::default());
         let meeting = Meeting {
             rendezvous: Arc::clone(&rendezvous),
-            line,
+            introduction,
             patience,
             door,
             reached: Arc::clone(&reached),
@@ -147,7 +147,7 @@ impl Nodes {
 
 struct Meeting {
     rendezvous: Arc<Rendezvous>,
-    line: Line,
+    introduction: Introduction,
     patience: Duration,
     door: Door,
     /// Whether the coordinator was ever reached.
@@ -197,8 +197,8 @@ impl Meeting {
     }
 
     fn next(&mut self) -> Result<Placement, RendezvousError> {
-        self.line.port = free_port();
-        self.rendezvous.set_address(self.line.text())?;
+        self.introduction.port = free_port();
+        self.rendezvous.set_address(self.introduction.text())?;
         let round = self.rendezvous.next_rendezvous()?;
         let placement = placement(&round)
             .ok_or(RendezvousError::Bug("a participant of this rendezvous is no outlast run"))?;
@@ -295,9 +295,9 @@ mod tests {
     #[test]
     fn a_line_that_is_no_agents_is_not_guessed_at() {
         for odd in ["", "h", "h 1", "h 99999 1", " 1 1", "h 1 x", "h 1 1 1"] {
-            assert_eq!(Line::read(odd), None, "{odd:?}");
+            assert_eq!(Introduction::read(odd), None, "{odd:?}");
         }
-        let line = Line { host: "fe80::1".to_owned(), port: 2, workers: 3 };
-        assert_eq!(Line::read(&line.text()), Some(line));
+        let introduction = Introduction { host: "fe80::1".to_owned(), port: 2, workers: 3 };
+        assert_eq!(Introduction::read(&introduction.text()), Some(introduction));
     }
 }

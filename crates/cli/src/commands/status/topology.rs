@@ -91,8 +91,8 @@ impl Picture {
         let members = self.ring.len() as f64;
         let way: f64 =
             self.ring_links().iter().filter_map(|(_, _, link)| Some(link.as_ref()?.round_trip_ms)).sum();
-        let rounds = 2.0 * (members - 1.0) / members;
-        Some(rounds * (GIB / self.slowest()? + way / 2_000.0))
+        let times = 2.0 * (members - 1.0) / members;
+        Some(times * (GIB / self.slowest()? + way / 2_000.0))
     }
 }
 

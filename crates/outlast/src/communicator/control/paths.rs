@@ -6,6 +6,7 @@ use crate::communicator::links;
 use crate::executor::{Direction, LinkEvent};
 use crate::recorder::Entry;
 use crate::sync::lock;
+use outlast_proto::collective::BrokenLink;
 use outlast_proto::id::PeerId;
 use outlast_proto::topology::Figure;
 use outlast_proto::wire::control::EpochRecord;
@@ -38,11 +39,11 @@ impl Control {
                 }
             }
             LinkEvent::Down { epoch, peer, direction, silent, error, .. } => {
-                let (from, to) = match direction {
-                    Direction::Towards => (me, peer),
-                    Direction::From => (peer, me),
+                let broken = match direction {
+                    Direction::Towards => BrokenLink::towards(me, peer, error),
+                    Direction::From => BrokenLink::back_from(me, peer, error),
                 };
-                self.tell(|session, _| session.handle_link_broken(epoch, from, to, silent, error));
+                self.tell(|session, _| session.handle_link_broken(epoch, broken, silent));
             }
         }
     }

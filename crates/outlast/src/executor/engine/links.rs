@@ -9,7 +9,7 @@ use super::super::operation::Operation;
 use super::super::{ConnId, Direction, LinkEvent, Stopped};
 use super::{Engine, Output};
 use crate::link::Wire;
-use outlast_proto::collective::{Group, GroupEpoch};
+use outlast_proto::collective::{BrokenLink, Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use std::io;
 use std::time::Instant;
@@ -83,7 +83,7 @@ impl Engine {
 
     pub(super) fn unreachable(&mut self, peer: PeerId, error: &str) {
         for id in self.waiting_for_link_to(peer) {
-            self.desk.stop(id, Stopped::LinkBroken { peer, towards: true, error: error.to_owned() });
+            self.desk.stop(id, Stopped::LinkBroken(BrokenLink::towards(self.me, peer, error)));
         }
     }
 
@@ -139,7 +139,13 @@ impl Engine {
                 continue;
             }
             if begun || moved > 0 || *redials == 0 {
-                self.desk.stop(op, Stopped::LinkBroken { peer, towards, error: error.clone() });
+                let (me, error) = (self.me, error.as_str());
+                let broken = if towards {
+                    BrokenLink::towards(me, peer, error)
+                } else {
+                    BrokenLink::back_from(me, peer, error)
+                };
+                self.desk.stop(op, Stopped::LinkBroken(broken));
                 continue;
             }
             *redials -= 1;

@@ -5,7 +5,7 @@ use super::*;
 use crate::fork::Guarded;
 use crate::link::{PlainDialer, TcpSettings, TcpWire};
 use crate::watch::{cancels, watched};
-use outlast_proto::collective::{DataType, OpKey, Scope};
+use outlast_proto::collective::{BrokenLink, DataType, OpKey, Scope};
 use outlast_proto::wire::control::Decider;
 use std::net::TcpListener;
 use std::thread;
@@ -215,7 +215,7 @@ fn a_dialler_that_panics_is_a_link_that_broke() {
     let _silent = beside_a_silent_member(&plane);
     let deadline = Instant::now() + Duration::from_secs(20);
     let stopped = all_reduce(&plane, 0, deadline, &mut [1; COUNT]).unwrap_err();
-    let Stopped::LinkBroken { error, .. } = &stopped else { panic!("{stopped:?}") };
+    let Stopped::LinkBroken(BrokenLink { error, .. }) = &stopped else { panic!("{stopped:?}") };
     assert!(error.contains("the dialler panicked"), "{error}");
 }
 
@@ -228,6 +228,6 @@ fn a_listener_to_links_that_panics_costs_no_call() {
     let deadline = Instant::now() + Duration::from_secs(20);
     for tag in 0..2 {
         let stopped = all_reduce(&plane, tag, deadline, &mut [1; COUNT]).unwrap_err();
-        assert!(matches!(&stopped, Stopped::LinkBroken { error, .. } if error.contains("nobody there")));
+        assert!(matches!(&stopped, Stopped::LinkBroken(broken) if broken.error.contains("nobody there")));
     }
 }

@@ -21,7 +21,7 @@ use crate::bell::Bell;
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
 use crate::watch;
 use outlast_proto::collective::plan::Block;
-use outlast_proto::collective::{Fingerprint, Group, GroupEpoch, OpKey, OpKind};
+use outlast_proto::collective::{BrokenLink, Fingerprint, Group, GroupEpoch, OpKey, OpKind};
 use outlast_proto::id::PeerId;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::collections::{BTreeMap, BTreeSet};
@@ -139,8 +139,8 @@ impl Board {
                 }
                 Some((_, input)) => all.push(Arc::clone(input)),
                 None if state.gone.contains(&peer) => {
-                    let error = "it left the board".to_owned();
-                    return Err(Stopped::LinkBroken { peer, towards: false, error });
+                    let broken = BrokenLink::back_from(self.me, peer, "it left the board");
+                    return Err(Stopped::LinkBroken(broken));
                 }
                 None => {}
             }

@@ -15,8 +15,8 @@ const SOON: Duration = Duration::from_secs(5);
 struct Nowhere;
 
 impl Dialler for Nowhere {
-    type Wire = tokio::io::DuplexStream;
-    async fn dial(&self, _to: SocketAddr) -> io::Result<(PeerId, Frames<Self::Wire>)> {
+    type Stream = tokio::io::DuplexStream;
+    async fn dial(&self, _to: SocketAddr) -> io::Result<(PeerId, Frames<Self::Stream>)> {
         Err(io::ErrorKind::Unsupported.into())
     }
 }

@@ -20,30 +20,30 @@ fn packet(probe: u64) -> Packet {
     Packet { body: Some(Body::Ack { probe }), records: Vec::new() }
 }
 
-/// Gives out one prepared wire, then refuses; counts.
-struct OneWire {
-    wire: Mutex<Option<DuplexStream>>,
+/// Gives out one prepared stream, then refuses; counts.
+struct OneStream {
+    stream: Mutex<Option<DuplexStream>>,
     dials: Arc<AtomicUsize>,
 }
 
-impl Dialler for OneWire {
-    type Wire = DuplexStream;
+impl Dialler for OneStream {
+    type Stream = DuplexStream;
     async fn dial(&self, _to: SocketAddr) -> io::Result<(PeerId, Frames<DuplexStream>)> {
         self.dials.fetch_add(1, Ordering::Relaxed);
-        let wire = self.wire.lock().unwrap().take().ok_or(io::ErrorKind::ConnectionRefused)?;
-        Ok((peer(7), frames(wire)))
+        let stream = self.stream.lock().unwrap().take().ok_or(io::ErrorKind::ConnectionRefused)?;
+        Ok((peer(7), frames(stream)))
     }
 }
 
-fn frames(wire: DuplexStream) -> Frames<DuplexStream> {
-    Frames::new(wire, FRAME_BYTES_MAX)
+fn frames(stream: DuplexStream) -> Frames<DuplexStream> {
+    Frames::new(stream, FRAME_BYTES_MAX)
 }
 
-/// Streams that can dial `wire` once, and the count of dials.
-fn streams(wire: Option<DuplexStream>) -> (Arc<Streams<OneWire>>, Arc<Shared>, Arc<AtomicUsize>) {
+/// Streams that can dial `stream` once, and the count of dials.
+fn streams(stream: Option<DuplexStream>) -> (Arc<Streams<OneStream>>, Arc<Shared>, Arc<AtomicUsize>) {
     let shared = Arc::new(Shared::new().unwrap());
     let dials = Arc::new(AtomicUsize::new(0));
-    let dialler = OneWire { wire: Mutex::new(wire), dials: Arc::clone(&dials) };
+    let dialler = OneStream { stream: Mutex::new(stream), dials: Arc::clone(&dials) };
     (Streams::new(Arc::clone(&shared), Handle::current(), dialler), shared, dials)
 }
 
@@ -60,8 +60,8 @@ async fn letter(shared: &Shared) -> Letter {
     tokio::time::timeout(SOON, wait).await.expect("a letter arrives")
 }
 
-async fn read_packet(wire: &mut Frames<DuplexStream>) -> Packet {
-    let frame = tokio::time::timeout(SOON, wire.next()).await.expect("a frame arrives");
+async fn read_packet(stream: &mut Frames<DuplexStream>) -> Packet {
+    let frame = tokio::time::timeout(SOON, stream.next()).await.expect("a frame arrives");
     wire::decode(&frame.unwrap().expect("the lane is open")).unwrap()
 }
 

@@ -2,7 +2,7 @@
 
 use super::Stream;
 use crate::state::SharedState;
-use crate::sync::lock;
+use crate::sync::{lock, sleep_while};
 use outlast_kernels::hash128;
 use outlast_proto::id::PeerId;
 use outlast_proto::state::frame::{Answer, Question, Status, Wanted};
@@ -11,7 +11,7 @@ use outlast_proto::state::{Digest, Outline};
 use outlast_proto::wire::encode;
 use std::collections::BTreeSet;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard};
 use std::time::Duration;
 
 /// Streams that are served at once: each has a thread. More are closed, and their receivers take other donors.
@@ -159,8 +159,7 @@ impl Stall {
         bytes: &mut Vec<u8>,
     ) -> Option<(Option<Digest>, Arc<AtomicU64>)> {
         let waits = |lent: &mut Option<Lent>| lent.as_ref().is_none_or(|lent| lent.root != question.root);
-        let waited = self.changed.wait_timeout_while(self.lock(), EARLY, waits);
-        let lent = waited.unwrap_or_else(PoisonError::into_inner).0;
+        let lent = sleep_while(&self.changed, self.lock(), EARLY, waits);
         let lent = lent.as_ref().filter(|lent| lent.root == question.root && lent.to.contains(&peer))?;
         let sent = Arc::clone(&lent.sent);
         match question.wanted {

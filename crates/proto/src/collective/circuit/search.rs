@@ -111,11 +111,11 @@ impl<'a> Paths<'a> {
     }
 
     /// The arc that is tried as the `tried`-th: the neighbour in order first, then those behind it; where to begin
-    /// depends on the round.
-    fn candidate(&self, need: Need, tried: usize, round: u32) -> (usize, usize) {
+    /// depends on the tries before.
+    fn candidate(&self, need: Need, tried: usize, tries: u32) -> (usize, usize) {
         let all = self.next.len();
         let (Need::Leave(vertex) | Need::Enter(vertex)) = need;
-        let turn = (round as usize).wrapping_mul(0x9E37 + vertex) % all;
+        let turn = (tries as usize).wrapping_mul(0x9E37 + vertex) % all;
         let step = (tried + turn) % all;
         match need {
             Need::Leave(from) => (from, (from + 1 + step) % all),
@@ -162,7 +162,7 @@ pub(super) fn find(graph: &Graph, budget: Budget) -> Answer {
                 paths.loosen(arc);
             }
             while choice.arc.is_none() && choice.tried < graph.vertices() {
-                let (from, to) = paths.candidate(choice.need, choice.tried, budget.round);
+                let (from, to) = paths.candidate(choice.need, choice.tried, budget.tries);
                 choice.tried += 1;
                 spent += 1;
                 choice.arc = paths.may(from, to).then_some((from, to));

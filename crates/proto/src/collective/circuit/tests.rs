@@ -63,14 +63,14 @@ fn every_graph_of_four_vertices_is_answered_as_by_trying_every_order() {
 fn the_exact_table_and_the_search_agree_on_random_graphs() {
     let mut rng = Rng::from_seed(1);
     let (mut rings, mut none) = (0, 0);
-    for round in 0..400 {
-        let vertices = 5 + round % 5;
+    for number in 0..400 {
+        let vertices = 5 + number % 5;
         let missing = 0.3 + 0.5 * rng.unit();
         let graph = random(&mut rng, vertices, missing);
         let exists = has_ring(&graph);
         *if exists { &mut rings } else { &mut none } += 1;
         for answer in
-            [exact::find(&graph), search::find(&graph, Budget { steps: u64::MAX, round: round as u32 })]
+            [exact::find(&graph), search::find(&graph, Budget { steps: u64::MAX, tries: number as u32 })]
         {
             match answer {
                 Answer::Ring(ring) => {
@@ -141,10 +141,10 @@ fn what_is_neither_found_nor_disproved_is_said_to_be_unknown() {
     let apart = |(a, b): &(usize, usize)| matches!((of(*a), of(*b)), (Some(a), Some(b)) if a != b);
     let vertices = gates + 3 * crowd;
     let graph = without(vertices, pairs(vertices).filter(apart));
-    let tight = Budget { steps: 20_000, round: 0 };
+    let tight = Budget { steps: 20_000, tries: 0 };
     assert_eq!(find(&graph, tight), Answer::Unknown);
     assert_eq!(find(&graph, tight.next()), Answer::Unknown);
-    assert_eq!((tight.next().steps, tight.next().round), (40_000, 1));
+    assert_eq!((tight.next().steps, tight.next().tries), (40_000, 1));
     // The same in the small is proved.
     let small = without(5, pairs(5).filter(|(a, b)| *a >= 2 && *b >= 2));
     assert_eq!(find(&small, tight), Answer::None);
@@ -153,8 +153,8 @@ fn what_is_neither_found_nor_disproved_is_said_to_be_unknown() {
 #[test]
 fn sparse_random_graphs_beyond_the_table_are_answered_within_the_first_budget() {
     let mut rng = Rng::from_seed(11);
-    for round in 0..60 {
-        let vertices = 17 + 4 * round;
+    for number in 0..60 {
+        let vertices = 17 + 4 * number;
         let missing = 0.6 * rng.unit();
         let graph = random(&mut rng, vertices, missing);
         assert_ne!(find(&graph, Budget::FIRST), Answer::Unknown, "{vertices} vertices, {missing} missing");

@@ -1,4 +1,4 @@
-//! A better ring: two rounds of votes, a solver that is asked, and a ring in two steps.
+//! A better ring: two turns of votes, a solver that is asked, and a ring in two steps.
 
 use super::bench::*;
 use crate::ballot::optimise::{Brought, KIND, RingOutcome, RingWish};
@@ -62,7 +62,7 @@ fn prepared(number: u64, error: Option<&str>) -> ToCoordinator {
     ToCoordinator::Prepared { group: 0, number, error: error.map(str::to_owned) }
 }
 
-/// Both rounds of votes, up to the question to everybody whether it can make its link.
+/// Both turns of votes, up to the question to everybody whether it can make its link.
 fn up_to_the_question(bench: &mut Bench, first: u64) -> u64 {
     bench.all_say(&ALL, &cast(first, &begin(Vec::new())));
     bench.clear();

@@ -239,9 +239,9 @@ fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
     for session in 1..=8 {
         bench.health(2, Sign::Dead(DeathReason::Exited));
         let state = &bench.run.groups[0];
-        let (epoch, round) = (state.epoch, state.ballots.current(ADMISSION).number);
+        let (epoch, number) = (state.epoch, state.ballots.current(ADMISSION).number);
         bench.confirm(&[1, 3], epoch);
-        bench.all_say(&[1, 3], &vote(3, round));
+        bench.all_say(&[1, 3], &vote(3, number));
         bench.clear();
         let since = bench.now;
         register_again(&mut bench, 2, session);

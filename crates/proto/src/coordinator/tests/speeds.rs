@@ -16,7 +16,7 @@ fn site(of: u8) -> String {
     if of % 2 == 1 { "odd" } else { "even" }.to_owned()
 }
 
-/// Both rounds of a vote in which everything is found to carry a hundred megabytes per second.
+/// Both turns of a vote in which everything is found to carry a hundred megabytes per second.
 fn optimise(bench: &mut Bench, first: u64, site: fn(u8) -> String) {
     for number in ALL {
         bench.say(number, cast(first, &RingWish::Begin { site: site(number), known: Vec::new() }));

@@ -19,7 +19,7 @@ impl Machine {
                 return;
             }
         }
-        unreachable!("rules that undo each other: {:?} in {:?}", self.running, self.view);
+        unreachable!("rules that undo each other: {:?} in {:?}", self.running, self.reading);
     }
 
     /// The same, upon something that nobody else can know yet.
@@ -45,21 +45,21 @@ impl Machine {
     /// Draws what the state would be if everybody got what it wants.
     fn draw(&mut self, now: Instant) {
         let mine = self.wish(now);
-        let Some(view) = &mut self.view else { return };
-        view.draft = view.base.clone();
+        let Some(reading) = &mut self.reading else { return };
+        reading.draft = reading.base.clone();
         let place = self.running.as_ref().and_then(|running| running.place);
-        if mine.is_some() && place == Some(Place::Spare) && view.draft.place(&self.node).is_none() {
+        if mine.is_some() && place == Some(Place::Spare) && reading.draft.place(&self.node).is_none() {
             // It need not have been written.
-            view.draft.redundancy_list.insert(self.node.clone());
+            reading.draft.redundancy_list.insert(self.node.clone());
         }
         let wants = mine.is_some();
         if wants || self.running.is_none() {
             // Who leaves or closes has enough to do with itself.
-            view.wishes.extend(mine.map(|wish| (self.node.clone(), wish)));
-            grant(&mut view.draft, &self.settings, &view.wishes);
-            view.wishes.remove(&self.node);
+            reading.wishes.extend(mine.map(|wish| (self.node.clone(), wish)));
+            grant(&mut reading.draft, &self.settings, &reading.wishes);
+            reading.wishes.remove(&self.node);
         }
-        let stands = view.draft.place(&self.node);
+        let stands = reading.draft.place(&self.node);
         if wants {
             self.stand(now, stands);
         }
@@ -90,7 +90,7 @@ impl Machine {
 
     /// Each last call is counted from when this node first knew of it.
     fn notice_last_call(&mut self, now: Instant) {
-        let state = self.view.as_ref().map(|view| &view.draft);
+        let state = self.reading.as_ref().map(|reading| &reading.draft);
         let call = state.filter(|state| state.calling).map(|state| (state.round, state.calls));
         if self.called.map(|(known, _)| known) != call {
             self.called = call.map(|call| (call, now));
@@ -102,7 +102,7 @@ impl Machine {
         let Some(running) = &self.running else { return false };
         let (operation, deadline, is_cancelled) = (running.operation, running.deadline, running.is_cancelled);
         let given_up = now > deadline + self.settings.rollback;
-        if (self.is_writing || self.view.is_none() || self.pause_until.is_some()) && given_up {
+        if (self.is_writing || self.reading.is_none() || self.pause_until.is_some()) && given_up {
             // No answer, or none that could be read: nothing to decide upon any more.
             self.fail(Failure::Timeout(self.explain()));
             return false;
@@ -118,7 +118,7 @@ impl Machine {
         if !note.is_empty() && !self.keeping.has_left(&note) {
             self.beat(now);
         }
-        let Some(view) = &self.view else {
+        let Some(reading) = &self.reading else {
             if !std::mem::replace(&mut self.is_reading, true) {
                 self.requests.push_back(Request::Read);
             }
@@ -127,11 +127,11 @@ impl Machine {
         let operator = match operation {
             Operation::Close => Operator::Close,
             Operation::Leave => Operator::Exit,
-            Operation::Next if is_cancelled || self.is_to_leave(&view.draft) => Operator::Exit,
+            Operation::Next if is_cancelled || self.is_to_leave(&reading.draft) => Operator::Exit,
             Operation::Next => Operator::Join,
         };
         let context = Context {
-            state: &view.draft,
+            state: &reading.draft,
             settings: &self.settings,
             node: &self.node,
             now,
@@ -168,27 +168,28 @@ impl Machine {
 
     /// Applies a change to the draft. False if there is no room for it.
     fn change(&mut self, now: Instant, action: Action) -> bool {
-        let Some(view) = &mut self.view else { return false };
+        let Some(reading) = &mut self.reading else { return false };
         let adds =
             matches!(action, Action::AddToParticipants | Action::AddToWaitList | Action::AddToRedundancyList);
-        if adds && view.draft.place(&self.node).is_none() && view.draft.nodes() >= RENDEZVOUS_NODES_MAX {
+        if adds && reading.draft.place(&self.node).is_none() && reading.draft.nodes() >= RENDEZVOUS_NODES_MAX
+        {
             self.fail(Failure::Full);
             return false;
         }
-        apply(action, &mut view.draft, &self.settings, &self.node, &self.address);
+        apply(action, &mut reading.draft, &self.settings, &self.node, &self.address);
         self.notice_last_call(now);
         true
     }
 
     /// Whether the draft changes anything for the others: what they can see by wishes and leases needs no write.
     fn has_to_write(&self, now: Instant) -> bool {
-        let Some(view) = &self.view else { return false };
-        let (base, draft) = (&view.base, &view.draft);
+        let Some(reading) = &self.reading else { return false };
+        let (base, draft) = (&reading.base, &reading.draft);
         let stage = |state: &State| (state.round, state.complete, state.closed, state.calling, state.calls);
         let leaves = draft.place(&self.node).is_none() && base.place(&self.node).is_some();
         // A backend that keeps no notes: nobody sees our wish.
         let note = self.note(now);
-        let is_unseen = self.keeping.has_left(&note) && view.note != note && base != draft;
+        let is_unseen = self.keeping.has_left(&note) && reading.note != note && base != draft;
         stage(base) != stage(draft) || leaves || is_unseen
     }
 
@@ -202,16 +203,16 @@ impl Machine {
             // Who takes itself out takes its wish back first.
             self.beat(now);
         }
-        let Some(view) = &self.view else { return };
+        let Some(reading) = &self.reading else { return };
         self.is_writing = true;
-        self.requests.push_back(Request::Write { expected: view.token, value: view.draft.to_bytes() });
+        self.requests.push_back(Request::Write { expected: reading.token, value: reading.draft.to_bytes() });
     }
 
     fn finish(&mut self) {
-        let (Some(running), Some(view)) = (self.running.take(), &self.view) else { return };
+        let (Some(running), Some(reading)) = (self.running.take(), &self.reading) else { return };
         let (outcome, event) = match running.operation {
             Operation::Next => {
-                let round = view.round(&self.node);
+                let round = reading.round(&self.node);
                 self.finished = Some(round.round);
                 let text = format!(
                     "round {} with {} nodes, as rank {}",

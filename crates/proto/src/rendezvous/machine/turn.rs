@@ -4,7 +4,7 @@
 //! enough. So they write in the order of their names: the first at once, each further one a moment later, and by then it
 //! hears of the write and has nothing to write any more. Who alone can know is not in that queue: it writes at once.
 
-use super::{Machine, Place, View};
+use super::{Machine, Place, Reading};
 use crate::rendezvous::Node;
 use crate::time::{Duration, Instant};
 use crate::wire::register::Token;
@@ -29,12 +29,12 @@ pub(super) struct Turn {
 impl Machine {
     /// Whether this node writes now; otherwise it has a place in the queue.
     pub(super) fn is_my_turn(&mut self, now: Instant) -> bool {
-        let Some(view) = &self.view else { return false };
+        let Some(reading) = &self.reading else { return false };
         // Who left no wish writes for itself, and nobody can do it for it.
-        if self.losses == 0 && (self.is_first_to_know || view.note.is_empty()) {
+        if self.losses == 0 && (self.is_first_to_know || reading.note.is_empty()) {
             return true;
         }
-        let (token, ahead) = (view.token, self.ahead());
+        let (token, ahead) = (reading.token, self.ahead());
         let holds = |turn: &&Turn| turn.after == token && (ahead > 0 || turn.ahead == 0);
         if let Some(turn) = self.turn.as_ref().filter(holds) {
             return now >= turn.until;
@@ -58,9 +58,9 @@ impl Machine {
 
     /// How many are about to write who come before this node.
     fn ahead(&self) -> u32 {
-        let Some(view) = &self.view else { return 0 };
-        let View { base, wishes, newcomers, .. } = view;
-        if !view.note.is_empty() {
+        let Some(reading) = &self.reading else { return 0 };
+        let Reading { base, wishes, newcomers, .. } = reading;
+        if !reading.note.is_empty() {
             return wishes.range(..&self.node).count() as u32;
         }
         let me = self.node.to_string();

@@ -19,7 +19,10 @@ fn a_part_of_the_group_that_lost_a_member_says_so() {
 
 fn broken_link() -> (AbortReason, CallError) {
     let (from, to, error) = (id(2), id(3), "reset".to_owned());
-    (AbortReason::LinkBroken { from, to, error: error.clone() }, CallError::LinkBroken { from, to, error })
+    (
+        AbortReason::LinkBroken { from, to, error: error.clone() },
+        CallError::LinkBroken(BrokenLink { from, to, error }),
+    )
 }
 
 fn without_3() -> ToPeer {
@@ -123,7 +126,7 @@ fn a_link_beside_the_ring_is_reported_if_what_was_sent_over_it_may_be_lost() {
         send(ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error })
     };
     let breaks = |bench: &mut Bench| {
-        bench.session.handle_link_broken(1, id(1), id(3), true, "silent".to_owned());
+        bench.session.handle_link_broken(1, BrokenLink::towards(id(1), id(3), "silent"), true);
         bench.drain()
     };
     assert_eq!(breaks(&mut bench), [], "nobody used it");
@@ -146,7 +149,7 @@ fn a_link_that_was_never_up_or_is_silent_is_one_that_the_next_ring_must_do_witho
     let mut bench = Bench::of(&[1, 2, 3, 4]);
     // The bench's ring is 4, 3, 2, 1; the links of epoch 1 are up, those of epoch 2 are not yet.
     let breaks = |bench: &mut Bench, epoch, (from, to), silent| {
-        bench.session.handle_link_broken(epoch, id(from), id(to), silent, "broken".to_owned());
+        bench.session.handle_link_broken(epoch, BrokenLink::towards(id(from), id(to), "broken"), silent);
         bench.drain().into_iter().find_map(|action| match action {
             Action::Send(ToCoordinator::LinkBroken { dialling, .. }) => Some(dialling),
             _ => None,
@@ -292,7 +295,7 @@ fn what_happens_while_a_resume_is_on_its_way_is_said_after_it() {
     bench.reconnect();
     // Done before the coordinator has answered; a link breaks in the same moment.
     assert_eq!(bench.performed(call, PerformResult::Done), []);
-    bench.session.handle_link_broken(1, id(1), id(2), false, "reset".to_owned());
+    bench.session.handle_link_broken(1, BrokenLink::towards(id(1), id(2), "reset"), false);
     assert_eq!(bench.drain(), []);
     bench.hear(ToPeer::Resumed { term: 1 });
     let (from, to, error) = (id(1), id(2), "reset".to_owned());
@@ -316,7 +319,7 @@ fn what_happens_while_a_resume_is_on_its_way_is_said_after_it() {
 fn a_refusal_that_was_lost_is_said_again() {
     let mut bench = Bench::of(&[1, 2]);
     let call = bench.call(true);
-    let broken = PerformResult::LinkBroken { from: id(1), to: id(2), error: "reset".to_owned() };
+    let broken = PerformResult::LinkBroken(BrokenLink::towards(id(1), id(2), "reset"));
     bench.performed(call, broken);
     bench.reconnect();
     bench.hear(ToPeer::Resumed { term: 1 });

@@ -224,7 +224,7 @@ impl Member {
         self.post.begin_view();
         self.rewire(now);
         self.replicate_anew(now, |slot| moved.contains(&slot));
-        self.desk.keep(|key| !moved.contains(&slot(key)));
+        self.waiting_room.keep(|key| !moved.contains(&slot(key)));
         self.tell(ToRegistrar::Activated(epoch));
         self.ask_for_lease(now);
         if let Some(view) = self.view() {

@@ -10,7 +10,7 @@
 //! Shortly before the deadline everybody on the way is asked, over three paths that share no fate: the links of the mesh,
 //! sealed datagrams, and the stream to whoever decides on views, who knows when it last heard the owner. At the same time
 //! the owner's kernel is asked with a connect: that tells a process that is stopped from one that is gone. Datagrams get
-//! lost, so there are [`ROUNDS`] of them. Whatever has come by the deadline is what the text is made of (`telling.rs`).
+//! lost, so there are [`TIMES`] of them. Whatever has come by the deadline is what the text is made of (`telling.rs`).
 //!
 //! # The invariant
 //!
@@ -35,7 +35,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// How long before the deadline others are asked first; a short call asks when half of its time is over.
 const ASK_BEFORE: Duration = Duration::from_millis(900);
 /// How often they are asked.
-const ROUNDS: u32 = 3;
+const TIMES: u32 = 3;
 /// Of those who have not answered a question about all keys, so many are asked.
 const ASKED_MAX: usize = 8;
 
@@ -50,7 +50,7 @@ pub(super) struct Asking {
 impl Asking {
     pub(super) fn before(deadline: Instant, timeout: Duration) -> Self {
         let before = ASK_BEFORE.min(timeout / 2);
-        Self { at: deadline - before, every: before / ROUNDS, left: ROUNDS }
+        Self { at: deadline - before, every: before / TIMES, left: TIMES }
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -63,7 +63,7 @@ impl Asking {
     }
 
     fn is_first(&self) -> bool {
-        self.left + 1 == ROUNDS
+        self.left + 1 == TIMES
     }
 }
 
@@ -220,7 +220,7 @@ impl Member {
         let owner = holders.map(|holders| holders.owner);
         let key = inquiry.key.as_ref();
         let present = key.map(|key| self.shelf.record(key).is_some_and(Record::is_present));
-        let since = key.and_then(|key| self.desk.waits_since(key, inquiry.call));
+        let since = key.and_then(|key| self.waiting_room.waits_since(key, inquiry.call));
         let next = owner.and_then(|owner| self.post.way(owner).first().copied());
         let mut links: Vec<_> =
             self.post.links().iter().map(|(to, link)| link_account(now, *to, link)).collect();
@@ -238,7 +238,7 @@ impl Member {
             owns: owner == Some(self.me.id),
             present,
             waits_ms: since.map(|since| millis(now.since(since))),
-            holds: self.desk.holds(inquiry.call),
+            holds: self.waiting_room.holds(inquiry.call),
             lease_ms: self.lease.until.filter(|until| now < *until).map(|until| millis(until.since(now))),
             moving: self.next.as_ref().is_some_and(|next| part.is_none_or(|part| next.moves(part))),
             unacknowledged: self.replication.unacknowledged(key),

@@ -23,7 +23,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// What waits at this member.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Desk {
+pub(super) struct WaitingRoom {
     waiters: BTreeMap<Key, BTreeMap<CallName, Waiter>>,
     count: usize,
     held: VecDeque<(MemberId, u64, Letter)>,
@@ -46,7 +46,7 @@ enum Obstacle {
     Elsewhere,
 }
 
-impl Desk {
+impl WaitingRoom {
     pub(super) fn waiting(&self) -> usize {
         self.count
     }
@@ -99,12 +99,12 @@ impl Member {
     /// A request, a change for the replica, or a question about keys.
     pub(super) fn serve(&mut self, now: Instant, from: MemberId, epoch: u64, body: Letter) {
         if epoch > self.epoch() {
-            return self.desk.hold(from, epoch, body);
+            return self.waiting_room.hold(from, epoch, body);
         }
         match body {
             Letter::Request(request) => match self.obstacle(now, epoch, Some(&request.key)) {
                 None => self.answer(now, from, request),
-                Some(Obstacle::Held) => self.desk.hold(from, epoch, Letter::Request(request)),
+                Some(Obstacle::Held) => self.waiting_room.hold(from, epoch, Letter::Request(request)),
                 Some(Obstacle::Elsewhere) => self.refuse(now, from, request.call),
             },
             Letter::Replicate { number, request } => self.replicate_heard(from, epoch, number, request),
@@ -117,7 +117,7 @@ impl Member {
                     self.reply(now, from, call, Answer::Keys(keys, more));
                 }
                 Some(Obstacle::Held) => {
-                    self.desk.hold(from, epoch, Letter::ListKeys { call, prefix, after });
+                    self.waiting_room.hold(from, epoch, Letter::ListKeys { call, prefix, after });
                 }
                 Some(Obstacle::Elsewhere) => self.refuse(now, from, call),
             },
@@ -128,7 +128,7 @@ impl Member {
                     let count = self.shelf.count(owned);
                     self.reply(now, from, call, Answer::Number(count as i64));
                 }
-                Some(Obstacle::Held) => self.desk.hold(from, epoch, Letter::CountKeys(call)),
+                Some(Obstacle::Held) => self.waiting_room.hold(from, epoch, Letter::CountKeys(call)),
                 Some(Obstacle::Elsewhere) => self.refuse(now, from, call),
             },
             _ => {}
@@ -188,24 +188,24 @@ impl Member {
 
     fn park(&mut self, now: Instant, from: MemberId, request: Request) {
         let Request { call, key, operation, patience_ms, .. } = request;
-        if self.desk.count >= STORE_WAITERS_MAX {
+        if self.waiting_room.count >= STORE_WAITERS_MAX {
             return self.reply(now, from, call, Answer::Refused(Objection::TooManyWait));
         }
         let until = now + Duration::from_millis(patience_ms);
-        let waiters = self.desk.waiters.entry(key).or_default();
+        let waiters = self.waiting_room.waiters.entry(key).or_default();
         // Who asks again waits since it asked first.
         let since = waiters.get(&call).map_or(now, |waiter| waiter.since);
         if waiters.insert(call, Waiter { from, operation, since, until }).is_none() {
-            self.desk.count += 1;
+            self.waiting_room.count += 1;
         }
-        self.desk.sweep_at.get_or_insert(now + SWEEP);
+        self.waiting_room.sweep_at.get_or_insert(now + SWEEP);
     }
 
     /// The key changed: whoever waited for it is looked at again.
     fn wake(&mut self, now: Instant, key: &Key) {
         let Some(record) = self.shelf.record(key).filter(|record| record.is_present()) else { return };
-        let Some(waiters) = self.desk.waiters.remove(key) else { return };
-        self.desk.count -= waiters.len();
+        let Some(waiters) = self.waiting_room.waiters.remove(key) else { return };
+        self.waiting_room.count -= waiters.len();
         let answers: Vec<_> = waiters
             .into_iter()
             .filter_map(|(call, waiter)| match record.look(&waiter.operation) {
@@ -220,7 +220,7 @@ impl Member {
 
     /// The lease is back, or a view began: what was held is looked at again.
     pub(super) fn serve_held(&mut self, now: Instant) {
-        for (from, epoch, body) in self.desk.take_held() {
+        for (from, epoch, body) in self.waiting_room.take_held() {
             if epoch >= self.epoch() {
                 self.serve(now, from, epoch, body);
             } else if let Letter::Request(Request { call, .. }) = body {
@@ -230,14 +230,14 @@ impl Member {
     }
 
     pub(super) fn desk_due(&mut self, now: Instant) {
-        if self.desk.sweep_at.is_none_or(|at| now < at) {
+        if self.waiting_room.sweep_at.is_none_or(|at| now < at) {
             return;
         }
-        for waiters in self.desk.waiters.values_mut() {
+        for waiters in self.waiting_room.waiters.values_mut() {
             waiters.retain(|_, waiter| now < waiter.until);
         }
-        self.desk.keep(|_| true);
-        self.desk.waiters.retain(|_, waiters| !waiters.is_empty());
-        self.desk.sweep_at = (self.desk.count > 0).then(|| now + SWEEP);
+        self.waiting_room.keep(|_| true);
+        self.waiting_room.waiters.retain(|_, waiters| !waiters.is_empty());
+        self.waiting_room.sweep_at = (self.waiting_room.count > 0).then(|| now + SWEEP);
     }
 }

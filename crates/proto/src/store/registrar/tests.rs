@@ -262,7 +262,7 @@ fn who_comes_back_after_the_end_is_told_of_it_and_begins_nothing() {
     registrar.handle_closed(at(30), StreamId(1));
     registrar.handle_closed(at(31), StreamId(2));
     assert!(registrar.is_empty() && !registrar.is_forgettable());
-    while registrar.poll_command().is_some() {} // It knocked where it lost a line.
+    while registrar.poll_command().is_some() {} // It knocked where it lost a stream.
     // It was stopped, put out, and woke up with nothing but the name of whose store it was.
     let register = |founder| ToRegistrar::Register {
         member: member(2),

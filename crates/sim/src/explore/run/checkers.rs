@@ -22,7 +22,7 @@ impl Ending {
             Ok(Done::Ballot { .. }) => Self::Voted,
             Err(error) => Self::Failed(match error {
                 CallError::PeersLost(_) => "peers lost",
-                CallError::LinkBroken { .. } => "link broken",
+                CallError::LinkBroken(_) => "link broken",
                 CallError::NoPath { .. } => "no path",
                 CallError::TooFewPeers { .. } => "too few peers",
                 CallError::Timeout(_) | CallError::CameTooLate => "timeout",

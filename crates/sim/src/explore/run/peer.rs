@@ -2,11 +2,11 @@
 
 use super::checkers;
 use super::setup::{Sabotage, TIMEOUT, id_of, process_of};
-use super::state::{Attempt, Channel, Data, Ending, Process, State, Work};
+use super::state::{Channel, Data, Ending, Performing, Process, State, Work};
 use super::{Event, ProcessNumber, RunModel, Step};
 use crate::explore::held::Held;
 use crate::explore::search::{Model, Violation};
-use outlast_proto::collective;
+use outlast_proto::collective::{self, BrokenLink};
 use outlast_proto::membership::Preset;
 use outlast_proto::session::{self, Action, CallError, CallId, Command, Op, PerformResult, Session};
 use outlast_proto::time::Duration;
@@ -152,7 +152,7 @@ impl RunModel {
                     let text = format!("process {number} begins {key} on data that was not restored");
                     return Err(Violation::new("exact_values", text));
                 }
-                work.attempt = Some(Attempt { key, ring: ring.to_vec(), met: false, stopping: false });
+                work.attempt = Some(Performing { key, ring: ring.to_vec(), met: false, stopping: false });
                 self.meet(state, number);
             }
             (None, Command::Commit) => {
@@ -201,7 +201,12 @@ impl RunModel {
         }
     }
 
-    pub(super) fn neighbour_is_dead(&self, state: &State, number: ProcessNumber, attempt: &Attempt) -> bool {
+    pub(super) fn neighbour_is_dead(
+        &self,
+        state: &State,
+        number: ProcessNumber,
+        attempt: &Performing,
+    ) -> bool {
         neighbours(attempt, number).into_iter().any(|other| state.processes[usize::from(other)].is_none())
     }
 
@@ -357,17 +362,17 @@ impl RunModel {
     }
 }
 
-pub(super) fn attempt_of(state: &State, number: ProcessNumber) -> Option<&Attempt> {
+pub(super) fn attempt_of(state: &State, number: ProcessNumber) -> Option<&Performing> {
     state.processes[usize::from(number)].as_ref()?.work.as_ref()?.attempt.as_ref()
 }
 
 /// The successor and the predecessor in the ring.
-fn neighbours(attempt: &Attempt, number: ProcessNumber) -> [ProcessNumber; 2] {
+fn neighbours(attempt: &Performing, number: ProcessNumber) -> [ProcessNumber; 2] {
     let ring: Vec<_> = attempt.ring.iter().map(|id| process_of(*id)).collect();
     let at = ring.iter().position(|other| *other == number).unwrap_or(0);
     [ring[(at + 1) % ring.len()], ring[(at + ring.len() - 1) % ring.len()]]
 }
 
 fn link_broken(from: ProcessNumber, to: ProcessNumber) -> PerformResult {
-    PerformResult::LinkBroken { from: id_of(from), to: id_of(to), error: "broken".to_owned() }
+    PerformResult::LinkBroken(BrokenLink::towards(id_of(from), id_of(to), "broken"))
 }

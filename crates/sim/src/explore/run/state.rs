@@ -66,7 +66,7 @@ pub(super) fn connection_id(process: ProcessNumber, number: u8) -> ConnectionId 
 
 /// An attempt that an executor is at.
 #[derive(Clone, Debug, Hash)]
-pub(super) struct Attempt {
+pub(super) struct Performing {
     pub(super) key: OpKey,
     pub(super) ring: Vec<PeerId>,
     /// All of its ring were at it at one moment: each may hold the result from then on.
@@ -90,7 +90,7 @@ pub(super) enum Data {
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Work {
     pub(super) id: CallId,
-    pub(super) attempt: Option<Attempt>,
+    pub(super) attempt: Option<Performing>,
     pub(super) data: Data,
     /// What came while the executor was at it.
     pub(super) told: VecDeque<Command>,

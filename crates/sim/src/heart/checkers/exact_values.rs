@@ -10,13 +10,13 @@ use outlast_proto::time::Instant;
 use std::collections::{BTreeMap, BTreeSet};
 
 /// An attempt, its contributors, and the founder of their history: where all were out, numbers begin again.
-type Attempt = (OpKey, Vec<PeerId>, Option<PeerId>);
+type Performed = (OpKey, Vec<PeerId>, Option<PeerId>);
 
 /// See above.
 #[derive(Default)]
 pub struct ExactValues {
     /// Who was told last, what, and of how many newcomers.
-    results: BTreeMap<Attempt, (PeerId, Buffer, u32)>,
+    results: BTreeMap<Performed, (PeerId, Buffer, u32)>,
 }
 
 impl Checker for ExactValues {

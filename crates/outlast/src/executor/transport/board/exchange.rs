@@ -10,7 +10,7 @@ use super::super::super::transfer::TransferSpec;
 use super::super::{Job, Moved};
 use super::{Board, Hall, State, wait};
 use crate::bell::Bell;
-use outlast_proto::collective::{Group, Seq, Tag};
+use outlast_proto::collective::{BrokenLink, Group, Seq, Tag};
 use outlast_proto::id::PeerId;
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -70,8 +70,11 @@ impl State {
             return Err(Stopped::Aborted);
         }
         if self.gone.contains(&peer) {
-            let error = "it left the board".to_owned();
-            return Err(Stopped::LinkBroken { peer, towards: spec.receives.is_none(), error });
+            let error = "it left the board";
+            return Err(Stopped::LinkBroken(match spec.receives {
+                None => BrokenLink::towards(me, peer, error),
+                Some(_) => BrokenLink::back_from(me, peer, error),
+            }));
         }
         Ok(())
     }

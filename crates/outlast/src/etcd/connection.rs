@@ -30,18 +30,18 @@ const SILENT_AFTER: Duration = Duration::from_secs(5);
 
 /// A connection whose other end has answered.
 #[derive(Clone)]
-pub(super) struct Wire {
+pub(super) struct Connection {
     grpc: Grpc<Sender>,
     token: Option<MetadataValue<Ascii>>,
 }
 
-impl std::fmt::Debug for Wire {
+impl std::fmt::Debug for Connection {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("Wire")
+        f.write_str("Connection")
     }
 }
 
-impl Wire {
+impl Connection {
     /// Connects to one endpoint (`host:port`).
     pub(super) async fn connect(endpoint: &str, options: &EtcdOptions) -> Result<Self, EtcdError> {
         let unreachable = |cause: String| EtcdError::Unreachable { endpoint: endpoint.to_owned(), cause };

@@ -1,4 +1,4 @@
-//! The wire: one thread that holds every host's TUN device and carries the packets between them.
+//! The switch: one thread that holds every host's TUN device and carries the packets between them.
 //!
 //! A host's kernel believes it has an ordinary network card. What it sends comes out of a file descriptor
 //! here; the pair's rule decides what becomes of it; what survives is written, at its time, into the
@@ -30,9 +30,9 @@ use std::time::{Duration, Instant};
 /// Packets read from one device before the next one has its turn.
 const BATCH: usize = 64;
 
-/// The owner's end of a running wire. Dropping it stops the thread and closes every device.
+/// The owner's end of a running switch. Dropping it stops the thread and closes every device.
 #[derive(Debug)]
-pub(crate) struct Wire {
+pub(crate) struct Switch {
     shared: Arc<Shared>,
     thread: Option<JoinHandle<()>>,
 }
@@ -49,7 +49,7 @@ struct Shared {
     tallies: Vec<Tally>,
 }
 
-/// Where the owner leaves a plan and the wire notes which one it follows.
+/// Where the owner leaves a plan and the switch notes which one it follows.
 #[derive(Debug)]
 struct Orders {
     plan: Arc<Plan>,
@@ -68,12 +68,12 @@ impl Shared {
     }
 
     fn ring(&self) {
-        // The only failure is a counter that is full, and then the wire is awake already.
+        // The only failure is a counter that is full, and then the switch is awake already.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-impl Wire {
+impl Switch {
     /// Starts to carry packets between `devices`, one per host, which must be non-blocking.
     pub(crate) fn start(devices: Vec<OwnedFd>, plan: Plan, seed: u64) -> Result<Self, LabError> {
         let hosts = devices.len();
@@ -102,13 +102,13 @@ impl Wire {
             origin: Instant::now(),
         };
         let thread = std::thread::Builder::new()
-            .name("lab-wire".to_owned())
+            .name("lab-switch".to_owned())
             .spawn(move || carrier.run())
-            .map_err(LabError::system("start the wire's thread"))?;
+            .map_err(LabError::system("start the switch's thread"))?;
         Ok(Self { shared, thread: Some(thread) })
     }
 
-    /// Edits the plan, and returns once the wire follows it.
+    /// Edits the plan, and returns once the switch follows it.
     pub(crate) fn change(&self, edit: impl FnOnce(&mut Plan)) -> Result<(), LabError> {
         let mut orders = self.shared.orders();
         let mut plan = Plan::clone(&orders.plan);
@@ -125,7 +125,7 @@ impl Wire {
             .unwrap_or_else(PoisonError::into_inner);
         drop(orders);
         if waited.timed_out() {
-            let what = "the wire's taking up of a change".to_owned();
+            let what = "the switch's taking up of a change".to_owned();
             return Err(LabError::Timeout { what, seconds: CHANGE_DEADLINE.as_secs() });
         }
         Ok(())
@@ -141,7 +141,7 @@ impl Wire {
     }
 }
 
-impl Drop for Wire {
+impl Drop for Switch {
     fn drop(&mut self) {
         self.shared.stop.store(true, Ordering::Release);
         self.shared.ring();
@@ -215,7 +215,7 @@ impl Carrier {
         match poll(&mut polled, timeout.as_ref()) {
             Ok(_) | Err(Errno::INTR) => {}
             Err(error) => {
-                eprintln!("outlast lab: the wire stops, poll failed: {error}");
+                eprintln!("outlast lab: the switch stops, poll failed: {error}");
                 return false;
             }
         }
