@@ -28,7 +28,7 @@ impl Report {
             writeln!(std::io::stdout(), "{line}")?;
             return Ok(());
         }
-        let figure: Value = serde_json::from_str(line).context("a member said something that is no JSON")?;
+        let figure: Value = serde_json::from_str(line).context("a member said something that is not JSON")?;
         if figure["what"] == "streams" {
             self.streams.extend(figure["bits_per_second"].as_f64());
             return Ok(());
