@@ -46,7 +46,7 @@ fix:
 docs:
 	@tools/docs
 
-## build the Python wheel that is handed on (manylinux_2_28), check and test it; it is in target/python/wheels
+## build the Python wheel that is shipped (manylinux_2_28), check and test it; it is in target/python/wheels
 wheel:
 	@tools/python-tests --release
 
@@ -54,7 +54,7 @@ wheel:
 torch:
 	@tools/python-tests --torch -m torch
 
-## measure, and write the tables into bench/RESULTS.md
+## measure, and write the tables to bench/RESULTS.md
 bench:
 	@mkdir -p bench
 	bench/all_reduce

@@ -1,4 +1,4 @@
-"""An error of this package that nobody handles leaves the flight record behind.
+"""An error of this package that nobody handles leaves a flight record behind.
 
 The hooks are set with the first object of this package, and call those that were there before.
 """

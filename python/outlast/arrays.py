@@ -50,7 +50,7 @@ class ErrorFeedback:
         self._core = _outlast.ErrorFeedback(quantize)
 
     def __call__(self, x: Any) -> None:
-        """Add to `x` what was lost before, round it to what can be sent, and remember what that takes away."""
+        """Add to `x` what was lost before, round it to what can be sent, and remember what the rounding takes away."""
         self._core.apply(x)
 
     def reset(self) -> None:

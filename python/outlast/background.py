@@ -17,18 +17,18 @@ class Handle(OfThisProcess):
     """A collective or a transfer in the background.
 
     `wait()` it on a thread, `await` it in a coroutine, or `cancel()` it. Its memory is in use until it is over: neither
-    read nor write it. Dropping a handle changes nothing: the operation goes on to its verdict.
+    read nor write it before. Dropping a handle changes nothing: the operation goes on to its verdict.
     """
 
     def __init__(self, core: _outlast.Handle) -> None:
         self._core = core
 
     def done(self) -> bool:
-        """Whether it is over, one way or the other."""
+        """Whether it is over, in whatever way."""
         return self._core.done()
 
     def cancel(self) -> bool:
-        """Give it up, and return at once; `False` if it was over already.
+        """Give it up, and return at once; returns `False` if it was over already.
 
         Soon afterwards it is over, usually with `Cancelled`, and its memory is as it was. An operation for which this
         member's part is done may still be committed: what counts is how it ends.
@@ -109,9 +109,9 @@ def _in_background(blocks: Callable[Concatenate[Any, P], object]) -> Callable[Co
 class BackgroundCollectives:
     """The collectives of a communicator that return at once.
 
-    Each takes what its blocking form takes, does what that does, and returns a `Handle`, which gives what that returns.
-    The memory is in use until the operation is over. Concurrent collectives need different tags, and may be started in
-    any order on different members.
+    Each takes the arguments of its blocking form, does the same, and returns a `Handle`, whose `wait` returns what the
+    blocking form returns. The memory is in use until the operation is over. Concurrent collectives need different tags,
+    and may be started in any order on different members.
     """
 
     _core: _outlast.Communicator

@@ -1,8 +1,8 @@
 """Collectives that block: the methods that every communicator has.
 
-Each is one call of the extension module with everything named in its signature, so that `help()` shows what it may
-be told. What all of them may be told is explained at `all_reduce`. The forms in the background are these same methods
-on a core that begins a call and does not wait for it (`background`), so each hands on what its core returns.
+Each is one call of the extension module with everything named in its signature, so that `help()` shows every argument.
+The arguments that all of them share are explained at `all_reduce`. The forms in the background are these same methods
+on a core that begins a call and does not wait for it (`background`), so each returns what its core returns.
 """
 
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from outlast.errors import InvalidArgument
 from outlast.records import PeerId, Receipt
 
 Op: TypeAlias = Literal["sum", "avg", "prod", "min", "max", "band", "bor", "bxor"]
-"""How contributions are joined. The last three work on the bits of integers."""
+"""How contributions are combined. The last three work on the bits of integers."""
 
 Quantize: TypeAlias = Literal["int8", "int4"]
 """How a reduction is made smaller on the wire."""
@@ -41,18 +41,18 @@ class Collectives:
         scope: Sequence[Who] | None = None,
         hash: bool = False,
     ) -> Receipt:
-        """Join the contributions of all members; the result is the same to the bit on every member.
+        """Combine the contributions of all members; the result is the same to the bit on every member.
 
         Args:
-            x: A dense CPU buffer: numpy array, torch tensor, bytearray, memoryview, .. Elements meet in the order
-                of memory, so all members use the same layout.
+            x: A dense CPU buffer: numpy array, torch tensor, bytearray, memoryview, .. Elements are combined in the
+                order of memory, so all members use the same layout.
             op: `"sum"`, `"avg"` (divided by the contributors), `"prod"`, `"min"`, `"max"`; for integers also
                 `"band"`, `"bor"`, `"bxor"`.
             out: Where the result goes; default: `x` itself.
             tag: Tells concurrent collectives apart.
             quantize: `"int8"` or `"int4"`: fewer bits on the wire, for an error with a bound. Floats only.
             retry: Whether to try again with the survivors when members are lost. If not, `PeersLost` is raised.
-            min_world: Fewest members with which the result is wanted.
+            min_world: The fewest members for which the result is wanted.
             timeout: Seconds for all attempts together; default: the communicator's.
             scope: Only these members of the group take part; each of them passes the same list.
             hash: Whether the receipt carries a hash of the result.
@@ -85,7 +85,8 @@ class Collectives:
         """Reduce several tensors in one transaction: one receipt, the same contributors for each.
 
         They may be of several types, as a model's gradients are. All members pass the same types and sizes in the same
-        order. `avg` and `quantize` are for lists whose tensors all allow them; a refusal names the tensor, as `x[3]`.
+        order. `avg` and `quantize` are for lists whose tensors all allow them; a refusal names the tensor, such as
+        `x[3]`.
         """
         options = (op, tag, quantize, retry, min_world, timeout, scope, hash, None)
         return self._core.collective("all_reduce_many", list(tensors), None if out is None else list(out), options)
@@ -103,8 +104,8 @@ class Collectives:
     ) -> Receipt:
         """Collect everybody's `x` in `out`, in the order of ranks: `out` is `world_size` times as large.
 
-        This and all collectives below do not go on without a member by themselves, because what they mean
-        depends on who is there: they raise `PeersLost`, and `out` is as it was.
+        This and all collectives below do not retry without a lost member, because their meaning depends on who is
+        there: they raise `PeersLost`, and `out` is as it was.
         """
         options = ("sum", tag, None, False, min_world, timeout, scope, hash, None)
         return self._core.collective("all_gather", [x], [out], options)
@@ -122,7 +123,7 @@ class Collectives:
         hash: bool = False,
         quantize: Quantize | None = None,
     ) -> Receipt:
-        """Join everybody's `x` and keep the part of this member's rank in `out`."""
+        """Combine everybody's `x`, and keep the part for this member's rank in `out`."""
         options = (op, tag, quantize, False, min_world, timeout, scope, hash, None)
         return self._core.collective("reduce_scatter", [x], [out], options)
 
@@ -154,7 +155,7 @@ class Collectives:
         hash: bool = False,
         quantize: Quantize | None = None,
     ) -> Receipt:
-        """Join everybody's `x` at the root, in place; elsewhere `x` stays as it is."""
+        """Combine everybody's `x` at the root, in place; elsewhere `x` stays as it is."""
         options = (op, tag, quantize, False, min_world, timeout, scope, hash, root)
         return self._core.collective("reduce", [x], None, options)
 
@@ -208,8 +209,8 @@ class Collectives:
     def send(self, x: Any, to: Who, tag: int = 0, *, timeout: float | None = None) -> None:
         """Send `x` to one other member, which must `recv` as many elements of the same type.
 
-        Returns when they have arrived. Nobody votes on it, and it fails only its two ends: `PeersLost` if the
-        other is lost, `OperationTimeout` if it does not receive in time.
+        Returns when they have arrived. There is no vote, and it fails only on its two ends: with `PeersLost` if the
+        other end is lost, with `OperationTimeout` if it does not receive in time.
         """
         return self._core.transfer(x, to, False, tag, timeout)
 
@@ -232,12 +233,12 @@ class Collectives:
 
         Args:
             everyone: Whether to wait for all groups of the run. In a run of one group that is the same; this version
-                has no barrier across several and refuses.
+                has no barrier across several groups and refuses it.
             retry: Whether to go on with the survivors when members are lost.
-            tag: This and the others: as for `all_reduce`.
+            tag: As for `all_reduce`, like all the others.
             timeout: Seconds for all attempts together.
-            min_world: Fewest members with which it counts.
-            scope: Only these members.
+            min_world: The fewest members for which it counts.
+            scope: Only these members take part.
             hash: Whether the receipt carries a hash, of nothing.
         """
         _check_everyone(self._core, everyone, scope)

@@ -20,14 +20,14 @@ Strategy: TypeAlias = Literal["popular", "send_only", "receive_only"]
 
 
 class Flag(Protocol):
-    """Something that somebody sets, as a `threading.Event`."""
+    """Something that can be set, such as a `threading.Event`."""
 
     def is_set(self) -> bool:
         """Whether it was set."""
 
 
 Stop: TypeAlias = Flag | Callable[[], object]
-"""What ends a call that waits: a flag, or a function that says so."""
+"""What ends a call that waits: a flag that is set, or a function that returns `True`."""
 
 
 def _question(stop: Stop | None) -> Callable[[], object] | None:
@@ -58,14 +58,14 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         advertise: The address that others should use, if it is not the one listened on.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. All members use the same.
         stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
-        dead_after: Seconds of silence that are a death whoever testified; default: the preset's. The coordinator
-            evicts, so give it the same.
+        dead_after: Seconds of silence after which a member is dead, whoever testified; default: the preset's. The
+            coordinator evicts, so give it the same.
         control_lost_after: Seconds for which this peer goes on without a coordinator; default: the preset's.
-        site: The name of the place that this host shares an uplink with others in, at most 64 bytes. Rings that
+        site: The name of the place where hosts share an uplink with this one, at most 64 bytes. Rings that
             `optimize_topology` makes cross between sites as seldom as they can.
-        timeout: Seconds that calls may take which are not told otherwise.
-        encryption: `"on"`, or `"off"` to send tensors in the clear: faster, and readable for whoever sees the
-            network. All peers of a run must say the same. Votes are encrypted either way.
+        timeout: Seconds that a call may take if it is not given a timeout of its own.
+        encryption: `"on"`, or `"off"` to send tensors in the clear: faster, but anybody who sees the network can
+            read them. All peers of a run must say the same. Votes are encrypted either way.
         accept_secret: One more secret that is accepted while the secret is rotated. Default: `OUTLAST_ACCEPT_SECRET` or
             the file that `OUTLAST_ACCEPT_SECRET_FILE` names.
         tls: Paths of PEM files for streams under an authority of your own: the authority's certificate, this process's,
@@ -138,28 +138,30 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         *,
         stop: Stop | None = None,
     ) -> TopologyChange:
-        """Join the run. Returns once admitted and the group has at least `min_world` members.
+        """Join the run. Returns once this peer is admitted and the group has at least `min_world` members.
 
-        Newcomers are admitted while it waits. Those who are in already must call `update_topology` for this
-        peer to be let in; `Receipt.pending` tells them that somebody waits.
+        Newcomers are admitted while it waits. Members that are already in must call `update_topology` to let this
+        peer in; `Receipt.pending` tells them that somebody waits.
 
         Args:
             min_world: How many members the group must have.
-            prefetch: The state to fetch while waiting outside. Comes with shared state in a later version; leave
-                it `None`.
+            prefetch: The state to fetch while waiting outside. Comes in a later version; leave it `None`.
             timeout: Seconds; default: the communicator's.
             stop: A `threading.Event`, or a function without arguments, that is asked about 20 times a second: once it
-                is set, or says `True`, the call ends with `Cancelled`. So a signal's handler that only sets a flag can
-                end it.
+                is set, or returns `True`, the call ends with `Cancelled`. So a signal handler that only sets a flag
+                can end it.
 
         Raises:
-            Cancelled: `stop` said so. Nothing was joined.
+            Cancelled: `stop` ended it. Nothing was joined.
             OperationTimeout: Not admitted in time, or no coordinator was reached.
             Unauthorized: The coordinator has another secret.
         """
         if prefetch is not None:
             kind = type(prefetch).__name__
-            raise InvalidArgument(f"prefetch={kind}: shared state comes with a later version; leave it None")
+            raise InvalidArgument(
+                f"prefetch={kind}: fetching the state before admission comes in a later version; leave it None, and "
+                "call sync_state after connect"
+            )
         return self._core.connect(min_world, timeout, _question(stop))
 
     def update_topology(
@@ -178,18 +180,19 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         return self._core.update_topology(min_world, timeout, _question(stop))
 
     def optimize_topology(self, timeout: float | None = None) -> TopologyReport:
-        """Measure the links that are not known yet, and order the ring for the slowest one. Every member calls it.
+        """Measure the links that are not known yet, and order the ring by them. Every member calls it.
 
         A ring runs at the pace of its slowest link. Pairs that were never measured, or not for half an hour, are
-        measured for 0.3 seconds each (or ten round trips), no two at one host at a time; then the best ring is looked
-        for, and wired if it is better by 5 percent. Ranks stay as they are. A good place is once at the start, when
-        members have come, and when a receipt's `seconds` are far above its `predicted_seconds`.
+        measured one way, the other, and both at once, each for 0.2 seconds (or ten round trips), never two at one host
+        at a time. Then the best ring is searched for, and used if it is better by 5 percent. Ranks stay as they are.
+        Call it once at the start, when members have come, and when a receipt's `seconds` are far above its
+        `predicted_seconds`.
 
         Args:
             timeout: Seconds; default: the communicator's.
 
         Raises:
-            TopologyFailed: A better ring could not be made; the ring is as it was. Call it again: it avoids that.
+            TopologyFailed: A better ring could not be made; the ring is as it was. Call again: what failed is avoided.
             OperationTimeout: Somebody did not call it in time; `waiting_for` says who.
         """
         return self._core.optimize_topology(timeout)
@@ -204,25 +207,25 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         """Make `state` the same on every member of the group, to the bit. Every member calls it.
 
         The highest revision wins; among its holders the most popular contents. Members that hold something else fetch
-        the leaves that differ, from several donors at once, each verified. Who already agrees pays one pass over its
-        memory and two round trips.
+        the leaves that differ, from several donors at once, each verified. A member that already agrees pays one pass
+        over its memory and two round trips.
 
         Args:
             state: What this member holds. Leave its tensors alone until the call returns.
             strategy: `"popular"`: give or get. `"send_only"`: never be overwritten. `"receive_only"`: never give.
-            staged: Keep what comes aside until everything is there: then an error leaves `state` as it was, for as
-                much memory as differs.
+            staged: Collect what arrives in memory of its own until everything is there. Then an error leaves `state`
+                as it was; it costs as much memory as differs.
             timeout: Seconds; default: the communicator's.
 
         Raises:
             RetryError: Sync again. If `torn`, this member's state is half new and half old until then.
-            Mismatch: This member's keys, shapes, types or revision are not the group's; the message names it.
+            Mismatch: This member's keys, shapes, types or revision are not the group's; the message says which.
             FatalError: No member can give a state.
         """
         return self._core.sync_state(state._core, strategy, staged, timeout)
 
     def events(self, timeout: float | None = None) -> list[GroupEvent]:
-        """What happened to the group since the last call, the oldest first; waits for the first event.
+        """What happened to the group since the last call, oldest first; waits for the first event.
 
         Members that came (`Joined`), are gone (`Lost`, with a name and a reason), are `Stalled` or have `Recovered`; a
         new epoch (`EpochChanged`); a link of the ring that got much slower (`LinkSlowed`); `events.CoordinatorLost` and
@@ -239,7 +242,7 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         self._core.leave()
 
     def close(self) -> None:
-        """Leave, and let go of the port and all threads. Closing twice is no error."""
+        """Leave, and release the port and all threads. Closing twice is not an error."""
         self._core.close()
 
     def __enter__(self) -> Self:

@@ -21,25 +21,25 @@ class Coordinator(OfThisProcess):
 
     Args:
         listen: Where to listen, `host:port`; port 0 takes a free one.
-        http: The address of the dashboard. Comes with a later version; leave it `None`.
-        backend: Where to keep what should outlive it: `"memory"` (nothing), or `"file:PATH"` (its key, and of each run
-            the term, the epochs and who was in). One coordinator at a time has the file.
-        secret: The secret that its peers must have, as `outlast.new_secret` makes it. Without one, the one in
-            `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE` is used, and without that a new one is made.
+        http: The address of the dashboard. Comes in a later version; leave it `None`.
+        backend: Where to keep what should outlive it: `"memory"` (nothing), or `"file:PATH"` (its key, and for each run
+            the term, the epochs and who was in). Only one coordinator at a time can use the file.
+        secret: The secret that its peers must have, from `outlast.new_secret`. Default: `OUTLAST_SECRET` or the file
+            that `OUTLAST_SECRET_FILE` names; if neither is set, a new one is made.
         preset: Times for one kind of network: `"local"`, `"lan"` or `"wan"`. Peers should use the same.
         stall_budget: Seconds for which a stopped process is waited for; default: the preset's.
-        dead_after: Seconds of silence that are a death whoever testified; default: the preset's.
+        dead_after: Seconds of silence after which a member is dead, whoever testified; default: the preset's.
         control_lost_after: Seconds for which a peer whose connection is gone is waited for while it looks alive;
             default: the preset's.
         accept_secret: One more secret that is accepted while the secret is rotated. Default: `OUTLAST_ACCEPT_SECRET` or
             the file that `OUTLAST_ACCEPT_SECRET_FILE` names.
         tls: Paths of PEM files for streams under an authority of your own: the authority's certificate, this
             coordinator's, and its key. Then a secret alone is not enough to take part.
-        key_file: Where to keep its key; made if it is not there. Peers remember the key and take nobody else for their
-            coordinator. Without it whoever holds the secret and answers at the address is believed.
+        key_file: Where to keep its key; made if it is not there. Peers remember the key and accept nobody else as their
+            coordinator. Without it they trust anybody who holds the secret and answers at the address.
 
-    It holds nothing that its peers could not tell it again: a new one at the same address, with the same
-    secret, continues the runs.
+    It holds nothing that its peers could not tell it again: a new one at the same address, with the same secret,
+    continues the runs.
 
     >>> with outlast.Coordinator(listen="127.0.0.1:0") as coordinator:
     ...     coordinator.status()["peers"]
@@ -62,7 +62,7 @@ class Coordinator(OfThisProcess):
         key_file: Path | None = None,
     ) -> None:
         if http is not None:
-            raise InvalidArgument(f"http={http!r}: the dashboard comes with a later version; leave it None")
+            raise InvalidArgument(f"http={http!r}: the dashboard comes in a later version; leave it None")
         _log.start()
         self._service = _outlast.Coordinator(
             listen, secret, preset, stall_budget, dead_after, control_lost_after, accept_secret, tls, key_file, backend
@@ -75,11 +75,11 @@ class Coordinator(OfThisProcess):
 
     @property
     def secret(self) -> str:
-        """The secret that peers need. Whoever has it belongs: hand it over with care."""
+        """The secret that peers need. Anybody who has it can take part, so hand it over with care."""
         return self._service.secret
 
     def status(self, run_id: str | None = None) -> dict[str, Any]:
-        """How a run stands: who is in, who waits for whom. The same as `outlast status --json` prints.
+        """The state of a run: who is in, who waits for whom. The same as `outlast status --json` prints.
 
         Args:
             run_id: Which run; default: `OUTLAST_RUN_ID`, or `"default"`.
@@ -88,7 +88,7 @@ class Coordinator(OfThisProcess):
         return status
 
     def close(self) -> None:
-        """Stop serving. Closing twice is no error."""
+        """Stop serving. Closing twice is not an error."""
         self._service.close()
 
     def __enter__(self) -> Self:

@@ -18,23 +18,23 @@ _log = logging.getLogger("outlast")
 
 
 class Elastic(OfThisProcess):
-    """A training loop: connects and comes back, lets newcomers in, heals, averages, hands out samples, saves.
+    """A training loop: connects and reconnects, lets newcomers in, heals, averages, hands out samples, saves.
 
-    One step is one transaction. Before its commit nothing has happened, and the step is done again by all alike; its
-    commit makes it count on every contributor; after it only local, in-place code runs. All members make the same steps
+    One step is one transaction. Before its commit nothing has happened, and all members repeat a step that fails. Its
+    commit makes it count on every contributor. After it only local, in-place code runs. All members take the same steps
     with the same settings.
 
     Args:
         comm: This peer's communicator, connected or not.
         state: The tensors that training changes, by name: parameters and the optimiser's memory. Or a `SharedState`.
-        min_world: Fewest members with which a step is wanted. With fewer, the loop waits for newcomers.
-        extra: Bytes of the program that travel with the state. A checkpoint's or another member's replace them.
+        min_world: The fewest members for which a step is wanted. With fewer, the loop waits for newcomers.
+        extra: Bytes of the program that travel with the state. Those of a checkpoint or of another member replace them.
         timeout: Seconds of waiting for others after which a step without a commit is an error; the program's own
             computing does not count. Default: the communicator's.
-        verify_every: Compare all members' states after every so many steps, and heal whoever differs.
+        verify_every: Every so many steps, compare all members' states and heal those that differ.
         checkpoint: A folder. The newest whole checkpoint in it is loaded now, and one member saves the state to
-            `checkpoint/<number>` after every so many steps.
-        every: How many steps that is.
+            `checkpoint/<number>` after every `every` steps.
+        every: How many steps there are between checkpoints.
 
     >>> w = np.zeros(4)
     >>> with outlast.Coordinator() as c, outlast.Communicator(c.address, secret=c.secret) as comm:
@@ -75,12 +75,12 @@ class Elastic(OfThisProcess):
 
     @property
     def state(self) -> SharedState:
-        """The state. Outside of a step it is for reading, and for `save`."""
+        """The state. Outside a step, only read it or `save` it."""
         return self._state
 
     @property
     def extra(self) -> bytes:
-        """The program's bytes that travel with the state. Set them inside a step, after `average`, alike everywhere."""
+        """Bytes of the program that travel with the state. Set the same everywhere, inside a step, after `average`."""
         return self._core.extra
 
     @extra.setter
@@ -109,21 +109,22 @@ class Elastic(OfThisProcess):
 
     @property
     def save_failure(self) -> str | None:
-        """Why the last checkpoint that this member was to write is not there; `None` if it is."""
+        """Why the last checkpoint that this member should have written is not there; `None` if it is."""
         return self._core.saved()[1]
 
     def step(self) -> "Step":
         """The next step, for a `with` block. Does all waiting, joining and healing first.
 
         Raises:
-            RetryError, RejoinError: No commit for `timeout` seconds of waiting. Calling it again goes on.
-            FatalError: Nobody can give the state: bring back a member or a checkpoint. Or ours deviates from it.
+            RetryError, RejoinError: No commit for `timeout` seconds of waiting. Call it again to go on waiting.
+            FatalError: Nobody can give the state: bring back a member or a checkpoint. Or this member's state does not
+                fit the group's.
         """
         self._core.begin()
         return Step(self)
 
     def close(self) -> None:
-        """Wait until a checkpoint that is being written is on the disk. The end of the program does so, too."""
+        """Wait until a checkpoint that is being written is on the disk. The end of the program waits too."""
         self._core.close()
 
     def __repr__(self) -> str:
@@ -134,7 +135,7 @@ class Step:
     """One step, inside its `with` block: take samples, compute, `average` once, then change the state in place.
 
     `RetryError` and `RejoinError` of the loop's communicator end the block quietly if the step is not committed: it is
-    done again, with `elastic.number` as it was. Every other error passes. After the commit every error does, and the
+    repeated, with `elastic.number` as it was. Every other error is passed on. After the commit every error is, and the
     state counts as torn: the next step heals it from the others.
     """
 
@@ -156,7 +157,7 @@ class Step:
 
     @property
     def world_size(self) -> int:
-        """How many take samples of this step. Agreed, so cut a batch by it: `samples(batch // step.world_size)`."""
+        """How many members take samples of this step. Agreed, so divide a batch by it: `batch // step.world_size`."""
         return self._place[1]
 
     @property
@@ -167,15 +168,15 @@ class Step:
     def samples(self, count: int) -> list[int]:
         """This member's next sample numbers.
 
-        Of all numbers from 0 on each is used by exactly one committed step, whoever dies meanwhile; map them to your
-        data as you like, for example modulo its length. Numbers of a step that was not committed are handed out again.
+        Each number from 0 on is used by exactly one committed step, whoever dies meanwhile. Map them to your data as
+        you like, for example modulo its length. Numbers of a step that was not committed are handed out again.
         """
         return self._core.samples(count)
 
     def average(self, tensors: Sequence[Any], weight: float = 1.0) -> Receipt:
         """Replace each tensor by `sum(weight * tensor) / sum(weight)` over the contributors, in place.
 
-        Its commit is the step's. If it raises without a commit, the tensors are as they were.
+        Its commit is the commit of the step. If it raises without a commit, the tensors are as they were.
 
         Args:
             tensors: Dense, writable floating-point buffers, the same types and sizes on every member.
@@ -183,7 +184,7 @@ class Step:
                 nothing, whatever the tensors hold.
 
         Raises:
-            InvalidArgument: A second call in one block, a weight that means nothing, or the weights of all are zero.
+            InvalidArgument: A second call in one block, a weight that makes no sense, or all weights are zero.
         """
         listed = list(tensors) if isinstance(tensors, list | tuple) else [tensors]
         return self._core.average(listed, weight)

@@ -46,7 +46,7 @@ class FatalError(OutlastError):
 
 
 class PeersLost(RetryError):
-    """Members were lost, and the call does not go on without them by itself."""
+    """Members were lost, and this call does not retry without them."""
 
     lost: Mapping[PeerId, str]
     """Who was lost, and why."""
@@ -64,11 +64,11 @@ class TooFewPeers(RetryError):
 
 
 class TopologyFailed(RetryError):
-    """The group could not be joined up: do it again."""
+    """Newcomers could not be connected, or a better ring could not be made: call it again."""
 
 
 class Waiting(NamedTuple):
-    """Somebody whom a call waited for in vain."""
+    """A member that a call waited for in vain."""
 
     peer: PeerId
     name: str
@@ -84,7 +84,7 @@ class OperationTimeout(RetryError, TimeoutError):
     """The deadline passed, ours or another member's. Nobody is put out for being slow."""
 
     waiting_for: Sequence[Waiting]
-    """Whom the call waited for; empty if it was the coordinator, this program itself, or members that never came."""
+    """Whom the call waited for; empty if that was the coordinator, this program itself, or members that never came."""
 
     def __init__(self, message: str, waiting_for: Sequence[tuple[str, str, str, str, float]] = ()) -> None:
         super().__init__(message)
@@ -127,8 +127,8 @@ class InvalidArgument(FatalError, ValueError):
 
 
 class Unauthorized(FatalError):
-    """Whoever answers does not belong to this run: do both sides have the same secret and run id?"""
+    """The process that answers does not belong to this run: do both sides have the same secret and run id?"""
 
 
 class RendezvousClosed(FatalError):
-    """Somebody closed the rendezvous for all: start another one with a new run id."""
+    """The rendezvous was closed for all: start another one with a new run id."""

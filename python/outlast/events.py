@@ -30,18 +30,18 @@ class LinkSlowed:
     before: int
     """Bytes per second when the ring was made."""
     rate: int
-    """Bytes per second of late."""
+    """Bytes per second lately."""
 
 
 @dataclass(frozen=True, slots=True)
 class SlowStep:
-    """A call succeeded and took much longer than its like: at least three times their median, and 0.2 s more."""
+    """A call took much longer than others like it: at least three times their median, and 0.2 s more. It succeeded."""
 
     call: str
     """What was called, with its tag."""
     seconds: float
     usual: float
-    """The median of the calls like it before."""
+    """The median of earlier calls like it."""
     cause: str
     """One word: `called late`, `slow link`, `dead`, `coordinator away`, `stood still`, .. or `unknown`."""
     why: str
@@ -50,7 +50,7 @@ class SlowStep:
 
 @dataclass(frozen=True, slots=True)
 class CoordinatorLost:
-    """The connection to the coordinator is gone, and it is looked for. (The error of that name ends a call.)"""
+    """The connection to the coordinator is gone; this peer looks for it. (The error of that name ends a call.)"""
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +60,7 @@ class CoordinatorBack:
 
 @dataclass(frozen=True, slots=True)
 class Healing:
-    """This member fetches what its state lacks, in leaves of 1 MiB; it has all when both numbers are equal."""
+    """This member fetches what its state lacks, in leaves of 1 MiB; it is done when both numbers are equal."""
 
     have: int
     all: int

@@ -46,11 +46,11 @@ class Joined(_OfMember):
 
 
 class Stalled(_OfMember):
-    """A member does not answer, and its kernel does: it is stopped or starved, not dead."""
+    """A member does not answer, but its kernel does: it is stopped or starved, not dead."""
 
 
 class Suspected(_OfMember):
-    """Nothing answers; it is being found out whether the member is dead."""
+    """Neither the member nor its kernel answers; the others find out whether it is dead."""
 
 
 class Recovered(_OfMember):
@@ -170,7 +170,7 @@ class Membership(OfThisProcess):
         return [_event(*row) for row in self._core.events(timeout)]
 
     def leave(self) -> None:
-        """Say goodbye, so that nobody mistakes it for a death. Leaving twice is no error."""
+        """Say goodbye, so that nobody mistakes it for a death. Leaving twice is not an error."""
         self._core.leave()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""What calls give back: small frozen records that compare, print and pickle."""
+"""What calls return: small frozen records that can be compared, printed and pickled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -46,7 +46,7 @@ class Receipt:
     lost: tuple[Lost, ...]
     """Who was lost while the call was under way, and why: the result is without them. This member's own."""
     attempts: int
-    """How many attempts it took here; more than one means that something was lost meanwhile. This member's own."""
+    """How many attempts it took here; more than one means that a member or a link was lost. This member's own."""
     pending: int
     """Newcomers whom a vote (`update_topology`) would let in. Agreed, so that all can branch on it alike."""
     algorithm: str
@@ -89,22 +89,22 @@ class TopologyChange:
 
 @dataclass(frozen=True, slots=True)
 class TopologyReport:
-    """What a vote for a better ring came to. Agreed, the same on every member, but for `seconds`."""
+    """The outcome of a vote for a better ring. Agreed, the same on every member, except for `seconds`."""
 
     ring: tuple[PeerId, ...]
     """The members in the ring's order. Ranks are as they were."""
     predicted: float | None
-    """Seconds that the all-reduce of one gibibyte is expected to take on it; `None` if a link was not measured."""
+    """Seconds that an all-reduce of one gibibyte should take on it; `None` if a link was not measured."""
     improved: bool
     """Whether it is another ring than before."""
     measured_pairs: int
-    """Pairs that were measured for it, in both directions at once."""
+    """Pairs that were measured for it, in both directions."""
     seconds: float
     """From the call to its return."""
     moonshot: bool
-    """Whether the search in the background had found it."""
+    """Whether the search in the background found it."""
     before: float | None = None
-    """What `predicted` would be on the ring before: what is gained."""
+    """What `predicted` would be on the old ring: the difference is the gain."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,21 +121,21 @@ class SyncReport:
     sent: int
     """Payload bytes that this member served."""
     received: int
-    """Payload bytes that came."""
+    """Payload bytes that this member received."""
     leaves: int
     """Leaves of 1 MiB that differed here."""
     donors: Mapping[PeerId, int]
-    """Who gave what was kept here, and how many leaves."""
+    """Who gave the leaves that were kept here, and how many."""
     differed: tuple[str, ...]
     """Keys whose contents differed here."""
     seconds: float
     """From the call to its return."""
     healed: Mapping[PeerId, tuple[str, ...]]
-    """Who was healed, and of which keys; the first few. Agreed."""
+    """Who was healed, and in which keys; the first few. Agreed."""
     diverged: tuple[PeerId, ...]
     """Who held the elected revision with other contents, without knowing it; the first few. Agreed."""
     replaced: Mapping[PeerId, str]
-    """Donors that were replaced on the way, and why."""
+    """Donors that were replaced meanwhile, and why."""
 
 
 @dataclass(frozen=True, slots=True)

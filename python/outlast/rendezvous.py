@@ -1,4 +1,4 @@
-"""Nodes that come and go meet in rounds, with ranks that all agree on."""
+"""Nodes that come and go meet in rounds, and agree on their ranks."""
 
 import socket
 import threading
@@ -44,11 +44,11 @@ class RendezvousInfo:
     def store(self) -> Store:
         """The store of this round, which its participants keep: no key of another round is in it.
 
-        It is joined when it is first asked for, and left when this node meets again, leaves, or is closed.
+        This node joins it when you first ask for it, and leaves it when it meets again, leaves, or is closed.
 
         Raises:
-            InvalidArgument: The backend is an etcd, where no coordinator counts a store's members; or the round is
-                over.
+            InvalidArgument: The backend is an etcd, which has no coordinator to count a store's members; or the round
+                is over.
         """
         return self._join_store()
 
@@ -82,7 +82,7 @@ def _coordinator(backend: str) -> str:
     if "://" not in backend or addresses != backend.strip():
         return addresses.rstrip("/")
     raise InvalidArgument(
-        f"info.store needs a coordinator, and the backend {backend!r} is none: make a store of your own with "
+        f"info.store needs a coordinator, and the backend {backend!r} has none: make a store of your own with "
         "outlast.Store.static, at an address of rank 0"
     )
 
@@ -93,16 +93,16 @@ def _name(text: str) -> str:
 
 
 class Rendezvous(OfThisProcess):
-    """One node of a rendezvous. A thread of its own keeps it alive in the eyes of the others until it leaves.
+    """One node of a rendezvous. A separate thread renews its lease until it leaves.
 
     Args:
-        backend: Who keeps what the nodes agree on: `embedded://host:port` is a coordinator (several addresses,
-            separated by commas, are tried in turn), `store://host:port` the nodes themselves, in a store whose members
-            that coordinator counts, `etcd://host:port,..` is an etcd
-            (`?ca=FILE&cert=FILE&key=FILE&user=NAME:PASSWORD` behind it, if need be).
+        backend: Who keeps what the nodes agree on. `embedded://host:port`: a coordinator (several addresses, separated
+            by commas, are tried in turn). `store://host:port`: the nodes themselves, in a store whose members that
+            coordinator counts. `etcd://host:port,..`: an etcd, followed by
+            `?ca=FILE&cert=FILE&key=FILE&user=NAME:PASSWORD` if needed.
         run_id: Nodes of different runs never meet. Default: `OUTLAST_RUN_ID`, or `"default"`.
-        min_nodes: Fewest participants of a round.
-        max_nodes: Most; default: `min_nodes`.
+        min_nodes: The fewest participants of a round.
+        max_nodes: The most; default: `min_nodes`.
         secret: The run's secret, for a coordinator. Default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`.
         address: Where this node can be reached, in words of its own; every participant of a round is told.
         host: The name of this host; default: its fully qualified name.
@@ -165,7 +165,7 @@ class Rendezvous(OfThisProcess):
         return self._node.name
 
     def set_address(self, address: str) -> None:
-        """What the others are told from the next round on."""
+        """Change the address that the others are told, from the next round on."""
         self._node.set_address(address)
 
     def next_rendezvous(self) -> RendezvousInfo:
@@ -173,8 +173,8 @@ class Rendezvous(OfThisProcess):
 
         Raises:
             RendezvousClosed: Somebody closed it for all.
-            OperationTimeout: No round within `join_timeout`; this node is in no list any more.
-            Unauthorized: The backend does not take this node for one of the run.
+            OperationTimeout: No round within `join_timeout`; this node is no longer in any list.
+            Unauthorized: The backend does not accept this node as one of the run.
         """
         number, rank, rows = self._node.next_rendezvous()
         self._begin(number)
@@ -223,17 +223,17 @@ class Rendezvous(OfThisProcess):
         self._node.set_closed()
 
     def leave(self) -> None:
-        """Leave the round without closing it for the others. This object can be used on."""
+        """Leave the round without closing it for the others. This object can still be used."""
         self._begin(None)
         self._node.leave()
 
     def close(self) -> None:
-        """Let go of this node without a word; its lease ends. Closing twice is no error."""
+        """Drop this node without a word; its lease runs out. Closing twice is not an error."""
         self._begin(None)
         self._node.close()
 
     def shutdown(self) -> bool:
-        """Leave for good, without closing it for the others. True if they were told; leaving twice is no error."""
+        """Leave for good, without closing it for the others. True if they were told; leaving twice is not an error."""
         self._begin(None)
         try:
             self._node.shutdown()
@@ -243,7 +243,7 @@ class Rendezvous(OfThisProcess):
         return True
 
     def events(self) -> list[RendezvousEvent]:
-        """What happened since the last call; the oldest first, and no more than 256."""
+        """What happened since the last call, oldest first; no more than 256 events."""
         return [RendezvousEvent(*row) for row in self._node.events()]
 
     def __enter__(self) -> Self:

@@ -13,11 +13,11 @@ class SharedState(OfThisProcess):
 
     Args:
         tensors: Dense, writable CPU buffers by name: numpy arrays, torch tensors, bytearrays. They are used where they
-            are, and are left alone by the program while a call works on them.
-        revision: The version of what they hold; it grows by one with each change that is synced. `None`: nothing to
-            give, only receive.
+            are; leave them alone while a call works on them.
+        revision: The version of what they hold; it grows by one with each change that is synced. `None` means that this
+            member has nothing to give and only receives.
         extra: Bytes that travel with the revision: the step, the scheduler's and the sampler's state.
-        may_differ: Names of tensors whose contents are each member's own affair: neither compared nor moved.
+        may_differ: Names of tensors whose contents are each member's own: they are neither compared nor moved.
 
     >>> weights = np.zeros(3, np.float32)
     >>> state = outlast.SharedState({"w": weights}, revision=0, extra=b"step 0")
@@ -38,7 +38,7 @@ class SharedState(OfThisProcess):
     def revision(self) -> int | None:
         """The version of what the tensors hold; `None` if there is nothing to give.
 
-        Set it after a change that the next sync shall spread: one more than it was.
+        After a change that the next sync should spread, set it to one more than it was.
         """
         return self._core.revision
 
@@ -57,7 +57,7 @@ class SharedState(OfThisProcess):
 
     @property
     def torn(self) -> bool:
-        """Whether a heal was aborted in the middle: some of it is new, some old, and nobody takes it for a state."""
+        """Whether a heal was aborted in the middle: some of it is new, some is old, and nobody may use it."""
         return self._core.torn
 
     def keys(self) -> list[str]:
@@ -72,8 +72,8 @@ class SharedState(OfThisProcess):
         """Write a checkpoint: a new folder with `tensors.safetensors` and a manifest, whole or not at all.
 
         Raises:
-            InvalidArgument: There is something of that name, or the state has no revision.
-            FatalError: The disk refused.
+            InvalidArgument: Something of that name exists, or the state has no revision.
+            FatalError: It could not be written.
         """
         self._core.save(os.fspath(path))
 
@@ -82,12 +82,13 @@ class SharedState(OfThisProcess):
         """The state of a checkpoint, in these tensors.
 
         Args:
-            path: A checkpoint, or a folder of checkpoints named by their revisions: then the newest that is whole.
-            into: The tensors that it is written to. If no checkpoint can be loaded they are as they were.
+            path: A checkpoint, or a folder of checkpoints named by their revisions, of which the newest whole one is
+                loaded.
+            into: The tensors to load it into. If no checkpoint can be loaded they stay as they were.
             may_differ: As for a new state.
 
         Raises:
-            FatalError: There is none, or none is whole and of these tensors; the message gives the reason for each.
+            FatalError: There is none, or none that is whole and of these tensors; the message says why, for each.
         """
         state = cls(into, may_differ=may_differ)
         state._core.load(os.fspath(path))

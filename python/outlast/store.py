@@ -29,15 +29,15 @@ def _all(keys: Bytes | Iterable[Bytes]) -> list[bytes]:
 class Store(OfThisProcess):
     """A member of a run's store.
 
-    It holds a part of the keys for everybody, and asks for all of them. Every key is with two members, so any one of
+    It holds a part of the keys for everybody, and can ask for all of them. Two members hold each key, so any one of
     them may die: what was acknowledged is still there. Operations on one key happen one after the other for everybody,
-    and a call that had to be repeated inside is done once. Keys and values are bytes; text is taken as UTF-8.
+    and a call that had to be repeated internally takes effect once. Keys and values are bytes; text is taken as UTF-8.
 
     Args:
         coordinator: The coordinator of the run, `host:port`. Default: `OUTLAST_COORDINATOR`.
         run_id: The run. Default: `OUTLAST_RUN_ID`, or `"default"`.
         secret: The run's secret. Default: `OUTLAST_SECRET` or the file that `OUTLAST_SECRET_FILE` names.
-        timeout: Seconds that joining, and each call, may take unless it says otherwise.
+        timeout: Seconds that joining may take, and each call that is not given a timeout of its own.
         name: A name for people. Default: the host's name and the process id.
         listen: Where to listen, `host:port`. Default: any address, a free port.
         advertise: The address that others should use, if it is not the one listened on.
@@ -109,7 +109,7 @@ class Store(OfThisProcess):
 
         Returns when all `world_size` processes are there. After that they may die and come back under their rank. While
         rank 0 is away, calls wait for it until their timeouts. Views need more than half of the members; of two, one
-        goes on alone only if the other is dead for certain.
+        goes on alone only if the other is certainly dead.
 
         Args:
             address: Where rank 0 listens.
@@ -119,7 +119,7 @@ class Store(OfThisProcess):
             secret: All of them must have the same. Default: `OUTLAST_SECRET` or the file that `OUTLAST_SECRET_FILE`
                 names.
             timeout: Seconds that joining, and each call, may take.
-            name: As for `Store`; so are the others.
+            name: As for `Store`, like all that follow.
             listen: Where the others listen.
             advertise: The address that others should use.
             preset: Times for one kind of network.
@@ -173,11 +173,11 @@ class Store(OfThisProcess):
         return self._core.compare_set(_bytes(key), _bytes(expected), _bytes(desired))
 
     def append(self, key: Bytes, value: Bytes) -> None:
-        """Write behind the value of a key."""
+        """Append to the value of a key."""
         self._core.append(_bytes(key), _bytes(value))
 
     def delete_key(self, key: Bytes) -> bool:
-        """Take the value of a key away; whether it had one."""
+        """Delete the value of a key; returns whether it had one."""
         return self._core.delete_key(_bytes(key))
 
     def num_keys(self) -> int:
@@ -197,7 +197,7 @@ class Store(OfThisProcess):
         self._core.multi_set([key for key, _ in pairs], [value for _, value in pairs])
 
     def queue_push(self, key: Bytes, value: Bytes) -> None:
-        """Put an element behind the last of a queue. Queues and values have names of their own."""
+        """Put an element at the end of a queue. Queues and values may have the same names."""
         self._core.queue_push(_bytes(key), _bytes(value))
 
     def queue_pop(self, key: Bytes, block: bool = True, timeout: float | None = None) -> bytes | None:
@@ -213,12 +213,12 @@ class Store(OfThisProcess):
         return self._core.keys(_bytes(prefix))
 
     def leave(self) -> None:
-        """Leave; the store goes on without this member, which hands over what it holds. Leaving twice is no error."""
+        """Leave and hand over what this member holds; the store goes on without it. Leaving twice is not an error."""
         _OPEN.discard(self)
         self._core.leave()
 
     def shutdown(self) -> None:
-        """End the store for all: whatever waits anywhere fails with "the store was shut down"."""
+        """End the store for all: every call that waits fails with "the store was shut down"."""
         self._core.shutdown()
 
     def __enter__(self) -> Self:

@@ -29,23 +29,11 @@ BEFORE = {
         w = np.zeros(1000, np.float32)
         state = outlast.SharedState({"w": w}, revision=12)
     """,
-    ("docs/guide/surviving.md", 0): """
-        import numpy as np, outlast
-        class Model:
-            def apply(self, gradient, rate):
-                assert (gradient == 1).all() and rate == 1
-        class Sampler:
-            def batch(self, step, rank, world_size):
-                return step * world_size + rank
-        model, sampler, step, steps = Model(), Sampler(), 0, 5
-        compute = lambda model, batch: np.ones(3)
-        rate = lambda contributors: contributors
-        share = fetch = None
-    """,
 }
 
 
 def test_there_are_snippets_to_run():
+    assert BEFORE.keys() <= {tuple(snippet.values[:2]) for snippet in SNIPPETS}
     assert {page for page, *_ in (snippet.values for snippet in SNIPPETS)} >= {"README.md", "docs/guide/asyncio.md"}
 
 

@@ -14,6 +14,7 @@ def tensors(value, dtype=np.float32):
 
 
 def test_a_newcomer_and_a_diverged_member_are_healed_in_place(together):
+    # Two members hold the right contents: between one and one the older would decide, and threads connect in any order.
     def program(number, comm):
         ours = tensors(0 if number == 2 else 5)
         if number == 1:

@@ -216,7 +216,7 @@ def test_a_backend_that_is_none_is_refused_by_name(agents):
     job = agents("1", endpoint="zookeeper://127.0.0.1:1")
     job.start(1)
     assert job.ends(0) != 0
-    assert "zookeeper:// is no backend of Outlast" in job.log(0)
+    assert "zookeeper:// is not a backend of Outlast" in job.log(0)
 
 
 def test_exit_codes_are_torchruns(agents):

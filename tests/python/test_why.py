@@ -1,8 +1,11 @@
 """Why something happened: lost members in receipts, events, the log, and one sentence of diagnosis."""
 
 import logging
+import os
 import re
 import signal
+import subprocess
+import sys
 import threading
 import time
 
@@ -149,6 +152,26 @@ def test_the_status_tells_the_last_events_with_names(pair, coordinator):
     assert status["known"] is True
     assert [run["run_id"] for run in status["runs"]] == ["default"]
     assert coordinator.status("mistyped")["known"] is False
+
+
+def test_the_events_of_a_run_outlive_its_coordinator():
+    first = outlast.Coordinator(preset="local")
+    address, secret = first.address, first.secret
+    comm = outlast.Communicator(address, secret=secret, preset="local", listen="127.0.0.1:0", name="witness")
+    comm.connect()
+    (before,) = [event for event in first.status()["events"] if event["text"].endswith(" joined")]
+    assert before["text"].startswith("witness ")
+    # Peers are told a moment later; this one says what it remembers.
+    ask = [sys.executable, "-m", "outlast", "status", "--json", "--peer", comm.peers()[0].address]
+    env = os.environ | {"OUTLAST_SECRET": secret}
+    wait_until(lambda: before["text"] in subprocess.check_output(ask, env=env, text=True))
+    first.close()
+    with outlast.Coordinator(listen=address, secret=secret, preset="local") as second:
+        wait_until(lambda: second.status()["world_size"] == 1)
+        comm.barrier()
+        texts = [event["text"] for event in second.status()["events"]]
+        assert before["text"] in texts, texts
+        comm.close()
 
 
 # One sentence of diagnosis.

@@ -30,5 +30,5 @@ fn where_there_is_no_ring_it_says_so_and_what_is_no_square_is_refused() {
     std::fs::write(&path, "1 2 3").unwrap();
     let output = outlast(&[path.to_str().unwrap()]);
     let error = String::from_utf8_lossy(&output.stderr).into_owned();
-    assert!(!output.status.success() && error.contains("links.txt is no square of costs"), "{error}");
+    assert!(!output.status.success() && error.contains("links.txt is not a square of costs"), "{error}");
 }

@@ -38,7 +38,7 @@ impl Service {
 
     fn start_with_log(folder: &Path, log: Stdio) -> Self {
         let mut command = outlast(folder);
-        command.args(["coordinator", "--listen", "127.0.0.1:0", "--preset", "local"]);
+        command.args(["coordinator", "--listen", "localhost:0", "--preset", "local"]);
         let mut process = command.stdout(Stdio::piped()).stderr(log).spawn().unwrap();
         let lines = BufReader::new(process.stdout.take().unwrap()).lines().map_while(Result::ok);
         let usage = lines.into_iter().find(|line| line.starts_with("peers use:")).expect("how to use it");
@@ -96,6 +96,11 @@ fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
     comm.connect(1).unwrap();
     let text = String::from_utf8(service.status(folder.path(), &[]).stdout).unwrap();
     assert!(text.contains("ada") && text.contains("Idle") && text.contains("alive"), "{text}");
+    assert!(text.lines().all(|line| line.chars().count() <= 100), "{text}");
+    let mistyped = service.status(folder.path(), &["--run-id", "defualt"]);
+    let mistyped = String::from_utf8(mistyped.stdout).unwrap().replace("\n  ", " ");
+    assert!(mistyped.contains("there is no run defualt here: nobody has joined it"), "{mistyped}");
+    assert!(mistyped.contains("runs here: default (1 peer)"), "{mistyped}");
     let json = service.status(folder.path(), &["--json"]);
     let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
     assert_eq!(

@@ -113,7 +113,7 @@ pub enum RendezvousError {
     Cancelled,
     /// There is no run secret.
     #[error(
-        "a rendezvous at a coordinator needs the run's secret: pass it to the builder, or set OUTLAST_SECRET or \
+        "a rendezvous at a coordinator needs the run's secret: pass secret, or set OUTLAST_SECRET or \
          OUTLAST_SECRET_FILE; make one with `outlast secret new`"
     )]
     MissingSecret,
@@ -282,7 +282,7 @@ impl Rendezvous {
         self.creator.check()?;
         self.commands.try_send(command).map_err(|error| match error {
             mpsc::error::TrySendError::Full(_) => {
-                RendezvousError::Refused(format!("{COMMANDS_MAX} calls of this node are under way"))
+                RendezvousError::Refused(format!("{COMMANDS_MAX} calls of this node are in progress"))
             }
             mpsc::error::TrySendError::Closed(_) => {
                 RendezvousError::Bug("the driver of a rendezvous has ended")

@@ -301,7 +301,7 @@ impl fmt::Display for Diagnosis {
                 )
             }
             Self::CoordinatorAway(time) => {
-                write!(f, "the coordinator is away: its connection is gone for {} s", seconds(time))
+                write!(f, "the coordinator is away: its connection has been gone for {} s", seconds(time))
             }
             Self::CoordinatorWasAway(time) => {
                 write!(f, "the coordinator was away for {} s of it", seconds(time))

@@ -1,4 +1,4 @@
-"""PyTorch on top of Outlast. Nothing here is imported before it is used, and torch only then."""
+"""PyTorch on top of Outlast. Nothing here, torch included, is imported before it is used."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -99,7 +99,7 @@ class _Place:
         scheme, _, endpoint = params.endpoint.rpartition("://")
         scheme = scheme or "embedded"
         if scheme not in ("embedded", "store"):
-            raise RendezvousError(f"{scheme}:// is no backend of Outlast: use host:port, store:// or etcd://")
+            raise RendezvousError(f"{scheme}:// is not a backend of Outlast: use host:port, store:// or etcd://")
         host, port = parse_rendezvous_endpoint(endpoint, default_port=DEFAULT_PORT)
         self.address = _join(host, port)
         self.backend = f"{scheme}://{self.address}"

@@ -29,7 +29,7 @@ _KEPT: "list[Store]" = []
 
 
 class Store(dist.Store):
-    """Torch's store on `outlast.Store`: every key is with two members, and any one of them may die.
+    """Torch's store on `outlast.Store`: two members hold each key, and any one of them may die.
 
     Args:
         coordinator: The coordinator of the run, `host:port`. Default: `OUTLAST_COORDINATOR`.

@@ -92,14 +92,14 @@ struct AllReduce {
     /// Whether data links are encrypted
     #[arg(long, value_enum, default_value = "on")]
     encryption: OnOff,
-    /// Only the bare ring: no votes, no receipts, always in the clear
+    /// Only the bare ring: no votes, no receipts, never encrypted
     #[arg(long)]
     no_votes: bool,
-    /// Only with votes: do not measure the bare ring by turns
+    /// Only with votes: do not measure the bare ring in alternation
     #[arg(long, conflicts_with = "no_votes")]
     no_ring: bool,
-    /// Let the members of the bare ring wait for each other before each operation, as votes make them do: what
-    /// is left of the difference is the price of voting alone
+    /// Let the members of the bare ring wait for each other before each operation, as votes make them do: the
+    /// difference that remains is the price of voting alone
     #[arg(long, conflicts_with = "no_ring")]
     in_step: bool,
     /// What to reduce: as many elements of each type as f32 would have in that size
@@ -108,19 +108,19 @@ struct AllReduce {
     /// Links of a lab (needs root) instead of loopback; any of these makes one
     #[command(flatten)]
     link: RuleArgs,
-    /// The hosts' TCP congestion control, as in reno; the machine's own otherwise
+    /// The hosts' TCP congestion control, as in reno; default: the machine's own
     #[arg(long, value_name = "NAME")]
     congestion: Option<String>,
-    /// Streams per link at most
+    /// The most streams per link
     #[arg(long, default_value_t = 8, value_name = "N", value_parser = clap::value_parser!(u8).range(1..=8))]
     streams: u8,
-    /// Calls before the first that counts: to find out how many streams help takes about thirty
+    /// Calls before the first that counts: it takes about thirty to find out how many streams help
     #[arg(long, default_value_t = 3, value_name = "CALLS", value_parser = clap::value_parser!(u32).range(1..=1_000))]
     warm_up: u32,
     /// Time for each size, in seconds
     #[arg(long, default_value_t = 1.5, value_name = "SECONDS")]
     seconds: f64,
-    /// Without flight recorders, to see what they cost
+    /// Run without flight recorders, to see what they cost
     #[arg(long)]
     no_recorder: bool,
     /// One JSON object per line
@@ -154,7 +154,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
 
 fn all_reduce(args: &AllReduce) -> anyhow::Result<ExitCode> {
     if !(args.seconds.is_finite() && args.seconds > 0.0) {
-        bail!("--seconds {}: it must be more than nothing", args.seconds);
+        bail!("--seconds {}: it must be more than 0", args.seconds);
     }
     if args.no_recorder {
         outlast::recorder::pause();
@@ -264,7 +264,7 @@ fn size(text: &str) -> Result<usize, String> {
         "KiB" | "K" | "k" => 10,
         "MiB" | "M" => 20,
         "GiB" | "G" => 30,
-        unit => return Err(format!("{unit:?} is no unit: write KiB, MiB or GiB")),
+        unit => return Err(format!("{unit:?} is not a unit: write KiB, MiB or GiB")),
     };
     let number: usize = digits.parse().map_err(|error| format!("{digits:?}: {error}"))?;
     let bytes = number.checked_mul(1 << shift).filter(|bytes| *bytes <= 64 << 30);

@@ -49,18 +49,18 @@ pub(crate) struct Args {
     secret_file: Option<PathBuf>,
     #[command(flatten)]
     trust: TrustArgs,
-    /// Where to keep this coordinator's key, so that its peers know it again after a restart; default: a file of its
-    /// own for each port, beside your other state
+    /// Where to keep this coordinator's key, so that its peers recognise it after a restart; default: a file for
+    /// each port in your state directory
     #[arg(long, value_name = "FILE", conflicts_with = "forget_key")]
     key_file: Option<PathBuf>,
-    /// Where to keep what should outlive this coordinator: `memory` (nothing), `file:PATH` (its key, and of each run the
+    /// Where to keep what should outlive this coordinator: `memory` (nothing), `file:PATH` (its key, and for each run the
     /// term, the epochs and who was in), or `etcd:URL[,URL..]` (the same, for several coordinators that stand by for each
     /// other)
     #[arg(long, value_name = "memory|file:PATH|etcd:URL[,URL..]", default_value = "memory")]
     backend: String,
     #[command(flatten)]
     etcd: EtcdArgs,
-    /// Keep no key: whoever holds the secret and answers at this address is believed
+    /// Keep no key: peers trust anybody who holds the secret and answers at this address
     #[arg(long)]
     forget_key: bool,
     /// Times for this kind of network; peers should use the same
@@ -69,7 +69,7 @@ pub(crate) struct Args {
     /// Give up on a stalled process after this long (as in 500ms, 60s, 2m); default: the preset's
     #[arg(long, value_name = "TIME", value_parser = duration)]
     stall_budget: Option<Duration>,
-    /// Silence for this long is a death, whoever testified; default: the preset's
+    /// Declare a member dead after silence for this long, whoever testified; default: the preset's
     #[arg(long, value_name = "TIME", value_parser = duration)]
     dead_after: Option<Duration>,
     /// Wait this long for a peer that lost its connection and looks alive; default: the preset's

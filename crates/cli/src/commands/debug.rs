@@ -51,17 +51,17 @@ Example: one process, such as the coordinator; the same by hand is kill -USR2 PI
 
 Exit code: 0 if every process answered, 1 otherwise.";
 
-/// Let processes on this host, or peers anywhere, tell what they did lately.
+/// Ask processes on this host, or peers anywhere, what they did lately.
 ///
-/// The last few thousand messages, calls, links and health events of each communicator and coordinator, as JSON lines. The
-/// process goes on as before.
+/// Writes the last few thousand messages, calls, links and health events of each communicator and coordinator as JSON lines.
+/// The process goes on as before.
 #[derive(Debug, clap::Args)]
 #[command(after_help = DUMP_EXAMPLES)]
 struct Dump {
     /// Which processes; default: all of yours that have a recorder
     #[arg(value_name = "PID")]
     processes: Vec<u32>,
-    /// Ask this peer, wherever it is, by its one port; the file is written to the current directory
+    /// Ask this peer, wherever it is, at its one port; the file is written to the current directory
     #[arg(long = "peer", value_name = "ADDR", conflicts_with = "processes")]
     peers: Vec<String>,
     /// The run of these peers
@@ -86,18 +86,18 @@ Example: look at it in chrome://tracing or at ui.perfetto.dev
 
 /// Put the flight records of several processes on one time line.
 ///
-/// Prints JSON lines, the oldest first. Clocks of different hosts are believed, unless a message would have arrived before it
-/// was sent: then its host's clock is moved, and the first line says by how much.
+/// Prints JSON lines, oldest first. Clocks of different hosts are trusted, unless a message would have arrived before it was
+/// sent: then its host's clock is moved, and the first line says by how much.
 #[derive(Debug, clap::Args)]
 #[command(after_help = MERGE_EXAMPLES)]
 struct Merge {
     /// Files that processes wrote, in any order; several of one process are joined
     #[arg(value_name = "FILE", required = true)]
     files: Vec<PathBuf>,
-    /// Lines for people, and what every call that is not over waits for
+    /// Print lines for people, and what every call that is not over waits for
     #[arg(long)]
     text: bool,
-    /// Write a trace that `chrome://tracing` and Perfetto open
+    /// Write a trace that `chrome://tracing` and Perfetto can open
     #[arg(long, value_name = "FILE")]
     chrome: Option<PathBuf>,
 }
@@ -147,7 +147,7 @@ fn merge(args: &Merge) -> anyhow::Result<ExitCode> {
     for path in &args.files {
         let text =
             std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
-        flight.add(&text).with_context(|| format!("{} is no flight record", path.display()))?;
+        flight.add(&text).with_context(|| format!("{} is not a flight record", path.display()))?;
     }
     flight.align();
     let open = stuck::open_calls(&flight);

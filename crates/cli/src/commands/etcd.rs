@@ -8,7 +8,7 @@ use std::time::Duration;
 /// See `docs/guide/high-availability.md`.
 #[derive(Clone, Debug, clap::Args)]
 pub(crate) struct EtcdArgs {
-    /// The certificate of the authority that etcd's is from (PEM); needed for https
+    /// The certificate of the authority that signed etcd's (PEM); needed for https
     #[arg(long, value_name = "FILE")]
     etcd_ca: Option<PathBuf>,
     /// Our certificate for etcd (PEM), if it asks for one
@@ -17,10 +17,10 @@ pub(crate) struct EtcdArgs {
     /// The private key of that certificate (PEM)
     #[arg(long, value_name = "FILE", requires = "etcd_cert")]
     etcd_key: Option<PathBuf>,
-    /// Who to be at etcd, name:password; default: `OUTLAST_ETCD_USER`, which other users of this machine cannot read
+    /// The user at etcd, name:password; default: `OUTLAST_ETCD_USER`, which other users of this machine cannot read
     #[arg(long, value_name = "NAME:PASSWORD", env = "OUTLAST_ETCD_USER", hide_env_values = true)]
     etcd_user: Option<String>,
-    /// Which coordinators stand by for each other, of those at one etcd
+    /// The name of the coordinators that stand by for each other, if several groups of them use one etcd
     #[arg(long, value_name = "NAME", default_value = "default")]
     cluster: String,
     /// How long a reign lasts without a word from etcd (2s or more); default: 2s, 5s or 10s, by the preset

@@ -18,7 +18,7 @@ use std::time::Duration;
 /// The word that stands for every host.
 const EVERY_HOST: &str = "all";
 
-/// Hosts as network namespaces on this machine, links with rate, delay, jitter, loss and cuts (needs root).
+/// Make hosts out of network namespaces on this machine, and links with rate, delay, jitter, loss and cuts (needs root).
 #[derive(Debug, Parser)]
 #[command(after_help = "Example: a lab with a slow link that fails and comes back
   sudo outlast lab up --hosts 3
@@ -29,7 +29,7 @@ const EVERY_HOST: &str = "all";
   sudo outlast lab heal
   sudo outlast lab down")]
 pub(crate) struct Args {
-    /// The lab that is meant; needed only if several are up.
+    /// Which lab; needed only if several are up.
     #[arg(long, global = true, env = "OUTLAST_LAB", value_name = "LAB")]
     name: Option<String>,
     #[command(subcommand)]
@@ -50,7 +50,7 @@ enum Action {
         /// The largest packet on every link, in bytes.
         #[arg(long, default_value_t = 1_500, value_name = "BYTES")]
         mtu: u32,
-        /// The seed of the dice that lose packets.
+        /// The seed of the random numbers that decide which packets are lost.
         #[arg(long, default_value_t = 1)]
         seed: u64,
     },
@@ -81,12 +81,12 @@ enum Action {
         #[arg(long)]
         one_way: bool,
     },
-    /// Put hosts behind an uplink that they share: what goes between them and all others passes it, each way.
+    /// Put hosts behind a shared uplink: all traffic between them and the other hosts passes it, each way.
     #[command(after_help = "Examples:
   sudo outlast lab uplink a c e --rate 200mbit --delay 2ms    a site of three
   sudo outlast lab uplink a c e --rate unlimited              no limit any more")]
     Uplink {
-        /// The hosts of the site; whoever was behind another uplink leaves it.
+        /// The hosts of the site; a host that was behind another uplink leaves that one.
         #[arg(required = true, value_name = "HOST")]
         hosts: Vec<String>,
         #[command(flatten)]
@@ -125,11 +125,11 @@ enum Action {
     Freeze {
         /// A host.
         host: String,
-        /// The kernel, too, neither hears nor answers.
+        /// Silence the kernel too: it neither hears nor answers.
         #[arg(long)]
         whole: bool,
     },
-    /// Let a frozen host go on.
+    /// Let a frozen host continue.
     #[command(after_help = "Example: sudo outlast lab thaw b")]
     Thaw {
         /// A host.
@@ -146,7 +146,7 @@ enum Action {
         #[arg(long)]
         off: bool,
     },
-    /// Make a host's firewall refuse what arrives, aloud.
+    /// Make a host's firewall refuse what arrives, and say so to the sender.
     #[command(after_help = "Examples:
   sudo outlast lab reject b                               TCP is reset, UDP is unreachable
   sudo outlast lab reject b --only tcp --with prohibited  TCP only, as firewalld says it
@@ -201,13 +201,13 @@ pub(super) struct RuleArgs {
     /// Delay of each packet: 20ms, 250us.
     #[arg(long, value_parser = units::parse_time, value_name = "TIME")]
     delay: Option<Duration>,
-    /// How far a packet's delay may be from the delay, up or down: 2ms.
+    /// How much a packet's delay may vary, up or down: 2ms.
     #[arg(long, value_parser = units::parse_time, value_name = "TIME")]
     jitter: Option<Duration>,
     /// Share of packets that vanish: 1%, 0.5%.
     #[arg(long, value_parser = units::parse_share, value_name = "SHARE")]
     loss: Option<f64>,
-    /// Line time that may wait in front of a limited line before packets are dropped: 50ms.
+    /// How much line time may wait in front of a limited line before packets are dropped: 50ms.
     #[arg(long, value_parser = units::parse_time, value_name = "TIME")]
     queue: Option<Duration>,
 }
@@ -312,7 +312,7 @@ fn up(name: Option<&str>, hosts: &str, rule: &RuleArgs, mtu: u32, seed: u64) -> 
         Err(_) => hosts.split(',').map(str::to_owned).collect(),
     };
     if hosts.iter().any(|host| host == EVERY_HOST) {
-        bail!("'{EVERY_HOST}' stands for every host: name the host otherwise");
+        bail!("'{EVERY_HOST}' stands for every host: give the host another name");
     }
     let rule = Rule::perfect().changed(&rule.change());
     let name = name.unwrap_or("lab").to_owned();

@@ -22,7 +22,7 @@ enum Command {
 
 /// Print a new run secret: 256 random bits with a checksum.
 ///
-/// Whoever has the secret is a member of the run, whoever does not is refused. Give it to each process as
+/// A process that has the secret can join the run; one that does not is refused. Give it to each process as
 /// `OUTLAST_SECRET`, or as a file named by `OUTLAST_SECRET_FILE`.
 #[derive(Debug, clap::Args)]
 #[command(after_help = "\

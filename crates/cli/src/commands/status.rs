@@ -43,16 +43,16 @@ Example: what does that peer believe, and what does it wait for? It answers even
   outlast status --json | jq -r '.peers[] | [.name, .address] | @tsv'
   outlast status --peer 10.0.0.2:41233
 
-Exit code: 0 if whoever was asked answered, 69 if it could not be reached.";
+Exit code: 0 if the coordinator or peer answered, 69 if it could not be reached.";
 
-/// Show how a run stands: its peers, its groups, and who waits for whom.
+/// Show the state of a run: its peers, its groups, and who waits for whom.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The coordinator, host:port
     #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     coordinator: String,
-    /// Ask this peer instead, by its one port: its view, its calls, its links, its health table
+    /// Ask this peer instead, at its one port: its view, its calls, its links, its health table
     #[arg(long, value_name = "ADDR", conflicts_with = "topology")]
     peer: Option<String>,
     /// The run to show
@@ -66,13 +66,13 @@ pub(crate) struct Args {
     /// Look again every second until interrupted
     #[arg(long)]
     watch: bool,
-    /// The links: a square of speeds, and the ring with each link's share of its time
+    /// Show the links: a table of speeds, and the ring with each link's share of its time
     #[arg(long, conflicts_with = "json")]
     topology: bool,
-    /// Draw the links into a file as well
+    /// Also draw the links to a file
     #[arg(long, value_name = "FILE", requires = "topology")]
     svg: Option<PathBuf>,
-    /// The answer as it is: one JSON object per line
+    /// Print the answer as one JSON object per line
     #[arg(long)]
     json: bool,
 }
@@ -102,7 +102,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Ok(answer) if args.json => json::printable_line(&answer),
             Ok(answer) => {
                 let status: serde_json::Value =
-                    serde_json::from_str(&answer).context("the answer is no JSON")?;
+                    serde_json::from_str(&answer).context("the answer is not JSON")?;
                 if let Some(path) = &args.svg {
                     std::fs::write(path, topology::svg(&status))
                         .with_context(|| format!("cannot write {}", path.display()))?;
@@ -147,7 +147,7 @@ fn unless_refused(answer: String) -> anyhow::Result<String> {
         .ok()
         .and_then(|status| status["error"].as_str().map(|text| printable(text).into_owned()));
     match refusal {
-        Some(text) => Err(anyhow::anyhow!("the coordinator does not tell: {text}")),
+        Some(text) => Err(anyhow::anyhow!("the coordinator refuses to answer: {text}")),
         None => Ok(answer),
     }
 }
@@ -159,7 +159,7 @@ mod tests {
     #[test]
     fn a_refusal_is_an_error_in_the_coordinators_words() {
         let error = unless_refused("{\"error\":\"ask again in 0.1 s\\u001b[2J\"}".to_owned()).unwrap_err();
-        assert_eq!(error.to_string(), "the coordinator does not tell: ask again in 0.1 s\\u{1b}[2J");
+        assert_eq!(error.to_string(), "the coordinator refuses to answer: ask again in 0.1 s\\u{1b}[2J");
         assert_eq!(unless_refused("{\"term\":1}".to_owned()).unwrap(), "{\"term\":1}");
     }
 }

@@ -35,7 +35,7 @@ Example: bytes from a file
 
 Exit code: 0 if it was done, 75 if its time was over, 69 if there is no store or nobody who can be asked.";
 
-/// Look into the store of a run, as a client that is no member.
+/// Look into the store of a run, as a client that is not a member.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
@@ -55,14 +55,14 @@ pub(crate) struct Args {
     /// How long it may take, in seconds
     #[arg(long, global = true, default_value_t = 10.0, value_name = "SECONDS")]
     timeout: f64,
-    /// One JSON object; bytes that are no text come as `value_hex`
+    /// Print one JSON object; bytes that are not text come as `value_hex`
     #[arg(long, global = true)]
     json: bool,
 }
 
 #[derive(Debug, clap::Subcommand)]
 enum What {
-    /// The value of a key, as soon as it has one
+    /// Print the value of a key, as soon as it has one
     Get {
         /// The key
         key: String,
@@ -88,7 +88,7 @@ enum What {
         #[arg(allow_negative_numbers = true)]
         amount: i64,
     },
-    /// Give a key a value if it has another one, and print the value that it has then
+    /// Give a key a value if it has the expected one, and print the value that it has then
     Cas {
         /// The key
         key: String,
@@ -97,14 +97,14 @@ enum What {
         /// The value that it gets
         desired: String,
     },
-    /// Take the value of a key away
+    /// Delete the value of a key
     Del {
         /// The key
         key: String,
     },
-    /// The keys that have values, one on a line
+    /// Print the keys that have values, one per line
     Keys {
-        /// How they begin
+        /// Only keys that begin with this
         #[arg(default_value = "")]
         prefix: String,
     },

@@ -274,7 +274,7 @@ pub enum InspectError {
         cause: String,
     },
     /// It does not tell.
-    #[error("the peer {address} does not tell: {why}")]
+    #[error("the peer {address} refuses to answer: {why}")]
     Refused {
         /// Where it is.
         address: String,

@@ -86,7 +86,9 @@ impl FromStr for Backend {
 #[non_exhaustive]
 pub enum BackendError {
     /// Nothing that we know.
-    #[error("{0:?} is no backend of a coordinator: use memory, file:PATH, or etcd:HOST:PORT[,HOST:PORT..]")]
+    #[error(
+        "{0:?} is not a backend of a coordinator: use memory, file:PATH, or etcd:HOST:PORT[,HOST:PORT..]"
+    )]
     Unknown(String),
     /// This build has no etcd.
     #[error(

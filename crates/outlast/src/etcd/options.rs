@@ -38,7 +38,7 @@ pub(super) struct Config(pub(super) Arc<ClientConfig>);
 #[non_exhaustive]
 pub enum EtcdOptionsError {
     /// No address that could be dialled.
-    #[error("{0:?} is no address of etcd: write host:port, or several separated by commas")]
+    #[error("{0:?} is not an address of etcd: write host:port, or several separated by commas")]
     Address(String),
     /// TLS was asked for, and there is nobody to trust.
     #[error(
@@ -59,7 +59,7 @@ pub enum EtcdOptionsError {
         cause: String,
     },
     /// A setting in the address that nobody knows.
-    #[error("{0:?} is no setting of an etcd address: use ca, cert, key or user")]
+    #[error("{0:?} is not a setting of an etcd address: use ca, cert, key or user")]
     Setting(String),
     /// A user without a password.
     #[error("a user of etcd is written name:password")]

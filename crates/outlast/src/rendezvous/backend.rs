@@ -155,7 +155,7 @@ enum Kind {
 pub enum BackendError {
     /// A scheme that nobody serves.
     #[error(
-        "{0:?} is no backend of a rendezvous: write embedded://host:port, store://host:port or etcd://host:port"
+        "{0:?} is not a backend of a rendezvous: write embedded://host:port, store://host:port or etcd://host:port"
     )]
     Scheme(String),
     /// This build has no etcd.

@@ -81,7 +81,7 @@ pub(super) fn find(file: &File, outline: &Outline) -> io::Result<Result<Places, 
 
 fn places(header: &[u8], begin: u64, length: u64, outline: &Outline) -> Result<Places, String> {
     let entries: Map<String, Value> =
-        serde_json::from_slice(header).map_err(|error| format!("a header that is no JSON: {error}"))?;
+        serde_json::from_slice(header).map_err(|error| format!("a header that is not JSON: {error}"))?;
     let known = |key: &&String| *key != "__metadata__" && outline.place(key).is_err();
     if let Some(key) = entries.keys().find(known) {
         return Err(format!("the key {key:?}, which this state has not"));

@@ -30,7 +30,7 @@ pub struct Budget {
 /// A budget that nobody can have meant.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error(
-    "{0:?} is no restart budget: write a number of restarts, as in 3, or of restarts within seconds, as in 3/600"
+    "{0:?} is not a restart budget: write a number of restarts, as in 3, or of restarts within seconds, as in 3/600"
 )]
 pub struct BudgetError(String);
 

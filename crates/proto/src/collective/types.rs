@@ -185,7 +185,7 @@ impl Quantisation {
 
 /// A word that names nothing here.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{word:?} is no {what}: write one of {choices}")]
+#[error("{word:?} is not a known {what}: write one of {choices}")]
 pub struct UnknownName {
     what: &'static str,
     word: String,

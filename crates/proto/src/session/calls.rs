@@ -136,7 +136,7 @@ pub enum CallError {
         to: PeerId,
     },
     /// Fewer members are left than the call accepts.
-    #[error("{have} peers are left, the call wants at least {want}: wait for newcomers with update_topology")]
+    #[error("{have} peers are left, the call needs at least {want}: wait for newcomers with update_topology")]
     TooFewPeers {
         /// How many there are.
         have: usize,

@@ -74,7 +74,7 @@ impl fmt::Display for Strategy {
 
 /// A word that names no strategy.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("{0:?} is no strategy: write popular, send_only or receive_only")]
+#[error("{0:?} is not a strategy: write popular, send_only or receive_only")]
 pub struct UnknownStrategy(String);
 
 impl FromStr for Strategy {

@@ -38,7 +38,7 @@ pub struct Ledger {
 
 /// Why bytes are no ledger.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("these bytes are no ledger of samples")]
+#[error("these bytes are not a ledger of samples")]
 pub struct InvalidLedger;
 
 impl Ledger {

@@ -30,7 +30,7 @@ Example: how soon do 3, 8 and 32 processes know that one of them was killed?
   outlast bench membership
   outlast bench membership --members 8 --preset lan --rounds 20 --json | jq .";
 
-/// Time until a killed process is known to all, count whoever is declared dead wrongly, and tell what health costs.
+/// Time until all know of a killed process, count the living that are declared dead, and show what health costs.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Group {
@@ -41,7 +41,7 @@ pub(super) struct Group {
     /// Times for this kind of network
     #[arg(long, value_enum, default_value = "lan")]
     preset: PresetName,
-    /// How many are killed, and how many are stopped
+    /// How many processes are killed, and how many are stopped
     #[arg(long, default_value_t = 5, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     rounds: u16,
     /// How long a process is stopped, in seconds

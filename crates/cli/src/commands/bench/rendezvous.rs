@@ -29,7 +29,7 @@ Example: how long do 2, 8 and 32 agents take to agree, first and again?
 Example: beside torch's own, by turns, with the Python that has torch
   outlast bench rendezvous --beside-c10d python3";
 
-/// Time from the last arrival to the last completion of a rendezvous of processes on this machine.
+/// Time a rendezvous of processes on this machine, from the last arrival to the last completion.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Meet {
@@ -40,10 +40,10 @@ pub(super) struct Meet {
     /// Rounds: the first, and again
     #[arg(long, default_value_t = 6, value_parser = clap::value_parser!(u16).range(2..=1_000))]
     rounds: u16,
-    /// A backend that runs, as etcd://host:port; otherwise a coordinator is started
+    /// A running backend, as in etcd://host:port; default: a coordinator is started
     #[arg(long, value_name = "ADDRESS")]
     backend: Option<String>,
-    /// A Python with torch: measure its c10d rendezvous by turns
+    /// A Python with torch: measure its c10d rendezvous in alternation
     #[arg(long, value_name = "PYTHON")]
     beside_c10d: Option<String>,
     /// One JSON object per line

@@ -28,7 +28,7 @@ impl Report {
             writeln!(std::io::stdout(), "{line}")?;
             return Ok(());
         }
-        let figure: Value = serde_json::from_str(line).context("a member said something that is no JSON")?;
+        let figure: Value = serde_json::from_str(line).context("a member said something that is not JSON")?;
         if figure["what"] == "streams" {
             self.streams.extend(figure["bits_per_second"].as_f64());
             return Ok(());
@@ -150,6 +150,7 @@ mod tests {
             ["64", "KiB", "2.000", "1.000", "10.000", "0.033", "10.000", "1.500", "1.000", "0.500"];
         assert_eq!(rows[1], expected);
         assert_eq!(rows[2], ["1", "MiB", "-", "-", "-", "0.004", "-", "250.000", "125.000", "-"]);
+        assert_eq!(rows[0][7..10], ["GB/s", "CPU", "s/GB"], "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }
 

@@ -39,10 +39,10 @@ pub(super) struct State {
     /// Members that hold it
     #[arg(long, default_value_t = 3, value_name = "N", value_parser = clap::value_parser!(u32).range(1..=16))]
     donors: u32,
-    /// How much of it differs at the one that is healed, in percent of the leaves, separated by commas
+    /// How much of it differs at the member that is healed, in percent of the leaves, separated by commas
     #[arg(long, value_name = "PERCENT", value_delimiter = ',', default_value = "100,1,0")]
     differs: Vec<f64>,
-    /// How often each is measured; the median counts
+    /// How often each is measured; the median is reported
     #[arg(long, default_value_t = 3, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..=100))]
     times: u32,
     /// Whether streams between members are encrypted
@@ -119,7 +119,8 @@ pub(super) fn run(args: &State) -> anyhow::Result<ExitCode> {
             writeln!(out, "{line}")?;
             continue;
         }
-        let figure: Value = serde_json::from_str(&line).context("a member said something that is no JSON")?;
+        let figure: Value =
+            serde_json::from_str(&line).context("a member said something that is not JSON")?;
         let number = |key: &str| figure[key].as_f64().unwrap_or(f64::NAN);
         writeln!(
             out,

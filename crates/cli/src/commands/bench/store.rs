@@ -35,7 +35,7 @@ Example: what do routes cost, where every message goes over the mesh?
 Example: how long does a value of 1 MiB take from one member to 31 others?
   outlast bench store --members 32 --operations spread --value-bytes 1048576 --barriers 10";
 
-/// Operations of a store of processes on this machine, per second in all, and how long each takes.
+/// Time operations of a store between processes on this machine: how many per second in all, and how long each takes.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Bench {
@@ -58,10 +58,10 @@ pub(super) struct Bench {
     /// Turns of each
     #[arg(long, default_value_t = 3, value_parser = clap::value_parser!(u16).range(1..=1_000))]
     turns: u16,
-    /// No links beside the mesh: messages pass through the hands of other members
+    /// No links beside the mesh: other members pass messages on
     #[arg(long)]
     no_direct: bool,
-    /// A Python with torch: measure its TCPStore by turns; and moodist's, and ours from Python, where it has them
+    /// A Python with torch: measure its TCPStore in alternation, and moodist's and ours from Python if it has them
     #[arg(long, value_name = "PYTHON")]
     beside_torch: Option<String>,
     /// One JSON object per line
@@ -111,7 +111,7 @@ impl Crowd {
 
 pub(super) fn run(args: &Bench) -> anyhow::Result<ExitCode> {
     if !(args.seconds.is_finite() && args.seconds > 0.0) {
-        bail!("--seconds {}: it must be more than nothing", args.seconds);
+        bail!("--seconds {}: it must be more than 0", args.seconds);
     }
     if !args.json {
         println!(

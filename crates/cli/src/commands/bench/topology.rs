@@ -25,7 +25,7 @@ Example:
   outlast bench topology links.txt
   outlast bench topology --json ftv170.atsp rbg403.atsp | jq .moonshot_cost";
 
-/// Order rings over squares of costs, quickly and at length.
+/// Find rings in matrices of costs, quickly and with a long search.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(super) struct Topology {
@@ -38,7 +38,7 @@ pub(super) struct Topology {
     /// Time for the long search, in seconds
     #[arg(long, default_value_t = 10.0, value_name = "SECONDS")]
     moonshot: f64,
-    /// Where chance begins: one seed and one number of steps give one ring
+    /// The seed of the search: the same seed and number of steps give the same ring
     #[arg(long, default_value_t = 1)]
     seed: u64,
     /// One JSON object per line
@@ -121,7 +121,7 @@ fn read(path: &Path) -> anyhow::Result<(String, Costs)> {
     let text = std::fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     let name = path.file_stem().map_or_else(String::new, |stem| stem.to_string_lossy().into_owned());
     let parsed = if text.contains("EDGE_WEIGHT_SECTION") { tsplib(&text) } else { square(&text) };
-    let costs = parsed.with_context(|| format!("{} is no square of costs", path.display()))?;
+    let costs = parsed.with_context(|| format!("{} is not a square of costs", path.display()))?;
     Ok((name, costs))
 }
 
@@ -139,7 +139,7 @@ fn tsplib(text: &str) -> anyhow::Result<Costs> {
     ensure_size(len)?;
     let numbers = body.split_whitespace().take_while(|word| *word != "EOF");
     let cells: Vec<u64> = numbers.map(cost).collect::<Result<_, _>>()?;
-    ensure!(cells.len() == len * len, "{} numbers, DIMENSION {len} wants {}", cells.len(), len * len);
+    ensure!(cells.len() == len * len, "{} numbers, DIMENSION {len} needs {}", cells.len(), len * len);
     Ok(Costs::new(len, |from, to| cells[from * len + to]))
 }
 
@@ -171,7 +171,7 @@ fn cost(word: &str) -> anyhow::Result<u64> {
     if word == "-" {
         return Ok(NO_LINK);
     }
-    word.parse().with_context(|| format!("'{word}' is no cost: give a whole number, or - for no link"))
+    word.parse().with_context(|| format!("'{word}' is not a cost: give a whole number, or - for no link"))
 }
 
 #[cfg(test)]
@@ -191,7 +191,7 @@ mod tests {
     fn what_is_no_square_is_named() {
         let text = |result: anyhow::Result<Costs>| format!("{:#}", result.unwrap_err());
         assert!(text(square("1 2\n3\n")).contains("row 2 has 1 numbers"));
-        assert!(text(square("1 x\n3 4\n")).contains("'x' is no cost"));
+        assert!(text(square("1 x\n3 4\n")).contains("'x' is not a cost"));
         assert!(text(square("1\n")).contains("1 members: give 2 to"));
         let upper = "DIMENSION: 3\nEDGE_WEIGHT_FORMAT: UPPER_ROW\nEDGE_WEIGHT_SECTION\n1 2 3";
         assert!(text(tsplib(upper)).contains("UPPER_ROW is not read"));

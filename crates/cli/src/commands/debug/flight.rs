@@ -82,8 +82,8 @@ impl Flight {
         let mut actor = None;
         for (at, line) in text.lines().enumerate().filter(|(_, line)| !line.trim().is_empty()) {
             let value: Value =
-                serde_json::from_str(line).with_context(|| format!("line {} is no JSON", at + 1))?;
-            let Value::Object(fields) = value else { anyhow::bail!("line {} is no JSON object", at + 1) };
+                serde_json::from_str(line).with_context(|| format!("line {} is not JSON", at + 1))?;
+            let Value::Object(fields) = value else { anyhow::bail!("line {} is not a JSON object", at + 1) };
             if fields.contains_key("flight") {
                 actor = Some(self.meet(fields));
                 continue;

@@ -86,7 +86,7 @@ fn a_file_that_is_none_is_refused_in_words() {
     let refuse = |text: &str| format!("{:#}", Flight::default().add(text).unwrap_err());
     assert_eq!(refuse(""), "it is empty");
     assert!(refuse("{\"a\":1}\n").contains("does not say whose it is"));
-    assert!(refuse("{\"flight\":1}\nhello\n").contains("line 2 is no JSON"));
+    assert!(refuse("{\"flight\":1}\nhello\n").contains("line 2 is not JSON"));
     assert!(refuse("{\"flight\":1}\n{}\n").contains("line 2 has no time_us"));
 }
 

@@ -54,25 +54,25 @@ pub(crate) struct Args {
     /// Give up on a stalled process after this long (as in 500ms, 60s, 2m)
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) stall_budget: Option<Duration>,
-    /// Silence for this long is a death, whoever testified
+    /// Declare a member dead after silence for this long, whoever testified
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) dead_after: Option<Duration>,
-    /// Corroborated silence must last this long
+    /// How long silence must last that other members confirm
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) suspicion: Option<Duration>,
     /// One probe starts this often
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) probe_interval: Option<Duration>,
-    /// A probe without an answer for this long turns to others and to the kernel
+    /// After this long without an answer, a probe asks other members and the kernel
     #[arg(long, value_name = "TIME", value_parser = duration)]
     pub(super) probe_timeout: Option<Duration>,
-    /// What two members alone do about silence: wait for dead-after, or trust the suspicion time
+    /// What two members alone do about silence: wait for dead-after, or only for the suspicion time
     #[arg(long, value_enum, default_value = "patient")]
     pub(super) pair_policy: PairPolicyName,
-    /// One JSON object per event
+    /// Print one JSON object per event
     #[arg(long)]
     pub(super) json: bool,
-    /// Lines instead of the live table, even in a terminal
+    /// Print lines instead of the live table, even in a terminal
     #[arg(long)]
     pub(super) plain: bool,
     /// Also print everything that is known, as one JSON object, this often

@@ -28,19 +28,19 @@ that it started.
 Exit code: 0 if every worker ended with 0; else that of the worker whose failure ended the run, or 128 + its signal;
 64 for a command line that makes no sense, 69 if no coordinator can be reached, 75 if too few nodes came.";
 
-/// Start workers, watch them, and replace what dies.
+/// Start workers, watch them, and replace those that die.
 #[derive(Debug, clap::Args)]
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
-    /// One machine: start a coordinator of its own
+    /// Run on this machine alone, with a coordinator of its own
     #[arg(long, conflicts_with = "coordinator")]
     pub(super) standalone: bool,
-    /// The coordinator, host:port; several are separated by commas; default: `OUTLAST_COORDINATOR`, else as --standalone
+    /// The coordinator, host:port, or several separated by commas; default: `OUTLAST_COORDINATOR`, else as --standalone
     #[arg(long, value_name = "ADDR", aliases = ["rdzv-endpoint", "rdzv_endpoint"])]
     pub(super) coordinator: Option<String>,
     #[command(flatten)]
     pub(super) standby: StandbyArgs,
-    /// How many machines take part, or the fewest and the most, as in 2:4; more than one need --coordinator
+    /// How many machines take part, or the fewest and the most, as in 2:4; more than one needs --coordinator
     #[arg(long, value_name = "MIN[:MAX]", default_value = "1")]
     pub(super) nnodes: Nodes,
     /// Workers on this machine: a number, `cpu` (one for each processor), `gpu` (one for each), or `auto` (gpu, else cpu)
@@ -50,13 +50,13 @@ pub(crate) struct Args {
     #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id,
           aliases = ["rdzv-id", "rdzv_id"])]
     pub(super) run_id: RunId,
-    /// How often each worker may be replaced: a number, or a number within seconds
+    /// How often each worker may be replaced: a number, or a number within so many seconds
     #[arg(long, value_name = "K[/SECONDS]", default_value = "3/600", alias = "max_restarts")]
     pub(super) max_restarts: Budget,
-    /// What follows when a worker dies
+    /// What happens when a worker dies
     #[arg(long, value_enum, default_value = "inplace")]
     pub(super) elastic: ElasticName,
-    /// How long workers that were told to stop have for it (as in 500ms, 60s, 2m)
+    /// How long workers have to stop when they are told to (as in 500ms, 60s, 2m)
     #[arg(long, value_name = "TIME", default_value = "30s", value_parser = duration)]
     pub(super) grace: Duration,
     /// A file that holds the run secret; default: `OUTLAST_SECRET` or `OUTLAST_SECRET_FILE`, else a new secret
@@ -64,14 +64,14 @@ pub(crate) struct Args {
     pub(super) secret_file: Option<PathBuf>,
     #[command(flatten)]
     pub(super) trust: TrustArgs,
-    /// Also write what workers say to files: DIR/RUN/ROUND/RANK/stdout.log and stderr.log
+    /// Also write what workers say to files: DIR/RUN/LIFE/RANK/stdout.log and stderr.log; LIFE counts restarts
     #[arg(long, value_name = "DIR", alias = "log_dir")]
     pub(super) log_dir: Option<PathBuf>,
-    /// What is shown on the terminal, as torchrun numbers it: 0 nothing, 1 stdout, 2 stderr, 3 both; or for each worker of
+    /// What is shown on the terminal, in torchrun's numbers: 0 nothing, 1 stdout, 2 stderr, 3 both; or for each worker of
     /// this machine, as in 0:3,1:0
     #[arg(short, long, value_name = "0..3", default_value = "3")]
     pub(super) tee: Shown,
-    /// What is written to files and not shown (torchrun's opposite of --tee)
+    /// What is written to files and not shown (the opposite of --tee, as with torchrun)
     #[arg(short, long, value_name = "0..3", conflicts_with = "tee", requires = "log_dir")]
     pub(super) redirects: Option<Shown>,
     /// How others reach this machine; default: the address from which it reaches the coordinator
@@ -89,10 +89,10 @@ pub(crate) struct Args {
     /// COMMAND is a program, even if its name ends in .py
     #[arg(long, alias = "no_python", conflicts_with = "module")]
     pub(super) no_python: bool,
-    /// Let each worker run on the processors of one NUMA node only
+    /// Keep each worker on the processors of one NUMA node
     #[arg(long)]
     pub(super) numa: bool,
-    /// Every event and every line of the workers as one JSON object per line
+    /// Print every event and every line of the workers as one JSON object per line
     #[arg(long)]
     pub(super) json: bool,
     /// A program, or a script that ends in .py, and its arguments
@@ -102,7 +102,7 @@ pub(crate) struct Args {
 
 #[derive(Clone, Copy, Debug, clap::ValueEnum)]
 pub(super) enum ElasticName {
-    /// Only what died is replaced; the others go on
+    /// Only the worker that died is replaced; the others go on
     Inplace,
     /// All are stopped and started together
     Restart,

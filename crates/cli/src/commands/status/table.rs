@@ -146,7 +146,11 @@ fn nobody(run: &RunId, status: &Value) -> String {
     let others: Vec<_> = list(&status["runs"])
         .iter()
         .filter(|other| other["run_id"] != run.as_str())
-        .map(|other| format!("{} ({} peers)", word(&other["run_id"]), word(&other["world_size"])))
+        .map(|other| {
+            let size = word(&other["world_size"]);
+            let peers = if size == "1" { "peer" } else { "peers" };
+            format!("{} ({size} {peers})", word(&other["run_id"]))
+        })
         .collect();
     let here = if others.is_empty() { String::new() } else { format!("; runs here: {}", others.join(", ")) };
     match status["known"].as_bool() {
@@ -385,7 +389,7 @@ mod tests {
             "{}",
             show(false)
         );
-        assert!(show(false).contains("runs here: training (3 peers), eval (1 peers)"), "{}", show(false));
+        assert!(show(false).contains("runs here: training (3 peers), eval (1 peer)"), "{}", show(false));
         assert!(show(true).contains("nobody is in this run; runs here"), "{}", show(true));
     }
 

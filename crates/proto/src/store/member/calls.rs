@@ -48,7 +48,7 @@ pub enum Failure {
     #[error("this member has left the store; join again to use it")]
     Left,
     /// Too many calls are under way. Nothing was done.
-    #[error("{STORE_CALLS_MAX} calls are under way, which is the limit")]
+    #[error("{STORE_CALLS_MAX} calls are in progress, which is the limit")]
     TooMany,
 }
 
