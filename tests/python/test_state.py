@@ -26,7 +26,6 @@ def test_a_newcomer_and_a_diverged_member_are_healed_in_place(together):
         healing = [event for event in comm.events(timeout=0) if isinstance(event, outlast.Healing)]
         return comm.peer_id, report, healing
 
-    # Two of four hold what is right: of two camps of one the lower rank would win, whoever that is.
     peers, reports, healing = zip(*together(4, program), strict=True)
     assert healing[0] == healing[3] == []
     for mine, leaves in ((healing[1], 1), (healing[2], 5)):
