@@ -120,8 +120,7 @@ class Elastic(OfThisProcess):
             FatalError: Nobody can give the state: bring back a member or a checkpoint. Or this member's state does not
                 fit the group's.
         """
-        self._core.begin()
-        return Step(self)
+        return Step(self, *self._core.begin())
 
     def close(self) -> None:
         """Wait until a checkpoint that is being written is on the disk. The end of the program waits too."""
@@ -139,11 +138,12 @@ class Step:
     state counts as torn: the next step heals it from the others.
     """
 
-    def __init__(self, elastic: Elastic) -> None:
+    def __init__(self, elastic: Elastic, number: int, rank: int, world_size: int) -> None:
         self._elastic = elastic
         self._core = elastic._core
-        self._number = elastic.number
-        self._place = elastic._core.place()
+        self._number = number
+        self._rank = rank
+        self._world_size = world_size
 
     @property
     def number(self) -> int:
@@ -153,12 +153,12 @@ class Step:
     @property
     def rank(self) -> int:
         """This member's place among those who take samples of this step."""
-        return self._place[0]
+        return self._rank
 
     @property
     def world_size(self) -> int:
         """How many members take samples of this step. Agreed, so divide a batch by it: `batch // step.world_size`."""
-        return self._place[1]
+        return self._world_size
 
     @property
     def committed(self) -> bool:

@@ -88,25 +88,27 @@ impl Elastic {
         Ok(Self { creator, shared, state, runner: Mutex::new(Some(runner)) })
     }
 
-    /// Comes in or back, lets newcomers in, heals: whatever the next step needs.
-    fn begin(&self, py: Python<'_>) -> PyResult<()> {
+    /// Comes in or back, lets newcomers in, heals: whatever the next step needs. Tells the number of steps before it, this
+    /// member's place among those who take samples of it, and how many they are.
+    fn begin(&self, py: Python<'_>) -> PyResult<(u64, usize, usize)> {
         let visit = Visit::begin(py);
+        let comm = self.shared.open()?;
         let begun = self.with(|runner| {
             let work = |state: &mut outlast::SharedState| {
-                self.shared.call(py, &visit, |comm| runner.begin(comm, state))
+                // Mostly there is nobody to wait for. Then the interpreter is kept: another thread of the program may not give
+                // it back for milliseconds.
+                let begun = if runner.is_ready(state) {
+                    runner.begin(&comm, state)
+                } else {
+                    let begun = self.shared.call(py, &visit, |comm| runner.begin(comm, state))?;
+                    begun.inspect(|()| self.shared.set_connected())
+                };
+                let place = begun.and_then(|()| runner.place(&comm));
+                PyResult::Ok(place.map(|(place, crew)| (runner.number(), place, crew)))
             };
             self.state.get().with(work)
         })???;
-        begun.map_err(|error| self.shared.raised(py, &error, Purpose::Topology))?;
-        self.shared.set_connected();
-        Ok(())
-    }
-
-    /// This member's place among those who take samples of a step, and how many they are.
-    fn place(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        let comm = self.shared.open()?;
-        let place = self.with(|runner| runner.place(&comm))?;
-        place.map_err(|error| errors::of_call(py, &error, Purpose::Collective))
+        begun.map_err(|error| self.shared.raised(py, &error, Purpose::Topology))
     }
 
     /// The next sample numbers of this member.
@@ -137,8 +139,13 @@ impl Elastic {
     /// The block is through. Tells whether its step is committed.
     fn end(&self, py: Python<'_>) -> PyResult<bool> {
         let visit = Visit::begin(py);
-        let ended =
-            self.with(|runner| self.state.get().with(|state| visit.away(py, || runner.end(state))))??;
+        let ended = self.with(|runner| {
+            let work = |state: &mut outlast::SharedState| {
+                // The interpreter is kept for what takes a moment, as in `begin`.
+                if runner.will_save() { visit.away(py, || runner.end(state)) } else { runner.end(state) }
+            };
+            self.state.get().with(work)
+        })??;
         ended.map_err(|error| errors::of_call(py, &error, Purpose::Collective))
     }
 

@@ -58,6 +58,10 @@ pub struct Runner {
     waited: Duration,
     interrupt: Interrupt,
     keeper: Option<Keeper>,
+    /// The chronicle of the step before, as it was written: memory for the next.
+    written: Vec<u8>,
+    /// Gradients that were multiplied by their weight: memory for the next step, for as long as there is need of it.
+    copies: Vec<Vec<u8>>,
     syncs: u64,
     last_sync: Option<SyncReport>,
 }
@@ -85,7 +89,9 @@ impl Runner {
         };
         let chronicle = Self::read(state)?;
         check_extra(&chronicle.extra)?;
-        state.set_extra(chronicle.encode()).map_err(|error| invalid(error.to_string()))?;
+        let mut written = Vec::new();
+        chronicle.encode_to(&mut written);
+        state.swap_extra(&mut written).map_err(|error| invalid(error.to_string()))?;
         let number = state.revision().unwrap_or(0);
         Ok(Self {
             course: Course::new(number, verify_every, comm.is_in()),
@@ -96,6 +102,8 @@ impl Runner {
             waited: Duration::ZERO,
             interrupt: interrupt.unwrap_or_default(),
             keeper,
+            written,
+            copies: Vec::new(),
             syncs: 0,
             last_sync: None,
         })
@@ -151,6 +159,11 @@ impl Runner {
         check_extra(&extra)?;
         self.chronicle.extra = extra;
         Ok(())
+    }
+
+    /// Whether the next step can begin at once: there is nobody to wait for.
+    pub fn is_ready(&self, state: &SharedState) -> bool {
+        self.course.next() == Move::Step && !state.is_torn()
     }
 
     /// Does whatever must be done before the next step: comes in, lets others in, heals.
@@ -302,7 +315,8 @@ impl Runner {
             .try_for_each(|(at, (data_type, _))| weighing::check(data_type, at))?;
         let (place, crew) = self.place(comm)?;
         let began = Instant::now();
-        let outcome = self.reduce(comm, buffers, scale, Chronicle::tally(scale, taken, place, crew));
+        let tally = Chronicle::tally(scale, taken, place, crew);
+        let outcome = self.reduce(comm, buffers, scale, tally, crew);
         self.waited += began.elapsed();
         let (receipt, told) = match outcome {
             Ok(done) => done,
@@ -313,7 +327,7 @@ impl Runner {
             }
         };
         self.waited = Duration::ZERO;
-        self.chronicle = self.chronicle.committed(&told);
+        self.chronicle.commit(&told);
         self.course.handle_committed(&receipt.contributors, receipt.pending);
         comm.note_revision(self.number());
         if told.is_void {
@@ -329,26 +343,21 @@ impl Runner {
     }
 
     fn reduce(
-        &self,
+        &mut self,
         comm: &Communicator,
         buffers: CallBuffers<'_>,
         scale: f64,
         mut tally: Vec<f64>,
+        crew: usize,
     ) -> Result<(Receipt, Told), Error> {
         let is_usual = (scale - 1.0).abs() < f64::EPSILON;
-        let copies: Vec<Vec<u8>> = if is_usual {
-            Vec::new()
-        } else {
-            let scaled = |(data_type, bytes): (_, &[u8])| {
-                let mut copy = bytes.to_vec();
-                weighing::multiply(data_type, &mut copy, scale);
-                copy
-            };
-            buffers.input_bytes().map(scaled).collect()
-        };
+        self.copies.resize_with(if is_usual { 0 } else { buffers.input_bytes().count() }, Vec::new);
+        for ((data_type, bytes), copy) in buffers.input_bytes().zip(&mut self.copies) {
+            weighing::copy_multiplied(data_type, bytes, scale, copy);
+        }
         // Under a name of its own: borrowed for as long as the copies and the tally last.
         let mut buffers: CallBuffers<'_> = buffers;
-        buffers.read_from(&copies);
+        buffers.read_from(&self.copies);
         buffers.push_in_place(TensorMut::from(&mut tally[..]));
         let call = Call::avg().step(self.number()).min_world(self.min_world.get()).timeout(self.left());
         let call = call.interrupt(&self.interrupt);
@@ -360,7 +369,7 @@ impl Runner {
             let (elements, _) = bytes.as_chunks();
             elements.iter().map(|element| f64::from_ne_bytes(*element)).collect()
         };
-        let told = Chronicle::told(&tally, contributors);
+        let told = Chronicle::told(&tally, crew, contributors);
         if let Some(factor) = told.factor {
             let tensors = buffers.input_bytes().count() - 1;
             for (data_type, bytes) in buffers.output_bytes().take(tensors) {
@@ -371,20 +380,27 @@ impl Runner {
     }
 
     /// The state is what this many steps made of it.
-    fn settle(&self, state: &mut SharedState) -> Result<(), Error> {
-        let extra = self.chronicle.encode();
-        state.set_extra(extra).map_err(|error| Error::InvalidArgument(error.to_string()))?;
+    fn settle(&mut self, state: &mut SharedState) -> Result<(), Error> {
+        self.chronicle.encode_to(&mut self.written);
+        state.swap_extra(&mut self.written).map_err(|error| Error::InvalidArgument(error.to_string()))?;
         state.set_agreed(self.number());
         Ok(())
     }
 
+    /// Whether the end of this step takes a copy of the whole state, to save it.
+    pub fn will_save(&self) -> bool {
+        let is_due = |keeper: &Keeper| keeper.is_due(self.number());
+        self.phase == Phase::Committed { first: true } && self.keeper.as_ref().is_some_and(is_due)
+    }
+
     /// The body of the step is through. Tells whether the step is committed; if not it is to be done again.
     pub fn end(&mut self, state: &mut SharedState) -> Result<bool, Error> {
+        let saves = self.will_save();
         match std::mem::replace(&mut self.phase, Phase::Idle) {
-            Phase::Committed { first } => {
+            Phase::Committed { .. } => {
                 self.settle(state)?;
                 let number = self.number();
-                if let Some(keeper) = self.keeper.as_mut().filter(|keeper| first && keeper.is_due(number)) {
+                if let Some(keeper) = self.keeper.as_mut().filter(|_| saves) {
                     keeper.save(number, state);
                 }
                 Ok(true)

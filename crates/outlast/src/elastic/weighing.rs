@@ -6,6 +6,9 @@
 use crate::communicator::{DataType, Error};
 use half::{bf16, f16};
 
+/// A copy is multiplied piece by piece, each while it is in the cache.
+const PIECE_BYTES: usize = 32 << 10;
+
 /// Refuses what has no mean.
 pub(super) fn check(data_type: DataType, at: usize) -> Result<(), Error> {
     if matches!(data_type, DataType::F16 | DataType::BF16 | DataType::F32 | DataType::F64) {
@@ -35,6 +38,17 @@ pub(super) fn multiply(data_type: DataType, bytes: &mut [u8], factor: f64) {
     }
 }
 
+/// Makes `copy` what `multiply` would make of the bytes.
+pub(super) fn copy_multiplied(data_type: DataType, bytes: &[u8], factor: f64, copy: &mut Vec<u8>) {
+    copy.clear();
+    copy.reserve(bytes.len());
+    for piece in bytes.chunks(PIECE_BYTES) {
+        let begin = copy.len();
+        copy.extend_from_slice(piece);
+        multiply(data_type, &mut copy[begin..], factor);
+    }
+}
+
 fn each<const BYTES: usize>(bytes: &mut [u8], change: impl Fn([u8; BYTES]) -> [u8; BYTES]) {
     let (elements, rest) = bytes.as_chunks_mut::<BYTES>();
     assert!(rest.is_empty(), "whole elements");
@@ -60,6 +74,15 @@ mod tests {
         let mut doubles: Vec<u8> = [3.0_f64].iter().flat_map(|x| x.to_ne_bytes()).collect();
         multiply(DataType::F64, &mut doubles, 2.0);
         assert_eq!(doubles, 6.0_f64.to_ne_bytes());
+    }
+
+    #[test]
+    fn a_copy_is_what_multiplying_gives_and_what_was_there_before_does_not_matter() {
+        let mut bytes: Vec<u8> = (0..30_000).flat_map(|x| (x as f32).to_ne_bytes()).collect();
+        let mut copy = vec![7; 3];
+        copy_multiplied(DataType::F32, &bytes, 0.5, &mut copy);
+        multiply(DataType::F32, &mut bytes, 0.5);
+        assert_eq!(copy, bytes);
     }
 
     #[test]

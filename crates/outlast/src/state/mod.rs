@@ -185,6 +185,15 @@ impl SharedState {
         Ok(())
     }
 
+    /// The same in exchange for those before: whoever writes them anew every time needs no new memory.
+    pub(crate) fn swap_extra(&mut self, extra: &mut Vec<u8>) -> Result<(), StateError> {
+        if extra.len() > STATE_EXTRA_BYTES_MAX {
+            return Err(StateError::Extra(extra.len()));
+        }
+        std::mem::swap(&mut self.extra, extra);
+        Ok(())
+    }
+
     /// The elements of a tensor, if there is one of that key and type.
     pub fn get<T: Element>(&self, key: &str) -> Option<&[T]> {
         let place = self.place::<T>(key)?;

@@ -27,6 +27,10 @@ const BLOCK_ELEMENTS_UNIT: u64 = 16;
 const BLOCKS_WANTED: u64 = 8;
 /// ..but not smaller than this, where the cost of a frame would show.
 const BLOCK_BYTES_WANTED: u64 = 32 << 10;
+/// Blocks of a list of several types begin at multiples of this many bytes, a cache line.
+const MIXED_BYTES_UNIT: u64 = 64;
+/// What is left beyond whole laps makes the blocks larger, and not one more lap, up to this part of a lap.
+const CRUMB: u64 = 8;
 
 /// Why there is no plan.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -180,7 +184,7 @@ impl Plan {
                 // Grains of several types are bytes.
                 let mixed = call.data_types.is_some();
                 let unit =
-                    if mixed { unit.max(BLOCK_ELEMENTS_UNIT) * sections::ELEMENT_BYTES_MAX } else { unit };
+                    if mixed { (unit * sections::ELEMENT_BYTES_MAX).max(MIXED_BYTES_UNIT) } else { unit };
                 let plan = RingPlan::all_reduce(world as u32, position, elements, size, unit)?;
                 Ok(ring_of(plan, None))
             }
@@ -316,7 +320,9 @@ pub(super) fn block_elements(elements: u64, blocks: u64, element_bytes: usize, u
         // Frames of whole segments; the last lap takes what is left.
         (segments * segment - header) / size / unit * unit
     } else {
-        let laps = elements.div_ceil(blocks * (wanted / size));
+        // Programs like powers of two, and so do the limits here. A few bytes beside such a tensor must not double its frames.
+        let lap = blocks * (wanted / size);
+        let laps = elements.saturating_sub(lap / CRUMB).div_ceil(lap).max(1);
         elements.div_ceil(blocks * laps).next_multiple_of(unit)
     }
 }

@@ -5,7 +5,8 @@
 //!
 //! **The tally.** Beside the gradients each member reduces a short list of numbers: its weight, and how many samples it
 //! took, at its own place among the crew. The mean over the contributors says what all took together. Who was lost
-//! contributes nothing, so its place holds zero, and its samples become holes of the [`Ledger`].
+//! contributes nothing, so its place holds zero, and its samples become holes of the [`Ledger`]. The list is filled up to whole
+//! cache lines: it goes round in front of the gradients, and they are to lie where they lay without it.
 //!
 //! **Weights.** The mean that a program wants is `sum(weight * gradient) / sum(weight)`. A ring gives plain means, and
 //! multiplying a gradient costs a pass over memory. So weights are taken relative to a *reference* that all agree on: the
@@ -17,28 +18,24 @@ use minicbor::{CborLen, Decode, Encode};
 /// How bytes begin that are a chronicle. Others are a program's own.
 const MARK: &[u8] = b"outlast-elastic/1\n";
 
+/// Numbers of a tally come in multiples of this, a cache line.
+const LINE: usize = 64 / size_of::<f64>();
+
 /// Relative weights so close to one are one: a rounding error is not worth a pass over memory.
 const NEGLIGIBLE: f64 = 1e-12;
 
 /// What travels along with the tensors of a training loop.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, Debug, PartialEq, Encode, Decode, CborLen)]
 pub struct Chronicle {
     /// Which samples are used.
+    #[n(0)]
     pub ledger: Ledger,
     /// The mean weight of the last step.
-    reference: f64,
-    /// The program's own bytes.
-    pub extra: Vec<u8>,
-}
-
-#[derive(Encode, Decode, CborLen)]
-struct Written {
-    #[n(0)]
-    ledger: Ledger,
     #[n(1)]
     reference: f64,
+    /// The program's own bytes.
     #[cbor(n(2), with = "minicbor::bytes")]
-    extra: Vec<u8>,
+    pub extra: Vec<u8>,
 }
 
 /// Why a step cannot be what a member asks for. Nothing has happened.
@@ -77,19 +74,17 @@ impl Chronicle {
     /// Reads the extra bytes of a state: a chronicle, or the program's own bytes at the beginning of one.
     pub fn of(bytes: &[u8]) -> Result<Self, InvalidLedger> {
         let Some(rest) = bytes.strip_prefix(MARK) else { return Ok(Self::new(bytes.to_vec())) };
-        let Written { ledger, reference, extra } = minicbor::decode(rest).map_err(|_| InvalidLedger)?;
+        let Self { ledger, reference, extra } = minicbor::decode(rest).map_err(|_| InvalidLedger)?;
         let ledger = ledger.checked()?;
         let usable = reference.is_finite() && reference > 0.0;
         usable.then_some(Self { ledger, reference, extra }).ok_or(InvalidLedger)
     }
 
-    /// As it travels.
-    pub fn encode(&self) -> Vec<u8> {
-        let mut bytes = MARK.to_vec();
-        let (ledger, extra) = (self.ledger.clone(), self.extra.clone());
-        let written = Written { ledger, reference: self.reference, extra };
-        minicbor::encode(written, &mut bytes).expect("a Vec takes every byte");
-        bytes
+    /// As it travels. Replaces what `bytes` held; every step writes one, and needs no new memory for it.
+    pub fn encode_to(&self, bytes: &mut Vec<u8>) {
+        bytes.clear();
+        bytes.extend_from_slice(MARK);
+        minicbor::encode(self, bytes).expect("a Vec takes every byte");
     }
 
     /// How many numbers a member may take in one step: all that a crew of that size takes can be told apart, if none of
@@ -113,30 +108,27 @@ impl Chronicle {
 
     /// What a member at that place of a crew contributes beside its gradients.
     pub fn tally(scale: f64, taken: u64, place: usize, crew: usize) -> Vec<f64> {
-        let mut tally = vec![0.0; crew + 1];
+        let mut tally = vec![0.0; (crew + 1).next_multiple_of(LINE)];
         (tally[0], tally[place + 1]) = (scale, taken as f64);
         tally
     }
 
-    /// What the mean of the tallies of so many contributors says.
-    pub fn told(mean: &[f64], contributors: usize) -> Told {
+    /// What the mean of the tallies of so many contributors says of a crew.
+    pub fn told(mean: &[f64], crew: usize, contributors: usize) -> Told {
         let scale = mean[0];
         // A mean of whole numbers below 2^53, times their number, is off by less than a half.
-        let taken = mean[1..].iter().map(|share| (share * contributors as f64).round() as u64).collect();
+        let taken = mean[1..=crew].iter().map(|share| (share * contributors as f64).round() as u64).collect();
         let is_void = !(scale.is_finite() && scale > 0.0);
         let factor = (!is_void && (scale - 1.0).abs() > NEGLIGIBLE).then(|| 1.0 / scale);
         Told { factor, taken, is_void, mean: scale }
     }
 
-    /// The chronicle after that commit.
-    #[must_use]
-    pub fn committed(&self, told: &Told) -> Self {
+    /// That was committed.
+    pub fn commit(&mut self, told: &Told) {
+        self.ledger = self.ledger.committed(&told.taken);
         let reference = self.reference * told.mean;
-        let usable = reference.is_normal() && reference > 0.0;
-        Self {
-            ledger: self.ledger.committed(&told.taken),
-            reference: if usable { reference } else { self.reference },
-            extra: self.extra.clone(),
+        if reference.is_normal() && reference > 0.0 {
+            self.reference = reference;
         }
     }
 }
@@ -159,9 +151,9 @@ mod tests {
             .enumerate()
             .map(|(place, member)| Chronicle::tally(scales[place], member.2, place, members.len()))
             .collect();
-        let told = Chronicle::told(&reduced(&tallies), members.len());
+        let told = Chronicle::told(&reduced(&tallies), members.len(), members.len());
         assert_eq!(told.taken, members.iter().map(|member| member.2).collect::<Vec<_>>());
-        *chronicle = chronicle.committed(&told);
+        chronicle.commit(&told);
         let sum: f64 = scales.iter().zip(members).map(|(scale, member)| scale * member.1).sum();
         sum / members.len() as f64 * told.factor.unwrap_or(1.0)
     }
@@ -174,7 +166,7 @@ mod tests {
         );
         // From the second step on nothing is multiplied.
         assert_eq!(chronicle.scale(64.0), Ok(1.0));
-        assert_eq!(Chronicle::told(&[1.0, 0.0], 3).factor, None);
+        assert_eq!(Chronicle::told(&[1.0, 0.0], 1, 3).factor, None);
         assert!((step(&mut chronicle, &[(64.0, 1.0, 3), (16.0, 6.0, 0)]) - 2.0).abs() < 1e-12);
         assert!((step(&mut chronicle, &[(0.0, 1e300, 3), (16.0, 6.0, 9)]) - 6.0).abs() < 1e-12);
         for weight in [0.1, 1e-9, 7.3e12] {
@@ -185,15 +177,19 @@ mod tests {
 
     #[test]
     fn weights_that_mean_nothing_are_refused_and_all_zero_is_void() {
-        let chronicle = Chronicle::new(Vec::new());
+        let mut chronicle = Chronicle::new(Vec::new());
         for weight in [f64::NAN, f64::INFINITY, -1.0] {
             assert!(matches!(chronicle.scale(weight), Err(InvalidStep::Weight(_))));
         }
-        let told = Chronicle::told(&[0.0, 1.0, 1.0], 2);
+        let told = Chronicle::told(&[0.0, 1.0, 1.0], 2, 2);
         assert!(told.is_void && told.factor.is_none());
-        let after = chronicle.committed(&told);
-        assert_eq!((after.reference, after.ledger.consumed()), (1.0, 4), "the samples were looked at");
-        assert!(Chronicle::told(&[f64::INFINITY, 0.0], 2).is_void);
+        chronicle.commit(&told);
+        assert_eq!(
+            (chronicle.reference, chronicle.ledger.consumed()),
+            (1.0, 4),
+            "the samples were looked at"
+        );
+        assert!(Chronicle::told(&[f64::INFINITY, 0.0], 1, 2).is_void);
     }
 
     #[test]
@@ -201,23 +197,36 @@ mod tests {
         let mut chronicle = Chronicle::new(Vec::new());
         // Three took two each; the one in the middle was lost before the commit.
         let tallies = [Chronicle::tally(1.0, 2, 0, 3), Chronicle::tally(1.0, 2, 2, 3)];
-        let told = Chronicle::told(&reduced(&tallies), 2);
+        let told = Chronicle::told(&reduced(&tallies), 3, 2);
         assert_eq!(told.taken, [2, 0, 2]);
-        chronicle = chronicle.committed(&told);
+        chronicle.commit(&told);
         assert_eq!(chronicle.ledger.samples(0, 1, 0, 3), [1, 4, 6]);
     }
 
     #[test]
     fn it_travels_and_a_programs_bytes_begin_one() {
+        let mut written = b"of the step before".to_vec();
+        let mut encode = |chronicle: &Chronicle| {
+            chronicle.encode_to(&mut written);
+            written.clone()
+        };
         let mut chronicle = Chronicle::of(b"mine").unwrap();
         assert_eq!(chronicle, Chronicle::new(b"mine".to_vec()));
         step(&mut chronicle, &[(64.0, 1.0, 5), (32.0, 1.0, 2)]);
-        assert_eq!(Chronicle::of(&chronicle.encode()), Ok(chronicle.clone()));
-        let mut broken = chronicle.encode();
+        assert_eq!(Chronicle::of(&encode(&chronicle)), Ok(chronicle.clone()));
+        let mut broken = encode(&chronicle);
         broken.truncate(broken.len() - 1);
         assert_eq!(Chronicle::of(&broken), Err(InvalidLedger));
         let zero = Chronicle { reference: 0.0, ..chronicle };
-        assert_eq!(Chronicle::of(&zero.encode()), Err(InvalidLedger));
+        assert_eq!(Chronicle::of(&encode(&zero)), Err(InvalidLedger));
+    }
+
+    #[test]
+    fn a_tally_is_whole_cache_lines_and_only_the_crew_is_counted() {
+        for (crew, numbers) in [(1, 8), (7, 8), (8, 16), (4_096, 4_104)] {
+            let tally = Chronicle::tally(1.0, 3, crew - 1, crew);
+            assert_eq!((tally.len(), Chronicle::told(&tally, crew, 1).taken.len()), (numbers, crew));
+        }
     }
 
     #[test]

@@ -193,6 +193,28 @@ fn several_blocks_on_each_lane_work_too() {
     }
 }
 
+/// A training loop sends a cache line or two beside its gradients, and programs like powers of two.
+#[test]
+fn a_few_bytes_beside_a_power_of_two_cost_no_more_frames() {
+    use DataType::{F32, F64};
+    for world in 2..=8 {
+        let members: Vec<_> = (0..world).map(peer).collect();
+        let cut = |tensors: &[(DataType, u64)]| {
+            let counts = tensors.iter().map(|(_, count)| *count);
+            let types = tensors.iter().map(|(data_type, _)| *data_type).collect();
+            let call = Fingerprint::new(OpKind::AllReduceMany, F32, counts).typed(types);
+            let plan = Plan::new(&call, &members, &members, members[0], 1).unwrap();
+            let Flow::Ring(ring) = plan.flow() else { panic!("a reduction is a ring") };
+            (ring.laps(), ring.block_bytes())
+        };
+        for elements in (8..26).map(|power| 1 << power) {
+            let (alone, beside) = (cut(&[(F32, elements)]), cut(&[(F32, elements), (F64, 16)]));
+            assert_eq!(beside.0, alone.0, "{elements} elements among {world}");
+            assert!(beside.1 >= alone.1 && beside.1 <= alone.1 + 128, "{alone:?} {beside:?}");
+        }
+    }
+}
+
 #[test]
 fn a_transfer_of_nothing_is_one_block_of_nothing() {
     let call = Fingerprint::new(OpKind::SendReceive, DataType::F64, [0]);
