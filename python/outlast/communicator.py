@@ -106,7 +106,11 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
             raise InvalidArgument(f"unknown option {unknown}: see help(outlast.Communicator)")
         coordinator = coordinator or os.environ.get("OUTLAST_COORDINATOR")
         if not coordinator:
-            raise InvalidArgument("no coordinator: pass its host:port, or set OUTLAST_COORDINATOR")
+            raise InvalidArgument(
+                "no coordinator: pass its host:port, set OUTLAST_COORDINATOR, or start this program with `outlast run`"
+            )
+        if not isinstance(coordinator, str):
+            raise TypeError(f"coordinator={coordinator!r}: give its address as text, host:port")
         _log.start()
         _flight.start()
         self._core = _outlast.Communicator(
@@ -222,6 +226,8 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
             Mismatch: This member's keys, shapes, types or revision are not the group's; the message says which.
             FatalError: No member can give a state.
         """
+        if not isinstance(state, SharedState):
+            raise TypeError(f"state={type(state).__name__}: give an outlast.SharedState, which is made of such tensors")
         return self._core.sync_state(state._core, strategy, staged, timeout)
 
     def events(self, timeout: float | None = None) -> list[GroupEvent]:

@@ -63,6 +63,8 @@ class Coordinator(OfThisProcess):
     ) -> None:
         if http is not None:
             raise InvalidArgument(f"http={http!r}: the dashboard comes in a later version; leave it None")
+        if not isinstance(listen, str):
+            raise TypeError(f'listen={listen!r}: give host:port as text, as in "127.0.0.1:29400"')
         _log.start()
         self._service = _outlast.Coordinator(
             listen, secret, preset, stall_budget, dead_after, control_lost_after, accept_secret, tls, key_file, backend

@@ -59,6 +59,8 @@ class Elastic(OfThisProcess):
         checkpoint: str | os.PathLike[str] | None = None,
         every: int = 100,
     ) -> None:
+        if not isinstance(comm, Communicator):
+            raise TypeError(f"comm={type(comm).__name__}: give an outlast.Communicator, connected or not")
         self._comm = comm
         self._state = state if isinstance(state, SharedState) else SharedState(state, revision=0)
         folder = None if checkpoint is None else os.fspath(checkpoint)

@@ -114,6 +114,10 @@ def test_arguments_that_make_no_sense(peer, use, words):
             "all_gather.* unexpected keyword argument 'retry'",
         ),
         (lambda comm: comm.connect(stop=5), "stop=5: give a threading.Event, or a function"),
+        (lambda comm: comm.sync_state({"w": ONES.copy()}), "state=dict: give an outlast.SharedState"),
+        (lambda comm: outlast.Elastic(None, {"w": ONES.copy()}), "comm=NoneType: give an outlast.Communicator"),
+        (lambda comm: outlast.Communicator(29400), "coordinator=29400: give its address as text"),
+        (lambda comm: outlast.Coordinator(29400), "listen=29400: give host:port as text"),
     ],
 )
 def test_arguments_of_the_wrong_type(peer, use, words):
@@ -142,6 +146,7 @@ def test_arguments_of_the_wrong_type(peer, use, words):
         ({"group": 2**32}, "group=4294967296"),
         ({"coordinator": "localhost"}, 'coordinator="localhost": write host:port'),
         ({"coordinator": "localhost:29400,"}, "host:port"),
+        ({"coordinator": "etcd:a:2379?colour=red"}, "colour.*use ca, cert, key or user"),
         ({"coordinator": "localhost:port"}, "host:port"),
         ({"name": "x" * 1000}, "name is 1000, the limit is"),
     ],
@@ -252,6 +257,14 @@ def test_another_secret_is_unauthorized_at_once(coordinator):
     with pytest.raises(outlast.Unauthorized, match="same secret and run id"):
         comm.connect(timeout=30)
     assert time.monotonic() - began < 5
+    comm.close()
+
+
+def test_an_etcd_with_its_settings_is_a_place_to_look_for_coordinators():
+    comm = outlast.Communicator("etcd:127.0.0.1:1?cluster=mine", secret=outlast.new_secret(), preset="local")
+    words = "within 0.5 s: etcd:127.0.0.1:1.cluster=mine: etcd at 127.0.0.1:1 cannot be reached: .*refused"
+    with pytest.raises(outlast.OperationTimeout, match=words):
+        comm.connect(timeout=0.5)
     comm.close()
 
 

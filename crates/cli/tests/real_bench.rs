@@ -7,6 +7,8 @@ use std::process::Command;
 fn bench(arguments: &[&str]) -> String {
     let mut command = Command::cargo_bin("outlast").unwrap();
     command.args(["bench", "all-reduce", "--seconds", "0.05"]).args(arguments);
+    // What the user has set for a run of theirs is not the secret of a measurement.
+    command.env("OUTLAST_SECRET_FILE", "/nowhere/run.secret");
     let output = command.output().unwrap();
     assert!(output.status.success(), "{}", String::from_utf8_lossy(&output.stderr));
     String::from_utf8(output.stdout).unwrap()

@@ -111,7 +111,14 @@ fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
     assert_eq!(service.stop(), Some(0));
     let gone = service.status(folder.path(), &[]);
     assert_eq!(gone.status.code(), Some(69), "{gone:?}");
-    assert!(String::from_utf8(gone.stderr).unwrap().contains(&service.address), "it names what it asked");
+    let said = String::from_utf8(gone.stderr).unwrap();
+    assert!(
+        said.contains(&service.address) && said.contains("is it running there? Start one with"),
+        "{said}"
+    );
+    let odd = outlast(folder.path()).args(["status", "--coordinator", "localhost"]).output().unwrap();
+    assert_eq!(odd.status.code(), Some(64), "{odd:?}");
+    assert!(String::from_utf8(odd.stderr).unwrap().contains("write host:port, or several"), "what to write");
 }
 
 /// A flood was to be seen only by whoever asked for a log beforehand.

@@ -24,6 +24,7 @@ pub(crate) use ask::{ControlFrames, Dialled, Unreached, ask, dial, dial_plane};
 pub use backend::{Backend, BackendError};
 pub(crate) use hunt::superseded;
 pub(crate) use quotas::Pace;
+pub use whereabouts::check_addresses;
 
 use crate::fork::Creator;
 use crate::membership::Preset;

@@ -243,8 +243,9 @@ impl Rendezvous {
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
                 let cause = seen.trouble.as_ref().map_or("no answer", |trouble| trouble.text.as_str());
-                let text =
-                    format!("the backend of the rendezvous told nothing within {FIRST_WORD:?}: {cause}");
+                let text = format!(
+                    "nothing was heard from the backend of the rendezvous within {FIRST_WORD:?}: {cause}"
+                );
                 return Err(RendezvousError::Timeout(text));
             }
             drop(sleep(&self.shared.changed, seen, watch::patience(left)));

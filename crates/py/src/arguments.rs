@@ -99,14 +99,8 @@ pub(crate) fn group(value: i64) -> PyResult<u32> {
 
 /// Refuses what is no list of addresses. Whether they lead anywhere is found out by connecting.
 pub(crate) fn coordinator(text: &str) -> PyResult<()> {
-    let is_address = |part: &str| {
-        let parts = part.trim().rsplit_once(':');
-        parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
-    };
-    if text.split(',').all(is_address) {
-        return Ok(());
-    }
-    Err(invalid(format!("coordinator={text:?}: write host:port, or several separated by commas")))
+    outlast::coordinator::check_addresses(text)
+        .map_err(|error| invalid(format!("coordinator={text:?}: {error}")))
 }
 
 /// A tag.

@@ -1,5 +1,6 @@
 //! Addresses as people write them: `127.0.0.1:7000`, `[::1]:7000`, `localhost:7000`.
 
+use outlast::coordinator::check_addresses;
 use std::net::{SocketAddr, ToSocketAddrs as _};
 
 /// An address to listen on or to advertise. A name is looked up; the first address that it has counts, one of IPv4 if
@@ -11,6 +12,25 @@ pub(crate) fn address(text: &str) -> Result<SocketAddr, String> {
         .collect();
     let first = found.iter().find(|address| address.is_ipv4()).or(found.first());
     first.copied().ok_or_else(|| "the name has no address".to_owned())
+}
+
+/// The variable that names the coordinator.
+const COORDINATOR: &str = "OUTLAST_COORDINATOR";
+
+/// Where coordinators are to be reached, as the user typed it or as the variable says. Whether they are there is found out
+/// later; what cannot be an address is refused at once.
+pub(crate) fn coordinators(text: &str) -> Result<String, String> {
+    let from_environment = std::env::var(COORDINATOR).is_ok_and(|value| value == text);
+    // Set to nothing says nothing.
+    if from_environment && text.is_empty() {
+        return Ok(format!("127.0.0.1:{}", outlast::coordinator::DEFAULT_PORT));
+    }
+    let remedy = if from_environment {
+        format!("; it comes from the variable {COORDINATOR}: correct it, or unset it")
+    } else {
+        String::new()
+    };
+    check_addresses(text).map(|()| text.to_owned()).map_err(|error| format!("{error}{remedy}"))
 }
 
 #[cfg(test)]

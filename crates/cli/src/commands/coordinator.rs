@@ -139,7 +139,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     writeln!(out, "coordinator at {address}")?;
     writeln!(out, "{}", hand_over.explanation())?;
     if let Some(path) = &key_file {
-        writeln!(out, "its peers know it by the key in {}", path.display())?;
+        writeln!(out, "its peers recognise it by the key in {}", path.display())?;
     }
     let file = hand_over.file().or(args.secret_file.as_deref());
     let secret = file.map(|file| format!(" OUTLAST_SECRET_FILE={}", file.display())).unwrap_or_default();

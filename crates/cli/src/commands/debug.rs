@@ -10,6 +10,7 @@ mod flight;
 mod stuck;
 mod words;
 
+use super::address::coordinators;
 use super::run_id::run_id;
 use super::trust::TrustArgs;
 use crate::ExitCode;
@@ -62,7 +63,7 @@ struct Dump {
     #[arg(value_name = "PID")]
     processes: Vec<u32>,
     /// Ask this peer, wherever it is, at its one port; the file is written to the current directory
-    #[arg(long = "peer", value_name = "ADDR", conflicts_with = "processes")]
+    #[arg(long = "peer", value_name = "ADDR", value_parser = coordinators, conflicts_with = "processes")]
     peers: Vec<String>,
     /// The run of these peers
     #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]

@@ -76,7 +76,7 @@ impl HandOver {
                  OUTLAST_SECRET or copy the file",
                 path.display()
             ),
-            None => "others need the same secret as this member was given".to_owned(),
+            None => "others need the same secret as this process".to_owned(),
         }
     }
 }

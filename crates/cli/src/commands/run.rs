@@ -22,6 +22,7 @@ mod standby;
 
 pub(crate) use options::Args;
 
+use super::address::coordinators;
 use super::group_secret::GroupSecret;
 use crate::ExitCode;
 use crew::Workers;
@@ -39,6 +40,8 @@ use std::sync::Arc;
 use std::sync::atomic::AtomicU32;
 use std::time::Duration;
 
+/// What shells say of a command that is not there.
+const NOT_FOUND: u8 = 127;
 /// `EX_USAGE` of sysexits.
 const USAGE: u8 = 64;
 
@@ -51,6 +54,13 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     };
     let named = std::env::var("OUTLAST_COORDINATOR").ok().filter(|address| !address.is_empty());
     let address = args.coordinator.clone().or(named).filter(|_| !args.standalone);
+    if let Some(Err(text)) = address.as_deref().map(coordinators) {
+        return Ok(usage(&format!("the coordinator {:?}: {text}", address.unwrap_or_default())));
+    }
+    if let Some(script) = program::missing_script(&args.command, style(args)) {
+        eprintln!("outlast: there is no file {}: name a script, or a module with -m", script.display());
+        return Ok(ExitCode::from(NOT_FOUND));
+    }
     if address.is_none() && args.nnodes.max > 1 {
         return Ok(usage(
             "several machines need a coordinator: start one with `outlast coordinator`, and give --coordinator HOST:PORT \
@@ -166,17 +176,20 @@ fn usage(text: &str) -> ExitCode {
     ExitCode::from(USAGE)
 }
 
-fn command(args: &Args) -> program::Program {
-    let style = if args.module {
+fn style(args: &Args) -> Style {
+    if args.module {
         Style::Module
     } else if args.no_python {
         Style::Plain
     } else {
         Style::Guess
-    };
+    }
+}
+
+fn command(args: &Args) -> program::Program {
     let own = crate::started_with().filter(|command| command.len() > 1);
     let interpreter = own.and_then(|command| command.first().cloned());
-    program(&args.command, style, &interpreter.unwrap_or_else(|| OsString::from("python3")))
+    program(&args.command, style(args), &interpreter.unwrap_or_else(|| OsString::from("python3")))
 }
 
 /// How workers get the secret: as the user gave it, or as text if it was made here.

@@ -7,6 +7,7 @@ mod peer;
 mod table;
 mod topology;
 
+use super::address::coordinators;
 use super::json;
 use super::run_id::run_id;
 use super::stop::StopSignal;
@@ -14,7 +15,7 @@ use super::trust::TrustArgs;
 use crate::ExitCode;
 use anyhow::Context as _;
 use outlast::communicator;
-use outlast::coordinator::{self, DEFAULT_PORT};
+use outlast::coordinator::{self, CoordinatorError, DEFAULT_PORT};
 use outlast::membership::RunId;
 use outlast::security::RunSecret;
 use outlast::text::printable;
@@ -50,10 +51,11 @@ Exit code: 0 if the coordinator or peer answered, 69 if it could not be reached.
 #[command(after_help = EXAMPLES)]
 pub(crate) struct Args {
     /// The coordinator, host:port
-    #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
+    #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", value_parser = coordinators,
+          default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     coordinator: String,
     /// Ask this peer instead, at its one port: its view, its calls, its links, its health table
-    #[arg(long, value_name = "ADDR", conflicts_with = "topology")]
+    #[arg(long, value_name = "ADDR", value_parser = coordinators, conflicts_with = "topology")]
     peer: Option<String>,
     /// The run to show
     #[arg(long, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]
@@ -95,7 +97,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             Some(peer) => communicator::ask_view(peer, credentials.clone(), &args.run_id, PATIENCE)
                 .map_err(anyhow::Error::from),
             None => coordinator::ask_status(&args.coordinator, credentials.clone(), &args.run_id, PATIENCE)
-                .map_err(anyhow::Error::from)
+                .map_err(with_remedy)
                 .and_then(unless_refused),
         };
         let text = match answer {
@@ -138,6 +140,18 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
         if !args.watch || stop.is_set() {
             return Ok(ExitCode::SUCCESS);
         }
+    }
+}
+
+/// Where nobody listens, there is no coordinator, or it is elsewhere.
+fn with_remedy(error: CoordinatorError) -> anyhow::Error {
+    match &error {
+        CoordinatorError::Unreachable { cause, .. } if cause.starts_with("cannot connect to ") => {
+            anyhow::anyhow!(
+                "{error}; is it running there? Start one with `outlast coordinator`, or name another with --coordinator"
+            )
+        }
+        _ => error.into(),
     }
 }
 

@@ -3,6 +3,7 @@
 //! The command is a client and never a member (rule 31): it asks the coordinator who is in the store, and one of them to
 //! do what it wants. A call that waits does so until `--timeout`, and then says why.
 
+use super::address::coordinators;
 use super::json;
 use super::run_id::run_id;
 use super::trust::TrustArgs;
@@ -42,7 +43,8 @@ pub(crate) struct Args {
     #[command(subcommand)]
     what: What,
     /// The coordinator, host:port
-    #[arg(long, global = true, value_name = "ADDR", env = "OUTLAST_COORDINATOR", default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
+    #[arg(long, global = true, value_name = "ADDR", env = "OUTLAST_COORDINATOR", value_parser = coordinators,
+          default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     coordinator: String,
     /// The run whose store it is
     #[arg(long, global = true, env = "OUTLAST_RUN_ID", default_value = "default", value_name = "ID", value_parser = run_id)]

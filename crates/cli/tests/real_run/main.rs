@@ -118,6 +118,8 @@ fn exit_codes_are_those_of_the_manual() {
         (&[], 64),
         (&["--", "true"], 0),
         (&["--", "no-such-program-anywhere"], 127),
+        (&["no-such-script.py"], 127),
+        (&["--coordinator", "nowhere", "--", "true"], 64),
         (&["--", "/dev/null"], 126),
         (&["--max-restarts", "0", "--", "sh", "-c", "exit 75"], 75),
         (&["--max-restarts", "0", "--", "sh", "-c", "kill -SEGV $$"], 139),

@@ -73,7 +73,7 @@ impl Communicator {
             if peer != me && (known || self.control.departure(peer).is_some()) {
                 return Err(self.control.why_lost(peer).into());
             }
-            let text = format!("{} is no other member of this group", peer.short());
+            let text = format!("{} is not another member of this group: see peers()", peer.short());
             return Err(Error::InvalidArgument(text));
         }
         let timeout = call.timeout.unwrap_or(self.timeout);

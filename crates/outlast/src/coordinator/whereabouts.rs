@@ -17,6 +17,21 @@ pub(super) fn is_etcd(text: &str) -> bool {
     text.starts_with("etcd:") || text.starts_with("etcds:")
 }
 
+/// Refuses what is neither addresses separated by commas nor an etcd; the words say what to write.
+///
+/// Whether anybody answers there is found out by connecting.
+pub fn check_addresses(text: &str) -> Result<(), String> {
+    if is_etcd(text) {
+        return at_etcd::check(text.trim());
+    }
+    let is_address = |part: &str| {
+        let parts = part.trim().rsplit_once(':');
+        parts.is_some_and(|(host, port)| !host.is_empty() && port.parse::<u16>().is_ok())
+    };
+    let remedy = "write host:port, or several separated by commas";
+    text.split(',').all(is_address).then_some(()).ok_or_else(|| remedy.to_owned())
+}
+
 /// What the text stands for, and what of it could not be found out.
 pub(super) async fn resolve(text: &str, timeout: Duration) -> (Vec<SocketAddr>, Vec<Unreached>) {
     if is_etcd(text) {
@@ -47,6 +62,10 @@ mod at_etcd {
     #[expect(clippy::unused_async, reason = "builds with etcd wait for it")]
     pub(super) async fn addresses(text: &str, _: Duration) -> Result<Vec<String>, String> {
         Err(format!("{text}: {}", super::super::backend::BackendError::NoEtcd))
+    }
+
+    pub(super) fn check(_: &str) -> Result<(), String> {
+        Err(super::super::backend::BackendError::NoEtcd.to_string())
     }
 }
 
@@ -98,6 +117,10 @@ mod at_etcd {
         Ok(found)
     }
 
+    pub(super) fn check(text: &str) -> Result<(), String> {
+        read(text).map(drop)
+    }
+
     /// The etcd, and which coordinators are meant of those that are there.
     pub(super) fn read(text: &str) -> Result<(EtcdOptions, String), String> {
         let (address, settings) = text.split_once('?').unwrap_or((text, ""));
@@ -135,5 +158,24 @@ mod at_etcd {
             }
             assert!(read("etcd:nowhere").is_err() && read("etcd:a:1?colour=red").is_err());
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::check_addresses;
+
+    #[test]
+    fn what_is_no_address_is_refused_with_words() {
+        for right in ["localhost:29400", " a:1, b:2", "[::1]:7"] {
+            assert_eq!(check_addresses(right), Ok(()), "{right}");
+        }
+        for odd in ["", "localhost", "29400", ":29400", "a:1,", "a:port", "a:70000"] {
+            let error = check_addresses(odd).expect_err(odd);
+            assert!(error.starts_with("write host:port"), "{odd}: {error}");
+        }
+        let etcd = check_addresses("etcd:a:2379,b:2379?cluster=two&user=u:p");
+        assert_eq!(etcd.is_ok(), cfg!(feature = "etcd"), "{etcd:?}");
+        assert!(check_addresses("etcd:nowhere").is_err() && check_addresses("etcd:a:1?colour=red").is_err());
     }
 }

@@ -374,7 +374,7 @@ impl Machine {
         let (min, max) = (self.settings.min_nodes, self.settings.max_nodes);
         let trouble = self.trouble.as_ref().map(|text| format!("; the backend: {text}")).unwrap_or_default();
         let Some(Reading { draft: state, .. }) = &self.reading else {
-            return format!("the backend told nothing{trouble}");
+            return format!("nothing was heard from the backend{trouble}");
         };
         let (round, here, waiting) = (state.round, state.participants.len(), state.wait_list.len());
         let stands = if state.complete { "is complete" } else { "is open" };

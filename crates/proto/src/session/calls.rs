@@ -253,10 +253,10 @@ pub enum OutReason {
     #[error("outcome unknown: voted Complete and no verdict came")]
     OutcomeUnknown,
     /// The program left.
-    #[error("left")]
+    #[error("left: call connect to take part again")]
     Left,
     /// It never connected.
-    #[error("not connected")]
+    #[error("not connected: call connect first")]
     NotConnected,
 }
 

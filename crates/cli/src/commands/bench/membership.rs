@@ -173,7 +173,10 @@ impl Crowd {
             command.args(["--join", &first.address]);
         }
         // The environment, not the command line: other users can read that one.
-        command.env("OUTLAST_SECRET", &self.secret).env_remove("OUTLAST_RUN_ID");
+        command
+            .env("OUTLAST_SECRET", &self.secret)
+            .env_remove("OUTLAST_SECRET_FILE")
+            .env_remove("OUTLAST_RUN_ID");
         let mut child =
             command.stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().context("cannot start a member")?;
         let output = child.stdout.take().context("its output is piped")?;

@@ -46,6 +46,7 @@ impl Place {
             .command(program.get_program())
             .args(["coordinator", "--listen", &address, "--preset", "lan", "--forget-key"])
             .env("OUTLAST_SECRET", secret.to_text())
+            .env_remove("OUTLAST_SECRET_FILE")
             .stdin(Stdio::null())
             .stdout(Stdio::null())
             .spawn()

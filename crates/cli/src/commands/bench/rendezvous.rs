@@ -170,7 +170,7 @@ fn our_nodes(args: &Meet, nodes: usize, run: &str) -> anyhow::Result<Crowd> {
         command.args(["bench", "rendezvous-node", "--backend", &backend, "--run", run]);
         command.args(["--nodes", &nodes.to_string()]);
         if let Some(served) = &served {
-            command.env("OUTLAST_SECRET", served.secret().to_text());
+            command.env("OUTLAST_SECRET", served.secret().to_text()).env_remove("OUTLAST_SECRET_FILE");
         }
         members.0.push(piped(command)?);
     }

@@ -99,7 +99,7 @@ pub(super) fn run(args: &State) -> anyhow::Result<ExitCode> {
             command.arg("--lan");
         }
         // The environment, not the command line: other users can read that one.
-        command.env("OUTLAST_SECRET", place.secret().to_text());
+        command.env("OUTLAST_SECRET", place.secret().to_text()).env_remove("OUTLAST_SECRET_FILE");
         command.env_remove("OUTLAST_RUN_ID").env_remove("OUTLAST_GROUP");
         command.stdin(Stdio::null()).stdout(Stdio::piped());
         members.0.push(command.spawn().context("cannot start a member")?);

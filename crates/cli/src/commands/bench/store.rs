@@ -201,7 +201,7 @@ fn ours(args: &Bench, members: usize) -> anyhow::Result<Crowd> {
         if args.no_direct {
             command.arg("--no-direct");
         }
-        command.env("OUTLAST_SECRET", served.secret().to_text());
+        command.env("OUTLAST_SECRET", served.secret().to_text()).env_remove("OUTLAST_SECRET_FILE");
         children.push(piped(command)?);
     }
     Crowd::of("outlast", children, Some(served))
@@ -224,7 +224,7 @@ fn theirs(
         command.args(["-c", PYTHON, name, &address, &rank.to_string(), &members.to_string()]);
         command.arg(args.value_bytes.to_string());
         if let Some(served) = &served {
-            command.env("OUTLAST_SECRET", served.secret().to_text());
+            command.env("OUTLAST_SECRET", served.secret().to_text()).env_remove("OUTLAST_SECRET_FILE");
         }
         children.push(piped(command)?);
     }

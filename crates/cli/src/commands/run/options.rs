@@ -1,5 +1,6 @@
 //! What the user typed: torchrun's words where torchrun has them.
 
+use super::super::address::coordinators;
 use super::super::members::duration;
 use super::super::run_id::run_id;
 use super::super::trust::TrustArgs;
@@ -36,7 +37,7 @@ pub(crate) struct Args {
     #[arg(long, conflicts_with = "coordinator")]
     pub(super) standalone: bool,
     /// The coordinator, host:port, or several separated by commas; default: `OUTLAST_COORDINATOR`, else as --standalone
-    #[arg(long, value_name = "ADDR", aliases = ["rdzv-endpoint", "rdzv_endpoint"])]
+    #[arg(long, value_name = "ADDR", value_parser = coordinators, aliases = ["rdzv-endpoint", "rdzv_endpoint"])]
     pub(super) coordinator: Option<String>,
     #[command(flatten)]
     pub(super) standby: StandbyArgs,

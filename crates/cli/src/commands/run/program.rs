@@ -32,11 +32,9 @@ pub(super) fn program(command: &[OsString], style: Style, interpreter: &OsStr) -
         let arguments = options.chain(command.iter().cloned()).collect();
         Program { name: interpreter.to_owned(), arguments }
     };
-    let is_script =
-        || command.first().is_some_and(|name| Path::new(name).extension() == Some(OsStr::new("py")));
     match style {
         Style::Module => python(&["-u", "-m"]),
-        Style::Guess if is_script() => python(&["-u"]),
+        Style::Guess if script(command).is_some() => python(&["-u"]),
         Style::Guess | Style::Plain => {
             let (name, arguments) = command
                 .split_first()
@@ -44,6 +42,15 @@ pub(super) fn program(command: &[OsString], style: Style, interpreter: &OsStr) -
             Program { name, arguments }
         }
     }
+}
+
+/// A script that is not there: no restart would find it.
+pub(super) fn missing_script(command: &[OsString], style: Style) -> Option<&Path> {
+    script(command).filter(|script| style == Style::Guess && !script.exists())
+}
+
+fn script(command: &[OsString]) -> Option<&Path> {
+    command.first().map(Path::new).filter(|name| name.extension() == Some(OsStr::new("py")))
 }
 
 #[cfg(test)]
