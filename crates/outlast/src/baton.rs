@@ -103,6 +103,14 @@ impl<T: Drive> Baton<T> {
         }
     }
 
+    /// The same for whoever is about to [wait](Seat::wait): if nobody drives, the first turn of that wait takes it in.
+    pub(crate) fn call_driver(&self) {
+        let is_driven = lock(&self.place).resting.is_none();
+        if is_driven {
+            self.bell.ring();
+        }
+    }
+
     /// Whether somebody drives, or did so less than `pause` ago and may be back in a moment.
     pub(crate) fn is_driven(&self, pause: Duration) -> bool {
         let place = lock(&self.place);

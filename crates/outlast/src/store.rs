@@ -557,8 +557,8 @@ impl Store {
             self.shared.inbox.put(Letter::Call(what, timeout, Arc::clone(&pending)));
             waiting.push(pending);
         }
-        // Whoever holds the baton takes it in now; if nobody does, we do.
-        self.baton.nudge();
+        // Whoever holds the baton takes it in now; if nobody does, we are about to.
+        self.baton.call_driver();
         let given_up = Arc::new(std::sync::atomic::AtomicBool::new(false));
         let (flag, bell) = (Arc::clone(&given_up), Arc::clone(&seat));
         let _cancels = watch::cancels(move || {

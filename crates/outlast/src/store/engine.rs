@@ -4,7 +4,12 @@
 //! answer wakes nobody (decision 16). While no call waits, a thread of the store's own stands in (`standin.rs`). What
 //! other threads want waits in the [`Inbox`].
 //!
-//! The invariant: the engine never waits inside, and holds no lock while it reads or writes.
+//! What an operation costs is mostly calls of the kernel, so there are few: a wait tells which links are ready, and they
+//! are not asked for again before they are served; a link that gave little is not asked for more, since the next wait
+//! returns at once if there is more; everything that a turn has to say to one member goes out in one write.
+//!
+//! The invariant: the engine never waits inside, and holds no lock while it reads or writes. However short the calls of the
+//! program are, links are looked at every [`LOOK_AFTER`].
 
 use super::datagrams::Datagrams;
 use super::links::Linked;
@@ -18,14 +23,14 @@ use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::store::registrar::Knocked;
 use outlast_proto::store::{Action, Failure, Member, Ticket};
 use outlast_proto::time::Instant as Moment;
+use outlast_proto::wire::decode;
 use outlast_proto::wire::frame::{self, FrameBuffer};
 use outlast_proto::wire::store::client::{FromClient, ToClient};
 use outlast_proto::wire::store::mesh::Hop;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::store::{CallName, MemberId};
-use outlast_proto::wire::{decode, encode};
-use rustix::event::{PollFd, PollFlags, Timespec, epoll, poll};
+use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::OwnedFd;
@@ -37,8 +42,14 @@ use tokio::sync::mpsc;
 const READ_BYTES: usize = 256 << 10;
 /// Reads of one link in one turn, so that others get theirs.
 const READS_MAX: usize = 4;
+/// A read that gave less than this has most likely emptied its link.
+const READ_LITTLE: usize = 8 << 10;
 /// What the socket for datagrams is called beside those of the links.
 const OF_DATAGRAMS: u64 = 0;
+/// And the bell.
+const OF_THE_BELL: u64 = u64::MAX;
+/// Links are looked at at least that often by a program whose calls end without a wait.
+const LOOK_AFTER: Duration = Duration::from_micros(50);
 /// The longest single wait.
 const WAIT_MAX: Duration = Duration::from_secs(1);
 
@@ -123,6 +134,9 @@ pub(super) struct Engine {
     shared: Arc<Shared>,
     bell: Arc<Bell>,
     scratch: Vec<u8>,
+    /// What was ready at the last look and has not been served.
+    ready: Vec<u64>,
+    looked: Moment,
     leaving: bool,
 }
 
@@ -140,6 +154,8 @@ impl Engine {
     ) -> io::Result<Self> {
         let data = epoll::EventData::new_u64(OF_DATAGRAMS);
         epoll::add(&*shared.watch, datagrams.descriptor(), data, epoll::EventFlags::IN)?;
+        let data = epoll::EventData::new_u64(OF_THE_BELL);
+        epoll::add(&*shared.watch, bell.descriptor(), data, epoll::EventFlags::IN)?;
         Ok(Self {
             member,
             datagrams: Some(datagrams),
@@ -152,18 +168,21 @@ impl Engine {
             shared,
             bell,
             scratch: vec![0; READ_BYTES],
+            ready: Vec::new(),
+            looked: clock::now(),
             leaving: false,
         })
     }
 
-    /// Does all that can be done now. Whether anything was.
-    fn work(&mut self) -> bool {
+    /// Does all that can be done now.
+    fn work(&mut self) {
         self.bell.answer();
-        let letters = self.shared.inbox.take();
-        let mut moved = !letters.is_empty();
-        letters.into_iter().for_each(|letter| self.take_in(letter));
+        self.shared.inbox.take().into_iter().for_each(|letter| self.take_in(letter));
         self.act();
-        moved |= self.read_all();
+        if clock::now().since(self.looked) >= LOOK_AFTER {
+            self.look(Duration::ZERO);
+        }
+        self.serve_ready();
         let now = clock::now();
         if self.member.poll_timeout().is_some_and(|due| due <= now) {
             self.member.handle_timeout(now);
@@ -171,7 +190,6 @@ impl Engine {
         self.act();
         self.flush();
         self.shared.set_due(self.member.poll_timeout());
-        moved
     }
 
     fn take_in(&mut self, letter: Letter) {
@@ -278,24 +296,38 @@ impl Engine {
         }
     }
 
-    fn read_all(&mut self) -> bool {
+    /// Waits until something is ready, and no longer than that. What is ready stays so until it is served.
+    fn look(&mut self, left: Duration) {
         let mut events = [const { std::mem::MaybeUninit::<epoll::Event>::uninit() }; 64];
-        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let Ok((events, _)) = epoll::wait(&*self.shared.watch, &mut events[..], Some(&at_once)) else {
-            return false;
-        };
-        if events.iter().any(|event| event.data.u64() == OF_DATAGRAMS) {
-            self.read_datagrams();
+        let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
+        let found = epoll::wait(&*self.shared.watch, &mut events[..], Some(&timeout));
+        self.looked = clock::now();
+        self.ready.clear();
+        if let Ok((events, _)) = found {
+            self.ready.extend(events.iter().map(|event| event.data.u64()));
         }
-        let ready: Vec<_> =
-            events.iter().filter_map(|event| self.tokens.get(&event.data.u64()).copied()).collect();
-        for other in &ready {
-            if let Some(conn) = self.conns.get_mut(other) {
-                conn.is_full = false;
+        if self.ready.contains(&OF_THE_BELL) {
+            self.bell.heard();
+        }
+    }
+
+    fn serve_ready(&mut self) {
+        let mut ready = std::mem::take(&mut self.ready);
+        for token in ready.drain(..) {
+            match token {
+                OF_DATAGRAMS => self.read_datagrams(),
+                // It is answered before anything else is done.
+                OF_THE_BELL => {}
+                token => {
+                    let Some(other) = self.tokens.get(&token).copied() else { continue };
+                    if let Some(conn) = self.conns.get_mut(&other) {
+                        conn.is_full = false;
+                    }
+                    self.read(other);
+                }
             }
-            self.read(*other);
         }
-        !ready.is_empty()
+        self.ready = ready;
     }
 
     fn read_datagrams(&mut self) {
@@ -313,7 +345,11 @@ impl Engine {
                 Ok(0) => true,
                 Ok(count) => {
                     conn.incoming.push(&self.scratch[..count]);
-                    !self.take_frames(other)
+                    let goes_on = self.take_frames(other);
+                    if goes_on && count < READ_LITTLE {
+                        return;
+                    }
+                    !goes_on
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     // Frames that came with the handshake are in the buffer already.
@@ -359,7 +395,7 @@ impl Engine {
             match action {
                 Action::Send(other, hop) => {
                     if let Some(conn) = self.conns.get_mut(&other) {
-                        frame::append(&encode(&hop), &mut conn.out);
+                        frame::append_message(&hop, &mut conn.out);
                     }
                 }
                 Action::Finish(ticket, result) => {
@@ -453,11 +489,16 @@ impl Engine {
 
 impl Drive for Engine {
     fn heed(&mut self) {
-        crate::runtime::guarded("the store's engine", || self.work());
+        crate::runtime::guarded("the store's engine", || {
+            self.look(Duration::ZERO);
+            self.work();
+        });
     }
 
+    /// Whatever is left to move makes the next wait return at once.
     fn turn(&mut self) -> bool {
-        crate::runtime::guarded("the store's engine", || self.work()).unwrap_or(false)
+        crate::runtime::guarded("the store's engine", || self.work());
+        false
     }
 
     fn wait(&mut self, until: Instant) {
@@ -466,8 +507,7 @@ impl Drive for Engine {
         }
         let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
         let due = self.member.poll_timeout().map(|due| due.since(clock::now()));
-        let left = due.map_or(left, |due| due.min(left));
-        wait_for(&self.bell, &self.shared.watch, left);
+        self.look(due.map_or(left, |due| due.min(left)));
     }
 }
 
@@ -479,16 +519,5 @@ fn answer_to(call: CallName, result: Result<Answer, Failure>) -> ToClient {
             let timed_out = matches!(failure, Failure::TimedOut(_));
             ToClient::Failed { call, timed_out, text: failure.to_string() }
         }
-    }
-}
-
-/// Waits until a link is readable or the bell rings, and no longer than that.
-fn wait_for(bell: &Bell, watch: &OwnedFd, left: Duration) {
-    let timeout = Timespec { tv_sec: left.as_secs().cast_signed(), tv_nsec: left.subsec_nanos().into() };
-    let mut polled =
-        [PollFd::from_borrowed_fd(bell.descriptor(), PollFlags::IN), PollFd::new(watch, PollFlags::IN)];
-    let _ = poll(&mut polled, Some(&timeout));
-    if !polled[0].revents().is_empty() {
-        bell.heard();
     }
 }

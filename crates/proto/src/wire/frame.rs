@@ -7,7 +7,7 @@
 //! The invariant: a [`FrameBuffer`] holds at most one frame of the limit's length, its header, and what was
 //! pushed last.
 
-use super::InvalidMessage;
+use super::{InvalidMessage, Message};
 use crate::limits::FRAME_BYTES_MAX;
 
 const HEADER_BYTES: usize = 4;
@@ -26,6 +26,16 @@ pub fn append(payload: &[u8], out: &mut Vec<u8>) {
     out.extend_from_slice(payload);
 }
 
+/// Appends `message` as one frame to `out`, encoded where it is to be. See [`super::encode`] and [`append`].
+pub fn append_message<M: Message>(message: &M, out: &mut Vec<u8>) {
+    let header = out.len();
+    out.extend_from_slice(&[0; HEADER_BYTES]);
+    minicbor::encode(message, &mut *out).expect("a Vec takes every byte");
+    let length = out.len() - header - HEADER_BYTES;
+    debug_assert!(length <= M::BYTES_MAX.min(FRAME_BYTES_MAX), "built a message of {length} bytes");
+    out[header..header + HEADER_BYTES].copy_from_slice(&(length as u32).to_be_bytes());
+}
+
 /// Cuts a stream of bytes into frames. Push what was read, then take frames until there is none, then read on.
 ///
 /// An error is for good: the stream cannot be cut any further and must be closed.
@@ -33,12 +43,14 @@ pub fn append(payload: &[u8], out: &mut Vec<u8>) {
 pub struct FrameBuffer {
     limit: usize,
     bytes: Vec<u8>,
+    /// How many of them were taken; they go when all were, or when more is pushed.
+    taken: usize,
 }
 
 impl FrameBuffer {
     /// A buffer for frames of at most `limit` bytes.
     pub fn new(limit: usize) -> Self {
-        Self { limit: limit.min(FRAME_BYTES_MAX), bytes: Vec::new() }
+        Self { limit: limit.min(FRAME_BYTES_MAX), bytes: Vec::new(), taken: 0 }
     }
 
     /// From the next frame on, allows `limit` bytes. The hello is short; what follows it may be longer.
@@ -48,12 +60,14 @@ impl FrameBuffer {
 
     /// Takes up what was read.
     pub fn push(&mut self, bytes: &[u8]) {
+        self.bytes.drain(..self.taken);
+        self.taken = 0;
         self.bytes.extend_from_slice(bytes);
     }
 
     /// The next whole frame, or `None` until more is pushed.
     pub fn take(&mut self) -> Result<Option<Vec<u8>>, InvalidMessage> {
-        let Some((header, rest)) = self.bytes.split_first_chunk::<HEADER_BYTES>() else {
+        let Some((header, rest)) = self.bytes[self.taken..].split_first_chunk::<HEADER_BYTES>() else {
             return Ok(None);
         };
         let length = u32::from_be_bytes(*header) as usize;
@@ -64,13 +78,17 @@ impl FrameBuffer {
             return Ok(None);
         };
         let payload = payload.to_vec();
-        self.bytes.drain(..HEADER_BYTES + length);
+        self.taken += HEADER_BYTES + length;
+        if self.taken == self.bytes.len() {
+            self.bytes.clear();
+            self.taken = 0;
+        }
         Ok(Some(payload))
     }
 
     /// Bytes of a frame that is not whole yet. A stream that ends while there are any was cut off.
     pub fn pending(&self) -> usize {
-        self.bytes.len()
+        self.bytes.len() - self.taken
     }
 }
 

@@ -418,8 +418,8 @@ impl Member {
             self.send(now, from, Letter::Pieces { parcel: number, count: have });
         }
         if is_whole && let Some(parcel) = self.post.incoming.remove(&(from, number)) {
-            let contents: Vec<u8> =
-                parcel.pieces.iter().flatten().flat_map(|piece| piece.iter().copied()).collect();
+            let pieces: Vec<_> = parcel.pieces.iter().flatten().map(|piece| &piece[..]).collect();
+            let contents = pieces.concat();
             if let Ok(body) = decode::<Letter>(&contents) {
                 self.open(now, from, epoch, body);
             }
