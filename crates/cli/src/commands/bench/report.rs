@@ -150,7 +150,7 @@ mod tests {
             ["64", "KiB", "2.000", "1.000", "10.000", "0.033", "10.000", "1.500", "1.000", "0.500"];
         assert_eq!(rows[1], expected);
         assert_eq!(rows[2], ["1", "MiB", "-", "-", "-", "0.004", "-", "250.000", "125.000", "-"]);
-        assert_eq!(rows[0][7..10], ["GB/s", "CPU", "s/GB"], "{table}");
+        assert_eq!(rows[0][8..11], ["GB/s", "CPU", "s/GB"], "{table}");
         assert!(table.lines().all(|line| line.chars().count() <= 100), "{table}");
     }
 

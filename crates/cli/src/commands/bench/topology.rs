@@ -196,6 +196,6 @@ mod tests {
         let upper = "DIMENSION: 3\nEDGE_WEIGHT_FORMAT: UPPER_ROW\nEDGE_WEIGHT_SECTION\n1 2 3";
         assert!(text(tsplib(upper)).contains("UPPER_ROW is not read"));
         let short = "DIMENSION: 3\nEDGE_WEIGHT_SECTION\n1 2 3";
-        assert!(text(tsplib(short)).contains("3 numbers, DIMENSION 3 wants 9"));
+        assert!(text(tsplib(short)).contains("3 numbers, DIMENSION 3 needs 9"));
     }
 }
