@@ -1,8 +1,9 @@
-//! `outlast-sim explore`: one exploration of a small run, all planned ones, or a schedule played again.
+//! `outlast-sim explore`: one exploration of a small world, all planned ones, or a schedule played again.
 
-use outlast_sim::explore::plans::{self, Plan};
-use outlast_sim::explore::run::{Budget, RunModel, Setup, Step, parse_schedule, write_schedule};
-use outlast_sim::explore::search::{self, Limits};
+use outlast_sim::explore::planned::{Exploration, Planned};
+use outlast_sim::explore::plans;
+use outlast_sim::explore::run::{Budget, RunModel, Setup, Step};
+use outlast_sim::explore::search::Limits;
 use std::process::ExitCode;
 use std::time::Instant;
 
@@ -64,12 +65,12 @@ pub(crate) fn run(args: &Args) -> ExitCode {
             );
             return ExitCode::from(2);
         };
-        return replay(plan, schedule);
+        return replay(&**plan, schedule);
     }
     let mut total = 0;
     let started = Instant::now();
     for plan in &chosen {
-        match explore(plan, args.progress) {
+        match explore(&**plan, args.progress) {
             Some(states) => total += states,
             None => return ExitCode::FAILURE,
         }
@@ -78,17 +79,17 @@ pub(crate) fn run(args: &Args) -> ExitCode {
     ExitCode::SUCCESS
 }
 
-fn choose(args: &Args) -> Result<Vec<Plan>, String> {
+fn choose(args: &Args) -> Result<Vec<Box<dyn Exploration>>, String> {
     let (quick, soak) = (plans::quick(), plans::soak());
     match args.plan.as_deref() {
         Some("quick") => Ok(quick),
         Some("soak") => Ok(soak),
         Some(name) => {
             let all: Vec<_> = quick.into_iter().chain(soak).collect();
-            let names: Vec<_> = all.iter().map(|plan| plan.name).collect();
+            let names: Vec<_> = all.iter().map(|plan| plan.name()).collect();
             let unknown =
                 format!("there is no plan {name:?}: write quick, soak, or one of {}", names.join(", "));
-            all.into_iter().find(|plan| plan.name == name).map(|plan| vec![plan]).ok_or(unknown)
+            all.into_iter().find(|plan| plan.name() == name).map(|plan| vec![plan]).ok_or(unknown)
         }
         None => {
             let programs: Result<Vec<_>, _> = args.programs.split(',').map(Step::program).collect();
@@ -98,54 +99,41 @@ fn choose(args: &Args) -> Result<Vec<Plan>, String> {
             if !(1..=8).contains(&setup.programs.len()) {
                 return Err(format!("{} peers: write between 1 and 8 programs", setup.programs.len()));
             }
-            Ok(vec![Plan { name: "as given", setup, limits: Limits { depth, states } }])
+            let (options, limits) = (options(&setup), Limits { depth, states });
+            Ok(vec![Box::new(Planned { name: "as given", model: RunModel::new(setup), limits, options })])
         }
     }
 }
 
 /// The states that were seen, or none if one was wrong.
-fn explore(plan: &Plan, progress: bool) -> Option<usize> {
-    let started = Instant::now();
+fn explore(plan: &dyn Exploration, progress: bool) -> Option<usize> {
+    let (name, started) = (plan.name(), Instant::now());
     let seconds = || started.elapsed().as_secs_f64();
-    let explored = search::explore(&RunModel::new(plan.setup.clone()), plan.limits, |depth, states, near| {
+    let report = plan.explore(&mut |depth, states, near| {
         if progress {
-            eprintln!("{}: depth {depth}, {states} states, {near} to visit, {:.1} s", plan.name, seconds());
+            eprintln!("{name}: depth {depth}, {states} states, {near} to visit, {:.1} s", seconds());
         }
     });
     println!(
-        "{:20} {:>9} distinct states, {:>10} transitions, depth {:3}, {:6.1} s, {}",
-        plan.name,
-        explored.states,
-        explored.transitions,
-        explored.depth,
+        "{name:24} {:>9} distinct states, {:>10} transitions, depth {:3}, {:6.1} s, {}",
+        report.states,
+        report.transitions,
+        report.depth,
         seconds(),
-        if explored.whole { "all there are" } else { "cut off by the limits" },
+        if report.whole { "all there are" } else { "cut off by the limits" },
     );
-    let Some(failure) = explored.failure else { return Some(explored.states) };
-    println!("FAILED after {} events: {}", failure.schedule.len(), failure.violation);
-    let story = search::replay(&RunModel::new(plan.setup.clone()), &failure.schedule);
-    for line in story.map(|replayed| replayed.story).unwrap_or_default() {
-        println!("{line}");
-    }
-    println!(
-        "again: outlast-sim explore {} --replay \"{}\"",
-        options(plan),
-        write_schedule(&failure.schedule)
-    );
+    let Some(failure) = report.failure else { return Some(report.states) };
+    println!("FAILED after {} events: {}", failure.story.len(), failure.violation);
+    failure.story.iter().for_each(|line| println!("{line}"));
+    println!("again: outlast-sim explore {} --replay \"{}\"", plan.options(), failure.schedule);
     None
 }
 
-fn options(plan: &Plan) -> String {
-    if plan.name != "as given" {
-        return format!("--plan {}", plan.name);
-    }
-    let Budget { breaks, kills, restarts, severs, cancels, timers } = plan.setup.budget;
-    let programs: Vec<String> = plan
-        .setup
-        .programs
-        .iter()
-        .map(|program| program.iter().map(|step| step.letter()).collect())
-        .collect();
+/// The options that give the bounds of a run.
+fn options(setup: &Setup) -> String {
+    let Budget { breaks, kills, restarts, severs, cancels, timers } = setup.budget;
+    let letters = |program: &Vec<Step>| program.iter().map(|step| step.letter()).collect();
+    let programs: Vec<String> = setup.programs.iter().map(letters).collect();
     format!(
         "--programs {} --breaks {breaks} --kills {kills} --restarts {restarts} --severs {severs} \
          --cancels {cancels} --timers {timers}",
@@ -153,11 +141,9 @@ fn options(plan: &Plan) -> String {
     )
 }
 
-fn replay(plan: &Plan, schedule: &str) -> ExitCode {
+fn replay(plan: &dyn Exploration, schedule: &str) -> ExitCode {
     let text = std::fs::read_to_string(schedule).unwrap_or_else(|_| schedule.to_owned());
-    let replayed = parse_schedule(&text)
-        .and_then(|schedule| search::replay(&RunModel::new(plan.setup.clone()), &schedule));
-    match replayed {
+    match plan.replay(&text) {
         Ok(replayed) => {
             replayed.story.iter().for_each(|line| println!("{line}"));
             if let Some(violation) = replayed.violation {

@@ -1,7 +1,7 @@
 //! Each checker of the explorer, proven by a bug that it must find, by a schedule that replays.
 
-use outlast_sim::explore::run::{Budget, RunModel, Sabotage, Setup, parse_schedule, write_schedule};
-use outlast_sim::explore::search::{self, Limits};
+use outlast_sim::explore::run::{Budget, RunModel, Sabotage, Setup};
+use outlast_sim::explore::search::{self, Limits, parse_schedule, write_schedule};
 
 const NOTHING: Budget = Budget { breaks: 0, kills: 0, restarts: 0, severs: 0, cancels: 0, timers: 0 };
 const BREAK: Budget = Budget { breaks: 1, ..NOTHING };

@@ -35,8 +35,6 @@ mod appeal;
 mod machine;
 #[cfg(test)]
 mod tests;
-#[cfg(test)]
-mod world;
 
 pub use appeal::{Appeal, Visitors};
 pub use machine::{Action, Campaign, Config, Leader, Reign};

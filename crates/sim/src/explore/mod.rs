@@ -48,10 +48,13 @@
 //! nobody waits for a verdict beyond its grace; who is out does not come back. The world of seeds beside it
 //! ([`heart`](crate::heart)) has all of that, larger, and samples it.
 //!
-//! The search knows nothing of runs: another model (two coordinators with one lease, a store's change of view) is
-//! another implementation of [`search::Model`].
+//! The search knows nothing of runs: another world is another implementation of [`search::Model`]. [`views`] is the store
+//! while its view changes, [`reign`] two coordinators with one lease.
 
 pub mod held;
+pub mod planned;
 pub mod plans;
+pub mod reign;
 pub mod run;
 pub mod search;
+pub mod views;

@@ -9,6 +9,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::hash::{BuildHasherDefault, Hasher};
 use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::str::FromStr;
 
 /// What is explored. A model is deterministic: a state and an event have one outcome.
 pub trait Model {
@@ -223,6 +224,16 @@ where
         }
     }
     Ok(Replayed { story, violation: None })
+}
+
+/// Reads a schedule as it is printed: events between commas or at the ends of lines.
+pub fn parse_schedule<E: FromStr>(text: &str) -> Result<Vec<E>, E::Err> {
+    text.split([',', '\n']).map(str::trim).filter(|event| !event.is_empty()).map(str::parse).collect()
+}
+
+/// Writes a schedule so that it can be read again.
+pub fn write_schedule<E: fmt::Display>(events: &[E]) -> String {
+    events.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
 }
 
 #[cfg(test)]

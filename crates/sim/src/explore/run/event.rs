@@ -105,19 +105,10 @@ impl FromStr for Event {
     }
 }
 
-/// Reads a schedule as the explorer prints it: events between commas or at the ends of lines.
-pub fn parse_schedule(text: &str) -> Result<Vec<Event>, String> {
-    text.split([',', '\n']).map(str::trim).filter(|event| !event.is_empty()).map(str::parse).collect()
-}
-
-/// Writes a schedule so that it can be read again.
-pub fn write_schedule(events: &[Event]) -> String {
-    events.iter().map(ToString::to_string).collect::<Vec<_>>().join(", ")
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::explore::search::{parse_schedule, write_schedule};
 
     #[test]
     fn a_schedule_reads_back() {
@@ -141,6 +132,6 @@ mod tests {
             Event::Cancel(2),
         ];
         assert_eq!(parse_schedule(&write_schedule(&all)).as_deref(), Ok(&all[..]));
-        assert!(parse_schedule("call 0, jump 3").unwrap_err().contains("jump 3"));
+        assert!(parse_schedule::<Event>("call 0, jump 3").unwrap_err().contains("jump 3"));
     }
 }

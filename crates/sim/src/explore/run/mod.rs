@@ -8,7 +8,7 @@ mod settle;
 mod setup;
 mod state;
 
-pub use event::{Event, ProcessNumber, parse_schedule, write_schedule};
+pub use event::{Event, ProcessNumber};
 pub use setup::{Sabotage, Setup, Step};
 pub use state::{Budget, State};
 
