@@ -46,9 +46,13 @@ struct Side {
 struct Serving {
     term: u64,
     /// Who has promised this term, and the verdict that it had heard.
-    promised: [Option<Option<u64>>; 2],
+    promised: [Option<Heard>; 2],
     decided: bool,
 }
+
+/// What a peer tells with its promise: the verdict that it has heard, if any.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Heard(Option<u64>);
 
 /// A peer: the term that it promised, and the verdict that it obeyed. A verdict is named by the term that gave it first:
 /// two terms that decide for themselves may decide differently.
@@ -260,7 +264,7 @@ impl World {
 
     fn promise(&mut self, keeps: bool, side: usize, peer: usize) {
         let Some(serving) = &mut self.sides[side].serving else { return };
-        serving.promised[peer] = Some(self.peers[peer].verdict);
+        serving.promised[peer] = Some(Heard(self.peers[peer].verdict));
         if keeps {
             self.peers[peer].promised = serving.term;
         }
@@ -269,7 +273,7 @@ impl World {
     fn decide(&mut self, side: usize) {
         let Some(serving) = &mut self.sides[side].serving else { return };
         serving.decided = true;
-        let heard = serving.promised.iter().find_map(|promise| promise.flatten());
+        let heard = serving.promised.iter().find_map(|promise| promise.and_then(|Heard(verdict)| verdict));
         let verdict = heard.unwrap_or(serving.term);
         self.verdicts.extend((0..2).map(|peer| (peer, serving.term, verdict)));
     }

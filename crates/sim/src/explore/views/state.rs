@@ -358,7 +358,7 @@ impl State {
     fn register(&mut self, member: MemberNumber) {
         let Some(machine) = self.members.get(&member) else { return };
         let registration = self.spoiled_registration(machine.registration());
-        let name = (0..).map(|number| (member, number)).find(|name| !self.streams.contains_key(name));
+        let name = (0..=u8::MAX).map(|number| (member, number)).find(|name| !self.streams.contains_key(name));
         let stream = Stream {
             up: VecDeque::from([registration]),
             down: VecDeque::new(),
