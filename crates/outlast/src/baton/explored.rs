@@ -117,6 +117,8 @@ struct Hands {
     bell: Arc<Bell>,
     calls: Arc<Mutex<Vec<Arc<Call>>>>,
     inbox: Arc<AtomicUsize>,
+    /// Calls that asked something; the network brings an answer to each.
+    asked: Arc<Mutex<Vec<usize>>>,
     is_used: Arc<AtomicBool>,
 }
 
@@ -134,6 +136,8 @@ impl Drive for Hands {
         self.alone(|hands| {
             hands.bell.answer();
             hands.inbox.store(0, Ordering::SeqCst);
+            let asked = std::mem::take(&mut *lock(&hands.asked));
+            asked.into_iter().for_each(|call| hands.bell.arrive(call));
         });
     }
 
@@ -180,22 +184,25 @@ impl Call {
 struct World {
     baton: Arc<Baton<Hands>>,
     inbox: Arc<AtomicUsize>,
+    asked: Arc<Mutex<Vec<usize>>>,
     calls: Vec<Arc<Call>>,
 }
 
 fn world(calls: usize) -> World {
     let (bell, inbox, places) = (Arc::<Bell>::default(), Arc::default(), Arc::<Mutex<Vec<_>>>::default());
+    let asked = Arc::<Mutex<Vec<usize>>>::default();
     let hands = Hands {
         bell: Arc::clone(&bell),
         calls: Arc::clone(&places),
         inbox: Arc::clone(&inbox),
+        asked: Arc::clone(&asked),
         is_used: Arc::default(),
     };
     let baton = Arc::new(Baton::new(Box::new(hands), bell));
     let call = |_| Arc::new(Call { seat: Arc::new(Seat::new(&baton)), left: Mutex::new(0) });
     let calls: Vec<_> = (0..calls).map(call).collect();
     lock(&places).clone_from(&calls);
-    World { baton, inbox, calls }
+    World { baton, inbox, asked, calls }
 }
 
 impl World {
@@ -270,6 +277,27 @@ fn whatever_is_posted_is_heeded_although_the_driver_is_just_leaving() {
         bell.arrive(0);
         waiting.join().unwrap();
         posts.join().unwrap();
+        world.is_at_rest();
+    });
+}
+
+/// A call that asks and then waits rings only if somebody drives: otherwise its own first turn takes in what it asked.
+#[test]
+fn whoever_asks_and_then_waits_has_an_answer_whoever_drives() {
+    explore(|| {
+        let world = world(3);
+        let waiting = world.calls.iter().enumerate().map(|(number, call)| {
+            let (call, baton, asked) = (Arc::clone(call), Arc::clone(&world.baton), Arc::clone(&world.asked));
+            thread::spawn(move || {
+                for _ in 0..2 {
+                    lock(&asked).push(number);
+                    baton.call_driver();
+                    call.wait();
+                }
+            })
+        });
+        let waiting: Vec<_> = waiting.collect();
+        waiting.into_iter().for_each(|waiting| waiting.join().unwrap());
         world.is_at_rest();
     });
 }
