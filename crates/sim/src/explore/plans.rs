@@ -70,7 +70,10 @@ pub fn quick() -> Vec<Box<dyn Exploration>> {
         store("view-restart", ViewModel::new(3, views::Budget { restarts: 1, ..CALL })),
         store("view-break", ViewModel::new(3, views::Budget { breaks: 1, ..CALL })),
         store("view-kill", ViewModel::new(3, views::Budget { calls: 0, ..DEATH })),
-        store("view-cut", ViewModel::new(3, views::Budget { cuts: 1, calls: 0, jumps: 9, ..CALL })),
+        store(
+            "view-cut",
+            ViewModel::new(3, views::Budget { cuts: 1, calls: 0, jumps: 12, ..CALL }).with_patience(),
+        ),
         store(
             "view-join-restart",
             ViewModel::new(2, views::Budget { joins: 1, restarts: 1, calls: 0, ..CALL }),
@@ -107,7 +110,10 @@ pub fn soak() -> Vec<Box<dyn Exploration>> {
         store("view-leave", ViewModel::new(3, views::Budget { leaves: 1, ..CALL })),
         store("view-kill-call", ViewModel::new(3, DEATH)),
         store("view-sever", ViewModel::new(3, views::Budget { severs: 1, jumps: 1, ..CALL })),
-        store("view-cut-call", ViewModel::new(3, views::Budget { cuts: 1, jumps: 9, ..CALL })),
+        store(
+            "view-cut-call",
+            ViewModel::new(3, views::Budget { cuts: 1, jumps: 12, ..CALL }).with_patience(),
+        ),
         store("view-join-kill", ViewModel::new(2, views::Budget { joins: 1, calls: 0, ..DEATH })),
         store("view-calls", ViewModel::new(2, views::Budget { joins: 1, calls: 2, ..CALL })),
         store(
@@ -125,7 +131,7 @@ pub fn soak() -> Vec<Box<dyn Exploration>> {
         store("view-kill-break", ViewModel::new(3, views::Budget { breaks: 1, ..DEATH })),
         store(
             "view-cut-restart",
-            ViewModel::new(3, views::Budget { cuts: 1, restarts: 1, jumps: 9, ..CALL }),
+            ViewModel::new(3, views::Budget { cuts: 1, restarts: 1, jumps: 12, ..CALL }),
         ),
         lease("lease-election", ReignModel::election(6, reign::Budget { breaks: 0, appeals: 0 })),
         lease("lease-election-break", ReignModel::election(6, reign::Budget { breaks: 1, appeals: 0 })),

@@ -109,6 +109,7 @@ pub(crate) struct Scene {
     config: Config,
     key: Key,
     slow_leases: bool,
+    patient: bool,
     sabotage: Option<Sabotage>,
 }
 
@@ -123,16 +124,23 @@ pub struct ViewModel {
 impl ViewModel {
     /// A store of so many; the next who comes will own the key.
     pub fn new(members: MemberNumber, budget: Budget) -> Self {
+        let times = Config::preset(Preset::Local);
         let config = Config {
             // Nobody waits for others who might come too: that would only cost a jump of the clock.
             gathering: Duration::ZERO,
             // Before any other timer, so that one jump is enough for a death.
             probe_timeout: Duration::from_millis(10),
-            probe_interval: Duration::from_millis(15),
-            ..Config::preset(Preset::Local)
+            // Who is silent is asked for once and given up when its lease is over: a few jumps, not hundreds.
+            probe_interval: times.view_lease,
+            dead_after: times.view_lease,
+            ..times
         };
         let key = key_of(members, Part::Owner);
-        Self { members, budget, scene: Scene { config, key, slow_leases: false, sabotage: None } }
+        Self {
+            members,
+            budget,
+            scene: Scene { config, key, slow_leases: false, patient: false, sabotage: None },
+        }
     }
 
     /// A newcomer has that part in the key.
@@ -146,6 +154,13 @@ impl ViewModel {
     #[must_use]
     pub fn with_slow_leases(mut self) -> Self {
         self.scene.slow_leases = true;
+        self
+    }
+
+    /// Time passes only while nothing is under way that could arrive.
+    #[must_use]
+    pub fn with_patience(mut self) -> Self {
+        self.scene.patient = true;
         self
     }
 

@@ -202,7 +202,8 @@ impl State {
         }
         // Before anything has gone wrong there is nothing to wait for.
         let has_struck = kills == 0 && cuts == 0 && severs == 0;
-        if jumps > 0 && has_struck && self.due().is_some() {
+        let may_jump = has_struck && (!self.scene.patient || self.is_quiet());
+        if jumps > 0 && may_jump && self.due().is_some() {
             events.push(Event::Jump);
         }
         events
