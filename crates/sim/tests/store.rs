@@ -63,7 +63,8 @@ fn members_that_leave() {
 
 #[test]
 fn messages_that_pass_many_hands() {
-    play("store-routed", 0..8);
+    // The longest worlds of all: `make soak` has more of them.
+    play("store-routed", 0..3);
 }
 
 #[test]
