@@ -64,6 +64,12 @@ fn nothing_lost_finds_a_replica_that_has_nothing() {
 }
 
 #[test]
+fn one_owner_finds_a_lease_that_outlasts_what_the_registrar_counts() {
+    let honest = ViewModel::new(3, Budget { cuts: 1, calls: 0, jumps: 12, ..CALL }).with_patience();
+    assert_found(honest.clone().with(Sabotage::LongLease), honest, "one_owner");
+}
+
+#[test]
 fn nobody_put_out_finds_a_kernel_that_refuses_for_the_living() {
     let budget = Budget { breaks: 1, calls: 0, jumps: 1, ..CALL };
     assert_view_bug_found(3, budget, Sabotage::FalseDeath, "nobody_put_out");

@@ -37,10 +37,12 @@ impl Registrar {
         let current = self.active.as_ref().map(members).unwrap_or_default();
         let mut gone: BTreeSet<_> = self.out(now).intersection(&current).copied().collect();
         let leaves = |id: &MemberId| self.seats.get(id).is_some_and(|seat| seat.leaves);
+        // Who is silent is no newcomer until it speaks: a view with it would be given up in the same moment, for ever.
+        let is_there = |seat: &Seat| seat.is_attached() && seat.fate(now, &self.config) == Fate::There;
         let newcomers: BTreeSet<_> = self
             .seats
             .iter()
-            .filter(|(id, seat)| !current.contains(id) && seat.is_attached() && !seat.leaves)
+            .filter(|(id, seat)| !current.contains(id) && is_there(seat) && !seat.leaves)
             .map(|(id, _)| *id)
             .collect();
         let gathered = self.gathering.is_none_or(|since| now >= since + self.config.gathering);

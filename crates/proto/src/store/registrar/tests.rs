@@ -282,3 +282,32 @@ fn who_comes_back_after_the_end_is_told_of_it_and_begins_nothing() {
     registrar.handle_timeout(at(9_300));
     assert_eq!(said(&mut registrar), ["3: prepare 2"]);
 }
+
+/// A registrar that tries a newcomer again and again in one moment never comes to an end.
+#[test]
+fn a_newcomer_that_falls_silent_while_its_view_is_prepared_is_left_out_until_it_speaks() {
+    let mut registrar = Registrar::new(Config::preset(Preset::Local), 1);
+    registrar.handle_timeout(at(0));
+    comes(&mut registrar, at(0), 1, None, None);
+    registrar.handle_timeout(at(50));
+    says(&mut registrar, at(60), 1, ToRegistrar::Prepared(1));
+    says(&mut registrar, at(60), 1, ToRegistrar::Ready(1));
+    registrar.handle_decided(at(60), 1);
+    says(&mut registrar, at(60), 1, ToRegistrar::Activated(1));
+    comes(&mut registrar, at(100), 2, None, None);
+    registrar.handle_timeout(at(150));
+    assert_eq!(said(&mut registrar), ["1: prepare 1", "1: view 1", "1: prepare 2", "2: prepare 2"]);
+    says(&mut registrar, at(160), 1, ToRegistrar::Prepared(2));
+    let silent = Config::preset(Preset::Local).dead_after.as_millis() as u64 + 1_000;
+    for now in (200..silent).step_by(200).map(at) {
+        says(&mut registrar, now, 1, ToRegistrar::Ask(MemberId(1)));
+        says(&mut registrar, now, 1, renew());
+        registrar.handle_knock(now, MemberId(2), Knocked::Silent);
+    }
+    let orders = said(&mut registrar);
+    assert!(orders.contains(&"1: view 1".to_owned()), "what was frozen is served again: {orders:?}");
+    assert_eq!(orders.iter().filter(|order| order.contains("prepare")).count(), 0, "{orders:?}");
+    // It was only slow.
+    says(&mut registrar, at(silent), 2, renew());
+    assert_eq!(said(&mut registrar), ["1: prepare 3", "2: prepare 3"]);
+}

@@ -45,14 +45,17 @@ struct Side {
 #[derive(Clone, Debug, Hash)]
 struct Serving {
     term: u64,
-    /// Who has promised this term, and the verdict that it had heard.
-    promised: [Option<Heard>; 2],
+    /// Who has promised this term.
+    promised: [Option<Promise>; 2],
     decided: bool,
 }
 
-/// What a peer tells with its promise: the verdict that it has heard, if any.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-struct Heard(Option<u64>);
+/// What a peer tells with its promise.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Promise {
+    /// The verdict that it has heard.
+    heard: Option<u64>,
+}
 
 /// A peer: the term that it promised, and the verdict that it obeyed. A verdict is named by the term that gave it first:
 /// two terms that decide for themselves may decide differently.
@@ -264,7 +267,7 @@ impl World {
 
     fn promise(&mut self, keeps: bool, side: usize, peer: usize) {
         let Some(serving) = &mut self.sides[side].serving else { return };
-        serving.promised[peer] = Some(Heard(self.peers[peer].verdict));
+        serving.promised[peer] = Some(Promise { heard: self.peers[peer].verdict });
         if keeps {
             self.peers[peer].promised = serving.term;
         }
@@ -273,7 +276,7 @@ impl World {
     fn decide(&mut self, side: usize) {
         let Some(serving) = &mut self.sides[side].serving else { return };
         serving.decided = true;
-        let heard = serving.promised.iter().find_map(|promise| promise.and_then(|Heard(verdict)| verdict));
+        let heard = serving.promised.iter().flatten().find_map(|promise| promise.heard);
         let verdict = heard.unwrap_or(serving.term);
         self.verdicts.extend((0..2).map(|peer| (peer, serving.term, verdict)));
     }

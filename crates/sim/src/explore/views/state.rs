@@ -1,7 +1,7 @@
 //! One state of the model, and what may happen in it.
 
 use super::event::{Event, MemberNumber};
-use super::{Budget, Scene};
+use super::{Budget, Sabotage, Scene};
 use crate::explore::held::Held;
 use outlast_proto::id::PeerId;
 use outlast_proto::store::registrar::StreamId;
@@ -99,7 +99,9 @@ pub(super) fn stream_of(stream: StreamId) -> (MemberNumber, u8) {
 impl State {
     /// So many members in one view, with nothing under way.
     pub(super) fn settled(scene: &Scene, members: MemberNumber, budget: Budget) -> Self {
-        let honest = Scene { sabotage: None, ..scene.clone() };
+        // Leases that last too long must have been granted before anybody is cut off. All other bugs would show here.
+        let sabotage = scene.sabotage.filter(|sabotage| *sabotage == Sabotage::LongLease);
+        let honest = Scene { sabotage, ..scene.clone() };
         let mut state = Self {
             now: Instant::ORIGIN + Duration::from_secs(1),
             scene: Held::new(honest),
@@ -359,7 +361,7 @@ impl State {
     fn register(&mut self, member: MemberNumber) {
         let Some(machine) = self.members.get(&member) else { return };
         let registration = self.spoiled_registration(machine.registration());
-        let name = (0..=u8::MAX).map(|number| (member, number)).find(|name| !self.streams.contains_key(name));
+        let name = (0..u8::MAX).map(|number| (member, number)).find(|name| !self.streams.contains_key(name));
         let stream = Stream {
             up: VecDeque::from([registration]),
             down: VecDeque::new(),
