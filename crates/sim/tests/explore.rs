@@ -107,6 +107,11 @@ fn a_store_one_of_whose_members_is_cut_off() {
 }
 
 #[test]
+fn a_store_that_somebody_joins_while_its_registrar_is_killed() {
+    explore("view-join-restart");
+}
+
+#[test]
 fn a_reign_that_is_taken_over() {
     explore("lease-takeover");
 }

@@ -10,11 +10,20 @@ use std::time::{Duration, Instant};
 
 /// Far more than anything here takes on a busy machine.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+/// Between two looks at what was said.
+const PAUSE: Duration = Duration::from_millis(5);
 
 #[derive(Default)]
 struct Output {
-    read: Mutex<Vec<(Instant, Value)>>,
+    read: Mutex<Lines>,
     grew: Condvar,
+}
+
+#[derive(Default)]
+struct Lines {
+    values: Vec<Value>,
+    /// When each was read.
+    moments: Vec<Instant>,
 }
 
 pub(crate) struct Agent {
@@ -58,7 +67,10 @@ impl Agent {
         std::thread::spawn(move || {
             for line in output.lines().map_while(Result::ok) {
                 let json = serde_json::from_str(&line).unwrap_or_else(|error| panic!("{error} in {line:?}"));
-                sink.read.lock().unwrap().push((Instant::now(), json));
+                let mut lines = sink.read.lock().unwrap();
+                lines.values.push(json);
+                lines.moments.push(Instant::now());
+                drop(lines);
                 sink.grew.notify_all();
             }
         });
@@ -70,27 +82,32 @@ impl Agent {
         let deadline = Instant::now() + PATIENCE;
         let mut lines = self.lines.read.lock().unwrap();
         loop {
-            let values: Vec<_> = lines.iter().map(|(_, value)| value.clone()).collect();
-            if let Some(found) = enough(&values) {
+            if let Some(found) = enough(&lines.values) {
                 return found;
             }
             let left = deadline.saturating_duration_since(Instant::now());
             if left.is_zero() {
+                let values = lines.values.clone();
                 drop(lines);
                 panic!("{what} did not come within {PATIENCE:?}. It said:\n{}", story(&values));
             }
             lines = self.lines.grew.wait_timeout(lines, left).unwrap().0;
+            // A hundred thousand lines are not looked through for each new one.
+            drop(lines);
+            std::thread::sleep(PAUSE);
+            lines = self.lines.read.lock().unwrap();
         }
     }
 
     /// When the first line that satisfies the condition was read.
     pub(crate) fn moment(&self, condition: impl Fn(&Value) -> bool) -> Option<Instant> {
-        self.lines.read.lock().unwrap().iter().find(|(_, value)| condition(value)).map(|(at, _)| *at)
+        let lines = self.lines.read.lock().unwrap();
+        lines.values.iter().position(condition).map(|at| lines.moments[at])
     }
 
     /// Everything that was said.
     pub(crate) fn said(&self) -> Vec<Value> {
-        self.lines.read.lock().unwrap().iter().map(|(_, value)| value.clone()).collect()
+        self.lines.read.lock().unwrap().values.clone()
     }
 
     /// What the agent itself logged, if its stderr was asked for.
@@ -104,7 +121,7 @@ impl Agent {
             value["event"] == "started" && value["worker"] == worker && value["life"] == life
         };
         self.wait_until(&format!("life {life} of worker {worker}"), |lines| {
-            lines.iter().find(is_it).and_then(|value| value["pid"].as_u64()).map(|pid| pid as u32)
+            lines.iter().rfind(is_it).and_then(|value| value["pid"].as_u64()).map(|pid| pid as u32)
         })
     }
 

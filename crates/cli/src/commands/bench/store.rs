@@ -91,7 +91,7 @@ impl Crowd {
         Ok(Self { name, walkers, members, _served: served })
     }
 
-    /// Whether its store has that operation. moodist's has no add, and no compare_set to make one of.
+    /// Whether its store has that operation. moodist's has no `add`, and no `compare_set` to make one of.
     fn knows(&self, kind: Kind) -> bool {
         !(self.name == "moodist" && matches!(kind, Kind::Add))
     }
@@ -147,7 +147,9 @@ pub(super) fn run(args: &Bench) -> anyhow::Result<ExitCode> {
             let mut turns: Vec<Vec<Turn>> = crowds.iter().map(|_| Vec::new()).collect();
             for _ in 0..args.turns {
                 number += 1;
-                for (crowd, turns) in crowds.iter_mut().zip(&mut turns).filter(|(crowd, _)| crowd.knows(*kind)) {
+                for (crowd, turns) in
+                    crowds.iter_mut().zip(&mut turns).filter(|(crowd, _)| crowd.knows(*kind))
+                {
                     turns.push(crowd.turn(*kind, number, args)?);
                 }
             }
