@@ -15,6 +15,8 @@ use std::time::{Duration, Instant};
 
 /// How often a deadline is looked at while waiting for processes.
 const LOOK_INTERVAL: Duration = Duration::from_millis(2);
+/// After this many looks, processes that cannot be stopped are let go for a moment.
+const LOOKS_BEFORE_RELEASE: u32 = 50;
 
 /// The numbers of all processes in `host`, this one excepted.
 pub(crate) fn inside(host: Identity) -> Vec<i32> {
@@ -81,6 +83,7 @@ pub(crate) fn kill(host: Identity, name: &str) -> Result<usize, LabError> {
 fn settle(host: Identity, which: Signal, what: &str, done: fn(&[i32]) -> bool) -> Result<usize, LabError> {
     let deadline = Instant::now() + PROCESS_DEADLINE;
     let mut met = None;
+    let mut looks = 0_u32;
     loop {
         let processes = inside(host);
         met.get_or_insert(processes.len());
@@ -95,5 +98,12 @@ fn settle(host: Identity, which: Signal, what: &str, done: fn(&[i32]) -> bool) -
             return Err(LabError::Timeout { what, seconds: PROCESS_DEADLINE.as_secs() });
         }
         std::thread::sleep(LOOK_INTERVAL);
+        looks += 1;
+        if which == Signal::STOP && looks.is_multiple_of(LOOKS_BEFORE_RELEASE) {
+            // A process that started another by vfork stands in the kernel until that one has begun its program. If
+            // that one was stopped first, neither ever gets further: let all go for a moment, and stop them again.
+            wake(host);
+            std::thread::sleep(LOOK_INTERVAL);
+        }
     }
 }
