@@ -73,6 +73,13 @@ fn a_write_to_a_register_that_listens_is_answered_when_it_has_listened() {
     play("rendezvous-spares", 6_000_051..6_000_052);
 }
 
+/// A round was full, those who had waited for it still stood in the wait list until each had written that it is a spare, and
+/// the participants met again for them, 120 times.
+#[test]
+fn a_full_round_is_not_met_again_for_those_who_found_no_place() {
+    play("rendezvous-spares", 9_500_224..9_500_225);
+}
+
 #[test]
 fn one_seed_one_story() {
     let hash = |seed| played("rendezvous-spares", seed, None).trace_hash;
@@ -121,4 +128,9 @@ fn survivors_keep_order_finds_a_roster_that_is_turned_around() {
 #[test]
 fn bounds_finds_a_round_with_one_too_many() {
     assert_found("rendezvous-spares", Sabotage::Crowd, "bounds");
+}
+
+#[test]
+fn restless_finds_rounds_without_end() {
+    assert_found("rendezvous-spares", Sabotage::WaitingSpares, "restless");
 }

@@ -25,7 +25,7 @@ pub fn apply(action: Action, state: &mut State, settings: &Settings, node: &Node
         Action::RemoveFromRedundancyList => {
             state.redundancy_list.remove(node);
         }
-        Action::MarkComplete => complete(state),
+        Action::MarkComplete => complete(state, settings),
         Action::MarkClosed => state.closed = true,
         Action::KeepAlive | Action::Sync | Action::ErrorClosed | Action::ErrorTimeout | Action::Finish => {}
     }
@@ -62,12 +62,14 @@ fn add_participant(state: &mut State, settings: &Settings, node: &Node, address:
         state.calls += 1;
     }
     if state.participants.len() >= settings.max_nodes {
-        complete(state);
+        complete(state, settings);
     }
 }
 
-/// Survivors of the round before keep their order, whoever is new comes after them, sorted.
-fn complete(state: &mut State) {
+/// Survivors of the round before keep their order, whoever is new comes after them, sorted. Who waits and found no place is
+/// a spare of the full round from its first moment: if it still counted as waiting until it said so itself, the
+/// participants would meet again for it, and for the next one, without end.
+fn complete(state: &mut State, settings: &Settings) {
     let survivors = state.roster.iter().filter(|node| state.participants.contains_key(node));
     let mut order: Vec<Node> = survivors.cloned().collect();
     let known: BTreeSet<Node> = order.iter().cloned().collect();
@@ -80,6 +82,9 @@ fn complete(state: &mut State) {
     state.complete = true;
     state.calling = false;
     state.roster = order;
+    if state.participants.len() >= settings.max_nodes {
+        state.redundancy_list.append(&mut state.wait_list);
+    }
 }
 
 fn after_a_loss(state: &mut State, settings: &Settings) {

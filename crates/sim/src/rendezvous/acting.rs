@@ -139,6 +139,11 @@ impl World {
                     }
                     value = state.to_bytes();
                 }
+                if sabotage == Some(Sabotage::WaitingSpares) {
+                    let mut state = State::from_bytes(&value).expect("a machine wrote it");
+                    state.wait_list.append(&mut state.redundancy_list);
+                    value = state.to_bytes();
+                }
                 let last = self.register.snapshot().map(|told| told.token);
                 if sabotage == Some(Sabotage::AnyToken) {
                     expected = last.unwrap_or(expected);
@@ -345,6 +350,7 @@ impl World {
     /// No more faults: everybody runs, and is connected.
     pub(super) fn heal(&mut self) {
         self.is_calm = true;
+        self.checkers.calm();
         self.trace.line(self.now, "all is healed");
         for number in 0..self.hosts.len() {
             let incarnation = self.hosts[number].incarnation;

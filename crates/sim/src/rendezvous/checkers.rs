@@ -9,6 +9,9 @@ use std::fmt;
 
 /// Writes that one operation may take, with a thousand nodes that write at once.
 pub const WRITES_MAX: u32 = 64;
+/// Rounds that a group may still need once nothing goes wrong any more: what was under way, one for those who return, one
+/// for each who is late.
+pub const ROUNDS_MAX: usize = 12;
 
 /// Something that a node did.
 #[derive(Clone, Debug)]
@@ -43,6 +46,8 @@ pub struct Checkers {
     /// What the first who finished it said of each round.
     rounds: BTreeMap<(u64, u64), Vec<Node>>,
     leases: Leases,
+    /// Rounds that began after the last fault; `None` while faults strike.
+    calm_rounds: Option<usize>,
     /// What was found.
     pub violations: Vec<Violation>,
     /// The most writes that one operation took, all of them, and how many operations there were.
@@ -52,7 +57,12 @@ pub struct Checkers {
 impl Checkers {
     pub(super) fn new(settings: Settings) -> Self {
         let (rounds, leases) = (BTreeMap::new(), Leases::default());
-        Self { settings, rounds, leases, violations: Vec::new(), writes: (0, 0, 0) }
+        Self { settings, rounds, leases, calm_rounds: None, violations: Vec::new(), writes: (0, 0, 0) }
+    }
+
+    /// No fault strikes any more.
+    pub(super) fn calm(&mut self) {
+        self.calm_rounds = Some(0);
     }
 
     pub(super) fn renewed(&mut self, now: Instant, holder: &str, lease: Duration) {
@@ -91,6 +101,9 @@ impl Checkers {
             let what = format!("round {} has {} participants, not {min} to {max}", round.round, names.len());
             self.violate(now, "bounds", what);
         }
+        if !self.rounds.contains_key(&(era, round.round)) {
+            self.counted(now, round.round);
+        }
         let known = self.rounds.entry((era, round.round)).or_insert_with(|| names.clone());
         if *known != names {
             let what = format!("{node} has other participants in round {} than others", round.round);
@@ -106,6 +119,16 @@ impl Checkers {
         if !places.is_sorted() {
             let what = format!("survivors of the round before {} changed their order", round.round);
             self.violate(now, "survivors_keep_order", what);
+        }
+    }
+
+    /// A round was finished by somebody for the first time.
+    fn counted(&mut self, now: Instant, number: u64) {
+        let Some(count) = &mut self.calm_rounds else { return };
+        *count += 1;
+        if *count == ROUNDS_MAX + 1 {
+            let what = format!("round {number} is the {count}th after the last fault: they meet without end");
+            self.violate(now, "restless", what);
         }
     }
 

@@ -67,6 +67,8 @@ pub enum Sabotage {
     TurnedRoster,
     /// All nodes believe that there is one place more.
     Crowd,
+    /// Spares of a full round are written down as nodes that wait for the next one.
+    WaitingSpares,
 }
 
 #[derive(Debug)]
