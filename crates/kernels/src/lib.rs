@@ -18,6 +18,7 @@
 //!
 //! It does not know what a collective is, and never sees `outlast-proto`.
 
+mod alike;
 mod blocks;
 mod combine;
 mod copy;
@@ -28,6 +29,7 @@ mod level;
 mod loops;
 mod quantise;
 
+pub use alike::{make_nans_alike, plainly};
 pub use combine::{combine, combine_assign, divide, finish, finish_assign};
 pub use copy::copy_aside;
 pub use element::{Element, Reduction};

@@ -9,7 +9,8 @@ use support::{
 };
 
 fn counts(world: usize) -> Vec<usize> {
-    vec![0, 1, 2, world - 1, world, world + 1, 1_023, 203_530]
+    // Up to 16 KiB contributions go whole, if there are more than two.
+    vec![0, 1, 2, world - 1, world, world + 1, 1_023, 4_096, 4_097, 203_530]
 }
 
 #[test]
@@ -167,5 +168,40 @@ fn undoing_a_complete_attempt_restores_every_bit() {
             drop(member.plane.perform(&spec, buffers, &Abort::new()).unwrap());
             assert!(output == vec![9.0; count], "an output is as it was, too");
         });
+    }
+}
+
+/// Everybody adds for itself: in the order of ranks, whatever the ring's is, and with one kind of NaN.
+#[test]
+fn small_sums_have_the_same_bits_everywhere() {
+    for world in 3..=5 {
+        let cluster = Cluster::new(world);
+        let value = |member: usize, at: usize| match at % 7 {
+            0 => f32::from_bits(0x7f80_0001 + member as u32),
+            1 if member == 0 => f32::INFINITY,
+            1 => f32::NEG_INFINITY,
+            2 => 1e-42 * (member + at) as f32,
+            _ => 1.0 / (3 + 7 * member + at) as f32 * if member.is_multiple_of(2) { 1e7 } else { 1.0 },
+        };
+        let contribution = |member: usize| (0..1_000).map(|at| value(member, at)).collect::<Vec<f32>>();
+        let sum = |at: usize| (1..world).fold(value(0, at), |sum, member| sum + value(member, at));
+        let plain = |sum: f32| if sum.is_nan() { 0x7fc0_0000 } else { sum.to_bits() };
+        let expected: Vec<u32> = (0..1_000).map(|at| plain(sum(at))).collect();
+        let spec = cluster.spec(7, 0, DataType::F32, ReduceOp::Sum, &[1_000]);
+        cluster.everybody(|number, member| {
+            let mut tensor = contribution(number);
+            let before: Vec<u32> = tensor.iter().map(|value| value.to_bits()).collect();
+            let performed = reduce(member, &spec, &mut tensor).unwrap();
+            assert_eq!(performed.bytes_sent, 4_000 * (world as u64 - 1), "whole, to the next");
+            performed.undo();
+            assert!(tensor.iter().map(|value| value.to_bits()).eq(before), "nothing has happened yet");
+        });
+        let spec = cluster.spec(7, 1, DataType::F32, ReduceOp::Sum, &[1_000]);
+        let results = cluster.everybody(|number, member| {
+            let mut tensor = contribution(number);
+            reduce(member, &spec, &mut tensor).unwrap().commit();
+            tensor.iter().map(|value| value.to_bits()).collect::<Vec<u32>>()
+        });
+        assert!(results.iter().all(|result| *result == expected), "among {world}");
     }
 }

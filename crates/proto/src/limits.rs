@@ -143,6 +143,10 @@ pub const SEGMENT_BYTES: usize = 65_472;
 /// Largest block of a ring, and so the largest payload of a data frame: with its header four segments. Two of
 /// them under way stay in a core's second-level cache from the wire through the sum to the next wire.
 pub const BLOCK_BYTES_MAX: usize = 4 * SEGMENT_BYTES - FRAME_HEADER_BYTES;
+/// An all-reduce of up to this many bytes sends whole contributions around the ring ([`whole`](crate::collective::whole))..
+pub const WHOLE_BYTES_MAX: u64 = 16 << 10;
+/// ..unless a member would send more than this for it. All members of a run must have the same two numbers.
+pub const WHOLE_SENT_BYTES_MAX: u64 = 256 << 10;
 /// Bytes of a data frame's header.
 pub const FRAME_HEADER_BYTES: usize = 64;
 /// Bytes of one collective that may be sent over a link before the receiver has made its own call (rule 14).

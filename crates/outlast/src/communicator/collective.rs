@@ -11,7 +11,9 @@ use super::{Call, CallBuffers, Communicator, Error, LAST_RESORT, Receipt};
 use crate::clock;
 use crate::executor::{Abort, OpSpec, Performed, Stopped};
 use crate::recorder::Entry;
-use outlast_proto::collective::{Attempt, DataType, Fingerprint, OpKind, Quantisation, ReduceOp, Scope};
+use outlast_proto::collective::{
+    Attempt, DataType, Fingerprint, OpKind, Quantisation, ReduceOp, Scope, whole,
+};
 use outlast_proto::id::PeerId;
 use outlast_proto::pace::Like;
 use outlast_proto::session::{CallId, Done, Op, Outcome, PerformResult};
@@ -134,15 +136,17 @@ impl Communicator {
             bytes_received: received,
             seconds: started.elapsed().as_secs_f64(),
             predicted_seconds: (detour.is_none() && key.scope == Scope::Whole)
-                .then(|| self.predict(kind, key.epoch, mean_sent))
+                .then(|| self.predict(&fingerprint, key.epoch, mean_sent))
                 .flatten(),
             hash: call.hash.then(|| hash(buffers)),
         })
     }
 
     /// How long a ring's collective takes that lets each member send so many bytes on average, by the links as they were measured.
-    fn predict(&self, kind: OpKind, epoch: u64, sent: u64) -> Option<f64> {
-        let times = match kind {
+    fn predict(&self, call: &Fingerprint, epoch: u64, sent: u64) -> Option<f64> {
+        let world = self.control.view().peers.len();
+        let times = match call.kind {
+            _ if whole(call, world).is_some() => 1,
             OpKind::AllReduce | OpKind::AllReduceMany => 2,
             OpKind::AllGather | OpKind::ReduceScatter => 1,
             _ => return None,

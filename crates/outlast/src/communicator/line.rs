@@ -49,7 +49,7 @@ pub(crate) struct Line {
     /// The same socket as the wire's, to be polled while somebody else reads or writes.
     socket: Arc<dyn AsFd + Send + Sync>,
     pipe: Mutex<Pipe>,
-    incoming: Mutex<FrameBuffer>,
+    incoming: Mutex<Incoming>,
     /// Something waits to be sent.
     waits: AtomicBool,
     /// The socket took less than it was given.
@@ -60,6 +60,12 @@ pub(crate) struct Line {
     hung_up: AtomicBool,
     /// Rings when the connection's task is wanted.
     task: Notify,
+}
+
+struct Incoming {
+    frames: FrameBuffer,
+    /// What is read goes here first.
+    bytes: Box<[u8]>,
 }
 
 struct Pipe {
@@ -110,7 +116,7 @@ impl Line {
             version,
             socket,
             pipe: Mutex::new(pipe),
-            incoming: Mutex::new(incoming),
+            incoming: Mutex::new(Incoming { frames: incoming, bytes: vec![0; READ_BYTES].into() }),
             waits: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             over: AtomicBool::new(false),
@@ -171,23 +177,30 @@ impl Line {
     /// one; after one that was not, the line is over.
     pub(crate) fn receive(&self, mut hand_over: impl FnMut(&[u8]) -> bool) {
         let mut incoming = lock(&self.incoming);
-        let mut bytes = [0; READ_BYTES];
+        let Incoming { frames, bytes } = &mut *incoming;
+        let mut is_drained = false;
         loop {
             loop {
-                match incoming.take() {
+                match frames.take() {
                     Ok(Some(frame)) if hand_over(&frame) => {}
                     Ok(None) => break,
                     Ok(Some(_)) => return self.end(&"it sent what is no message"),
                     Err(error) => return self.end(&error),
                 }
             }
-            if self.is_over() {
+            if is_drained || self.is_over() {
                 return;
             }
-            let read = self.pipe().wire.receive(&mut [IoSliceMut::new(&mut bytes)]);
+            let mut pipe = self.pipe();
+            let read = pipe.wire.receive(&mut [IoSliceMut::new(bytes)]);
+            is_drained = pipe.wire.is_drained();
+            drop(pipe);
             match read {
                 Ok(0) => return self.end(&"the coordinator closed it"),
-                Ok(count) => incoming.push(&bytes[..count]),
+                Ok(count) => {
+                    is_drained &= count < bytes.len();
+                    frames.push(&bytes[..count]);
+                }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return,
                 Err(error) => return self.end(&error),
             }

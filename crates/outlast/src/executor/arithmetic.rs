@@ -10,8 +10,8 @@
 use super::memory::Region;
 use super::slots::Slots;
 use outlast_kernels::{
-    Element, Quantisation, Reduction, accumulate, combine, combine_assign, dequantise, divide, quantise,
-    quantised_len,
+    Element, Quantisation, Reduction, accumulate, combine, combine_assign, dequantise, divide,
+    make_nans_alike, plainly, quantise, quantised_len,
 };
 use outlast_proto::collective::plan::Block;
 use outlast_proto::collective::{self, DataType, Fingerprint, ReduceOp};
@@ -158,6 +158,23 @@ impl Arithmetic {
 
     fn kernel(&self, element: Element) -> Kernel {
         Kernel { element, reduction: self.reduction, divisor: self.divisor }
+    }
+
+    /// The reduction of whole contributions that lie one behind the other, each as long as `result`. Every member does this
+    /// for itself and must have the same bits.
+    pub(super) fn fold(&self, contributions: &[u8], result: &mut [u8]) {
+        let bytes = result.len();
+        result.copy_from_slice(&contributions[..bytes]);
+        let fold_piece = |Piece { element, block, .. }: Piece| {
+            let kernel = self.kernel(element);
+            let piece = &mut result[block.inputs()];
+            for other in contributions.chunks_exact(bytes).skip(1) {
+                kernel.combine_assign(piece, &other[block.inputs()]);
+            }
+            kernel.finish(piece);
+            make_nans_alike(element, piece);
+        };
+        plainly(|| self.pieces(&Block { input: 0, output: 0, bytes }).for_each(fold_piece));
     }
 
     /// Joins our contribution into a block on its way, packed or not.

@@ -110,6 +110,8 @@ pub(super) struct Conn {
     pub(super) write_blocked: bool,
     /// Poll said that there is something to read, or nobody asked yet.
     pub(super) maybe_readable: bool,
+    /// There was nothing more to read, and nobody has asked since.
+    is_drained: bool,
     last_sender: Option<OpId>,
     pub(super) parking: Parking,
     pub(super) eager: EagerAccount,
@@ -131,6 +133,7 @@ impl Conn {
             unflushed: false,
             write_blocked: false,
             maybe_readable: true,
+            is_drained: false,
             last_sender: None,
             parking: Parking::default(),
             eager: EagerAccount::default(),
@@ -185,6 +188,17 @@ impl Conn {
 
     // ---- receiving ----
 
+    /// Whether to read although poll has not said that there is anything: it saves asking, unless there was nothing the
+    /// last time.
+    pub(super) fn is_worth_a_try(&self) -> bool {
+        self.maybe_readable || !self.is_drained
+    }
+
+    /// Poll said that there is something to read, or somebody begins to wait for it.
+    pub(super) fn look_again(&mut self) {
+        self.is_drained = false;
+    }
+
     /// Reads what there is, up to one turn's share. `Ok(true)` if anything came.
     pub(super) fn receive(&mut self, desk: &mut Desk) -> Result<bool, Broken> {
         let mut total = 0;
@@ -196,9 +210,19 @@ impl Conn {
                 return Ok(true);
             }
             match self.read_some(desk) {
-                Ok(0) => return Err(Broken::Closed),
-                Ok(bytes) => total += bytes,
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => return Ok(total > 0),
+                Ok((0, _)) => return Err(Broken::Closed),
+                Ok((bytes, is_all)) => {
+                    total += bytes;
+                    if is_all && self.wire.is_drained() {
+                        self.is_drained = true;
+                        self.consume_staged(desk)?;
+                        return Ok(true);
+                    }
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
+                    self.is_drained = self.wire.is_drained();
+                    return Ok(total > 0);
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error.into()),
             }
@@ -206,8 +230,8 @@ impl Conn {
     }
 
     /// One system call: into the payload's sink and the next header behind it, or, between frames, into the
-    /// stage.
-    fn read_some(&mut self, desk: &mut Desk) -> io::Result<usize> {
+    /// stage. How many bytes came, and whether there would have been room for more.
+    fn read_some(&mut self, desk: &mut Desk) -> io::Result<(usize, bool)> {
         let Some(receiving) = &mut self.receiving else {
             if self.staged.is_empty() {
                 self.staged = 0..0;
@@ -216,9 +240,10 @@ impl Conn {
                 self.staged = 0..self.staged.len();
             }
             let room = &mut self.stage[self.staged.end..];
+            let all = room.len();
             let bytes = self.wire.receive(&mut [IoSliceMut::new(room)])?;
             self.staged.end += bytes;
-            return Ok(bytes);
+            return Ok((bytes, bytes < all));
         };
         debug_assert!(self.staged.is_empty(), "staged bytes come before the wire's");
         let length = receiving.header.length as usize;
@@ -242,7 +267,7 @@ impl Conn {
         };
         receiving.got += bytes.min(room);
         self.staged = 0..bytes.saturating_sub(room);
-        Ok(bytes)
+        Ok((bytes, bytes < if whole { room + HEADER_BYTES } else { room }))
     }
 
     /// Works off staged bytes: headers, and payloads that came with them.

@@ -284,7 +284,7 @@ impl Engine {
                     // Credit comes over the link itself.
                     Role::Outgoing => conn.primary.is_none() && self.desk.awaits_credit(*id),
                 };
-                if wanted || conn.maybe_readable {
+                if (wanted || conn.maybe_readable) && conn.is_worth_a_try() {
                     moved |= conn.receive(&mut self.desk)?;
                 }
                 Ok(moved)
@@ -413,6 +413,7 @@ impl Engine {
             }
             if ready.intersects(PollFlags::IN | PollFlags::ERR | PollFlags::HUP) {
                 conn.maybe_readable = true;
+                conn.look_again();
             }
         }
     }

@@ -7,7 +7,7 @@ use super::driver::{Hands, Inbox, Seat};
 use super::engine::{Command, Engine, Output};
 use super::memory::{Buffers, Region};
 use super::operation::{Operation, Parts};
-use super::settlement::Settlement;
+use super::settlement::{CopyOut, Results, Settlement};
 use super::ticket::{Claim, Ticket, Told};
 use super::transfer::TransferSpec;
 use super::transport::{Carrier, Job, Moved, Transport};
@@ -19,7 +19,7 @@ use crate::link::{Dial, Wire};
 use outlast_proto::collective::frame::OpName;
 use outlast_proto::collective::plan::{Flow, Plan};
 use outlast_proto::collective::striping::STREAMS_MAX;
-use outlast_proto::collective::{Attempt, Fingerprint, Group, GroupEpoch, OpKind};
+use outlast_proto::collective::{Attempt, Fingerprint, Group, GroupEpoch, OpKind, whole};
 use outlast_proto::id::PeerId;
 use std::fmt;
 use std::io;
@@ -247,9 +247,23 @@ impl DataPlane {
     }
 }
 
-/// Links save what they overwrite, and undo it.
+/// Links save what they overwrite, and undo it. What is small is gathered elsewhere, and copied out.
 impl Transport for Arc<Shared> {
     fn perform(&self, job: Job<'_>) -> Result<Moved, Stopped> {
+        match whole(&job.spec.fingerprint, job.spec.attempt.members.len()) {
+            Some(way) => self.gather_whole(job, &way),
+            None => Ok(Moved::by(self.move_blocks(job)?)),
+        }
+    }
+
+    fn transfer(&self, job: Job<'_, TransferSpec>) -> Result<Moved, Stopped> {
+        self.transfer_over_links(job)
+    }
+}
+
+impl Shared {
+    /// Moves the blocks of an attempt.
+    fn move_blocks(self: &Arc<Self>, job: Job<'_>) -> Result<Operation, Stopped> {
         let Job { spec, plan, arithmetic, region, abort } = job;
         let undo = undo_log(region, &plan, spec.fingerprint.kind, &self.undo)?;
         let parts = Parts {
@@ -262,11 +276,38 @@ impl Transport for Arc<Shared> {
             window_bytes: self.window.load(Ordering::Relaxed),
             end: None,
         };
-        Ok(Moved::by(*self.run(parts, undo)?))
+        Ok(*self.run(parts, undo)?)
     }
 
-    fn transfer(&self, job: Job<'_, TransferSpec>) -> Result<Moved, Stopped> {
-        self.transfer_over_links(job)
+    /// Gets everybody's whole contribution, by `way`, and adds them up. The frames carry the digest of the call itself:
+    /// whoever calls something else is found out as ever (rule 7).
+    fn gather_whole(self: &Arc<Self>, job: Job<'_>, way: &Fingerprint) -> Result<Moved, Stopped> {
+        let Job { spec, arithmetic, region, abort, .. } = job;
+        let Attempt { members, ring, .. } = &spec.attempt;
+        let bytes = region.input_bytes();
+        let (mut own, mut all) = (vec![0; bytes], vec![0; bytes * members.len()]);
+        region.gather_input(&(0..bytes), &mut own);
+        let plan = Plan::new(way, members, ring, self.me, 1);
+        let plan = plan.map_err(|error| Stopped::NoMemory(error.to_string()))?;
+        let gathered = Buffers::out_of_place([&own[..]], [&mut all[..]]).into_region();
+        let there = Arithmetic::new(way, members.len());
+        let job = Job { spec, plan, arithmetic: there, region: gathered, abort };
+        let Moved { bytes_sent, bytes_received, mean_sent, settlement } = Moved::by(self.move_blocks(job)?);
+        // What was gathered stays where it is: it is ours, and nobody else's output.
+        settlement.commit();
+        arithmetic.fold(&all, &mut own);
+        let settlement = Settlement::CopyOut(CopyOut::new(region, Box::new(Sum(own))));
+        Ok(Moved { bytes_sent, bytes_received, mean_sent, settlement })
+    }
+}
+
+/// A reduction that waits for its verdict.
+#[derive(Debug)]
+struct Sum(Vec<u8>);
+
+impl Results for Sum {
+    fn bytes(&self) -> &[u8] {
+        &self.0
     }
 }
 

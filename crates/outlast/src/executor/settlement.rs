@@ -23,7 +23,6 @@ pub(super) enum Settlement {
     /// The result is in place; an abort restores what was there.
     Undo(UndoLog),
     /// The result waits elsewhere; a commit fetches it.
-    #[cfg_attr(not(test), expect(dead_code, reason = "shared memory, which comes next, settles like this"))]
     CopyOut(CopyOut),
 }
 
@@ -61,7 +60,6 @@ pub(super) struct CopyOut {
 impl CopyOut {
     /// # Panics
     /// If there are not as many results as there are outputs: a transport's bug, found before anything is written.
-    #[cfg_attr(not(test), expect(dead_code, reason = "see the variant"))]
     pub(super) fn new(outputs: Region, results: Box<dyn Results>) -> Self {
         assert_eq!(outputs.output_bytes(), results.bytes().len(), "a result for every output");
         Self { outputs, results }

@@ -35,6 +35,12 @@ pub trait Wire: Send {
     /// Zero means that the other side closed.
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize>;
 
+    /// Whether the last receive that did not fill its pieces left nothing in the kernel, as far as it could see. To
+    /// receive once more without waiting for the descriptor is in vain then.
+    fn is_drained(&self) -> bool {
+        false
+    }
+
     /// Pushes what was taken but not yet given to the kernel; `WouldBlock` if some of it is left.
     fn flush(&mut self) -> io::Result<()>;
 

@@ -49,6 +49,8 @@ impl TcpSettings {
 #[derive(Debug)]
 pub struct TcpWire {
     monitored: Arc<Monitored>,
+    /// The kernel had no more.
+    is_drained: bool,
 }
 
 impl TcpWire {
@@ -56,7 +58,7 @@ impl TcpWire {
     pub fn new(stream: Guarded<TcpStream>, settings: &TcpSettings) -> io::Result<Self> {
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
-        Ok(Self { monitored: Arc::new(Monitored::new(stream)?) })
+        Ok(Self { monitored: Arc::new(Monitored::new(stream)?), is_drained: false })
     }
 
     /// Breaks the connection once the other host has acknowledged nothing for `limit`.
@@ -72,7 +74,14 @@ impl Wire for TcpWire {
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        self.monitored.explain(self.monitored.socket().read_vectored(pieces))
+        let read = self.monitored.explain(self.monitored.socket().read_vectored(pieces));
+        let room = pieces.iter().map(|piece| piece.len()).sum();
+        self.is_drained = read.as_ref().map_or(true, |bytes| *bytes < room);
+        read
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     fn flush(&mut self) -> io::Result<()> {

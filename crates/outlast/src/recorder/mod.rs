@@ -122,12 +122,18 @@ impl Recorder {
             return;
         }
         let number = self.noted.fetch_add(1, Ordering::Relaxed);
-        let slot = &self.slots[(number % self.slots.len() as u64) as usize];
+        let slot = self.slot(number);
         slot.number.store(0, Ordering::Relaxed);
         // Nobody may see a new word under the old number.
         fence(Ordering::Release);
         entry.write(clock::now(), &slot.words);
         slot.number.store(number + 1, Ordering::Release);
+        // The next record's place was last used thousands of records ago: it is on its way here until it is needed.
+        prefetch(self.slot(number + 1));
+    }
+
+    fn slot(&self, number: u64) -> &Slot {
+        &self.slots[(number % self.slots.len() as u64) as usize]
     }
 
     /// Remembers what people call a peer or, by its number, a run.
@@ -150,6 +156,22 @@ impl Recorder {
         records.sort_by_key(|(number, _)| *number);
         records
     }
+}
+
+/// Asks for the part of a slot that every record uses.
+fn prefetch(slot: &Slot) {
+    #[cfg(target_arch = "x86_64")]
+    {
+        use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
+        let start = ptr::from_ref(slot).cast::<i8>();
+        // SAFETY: a prefetch reads nothing that a program could see, and 64 bytes on is inside the slot.
+        unsafe {
+            _mm_prefetch::<_MM_HINT_T0>(start);
+            _mm_prefetch::<_MM_HINT_T0>(start.add(64));
+        }
+    }
+    #[cfg(not(target_arch = "x86_64"))]
+    let _ = slot;
 }
 
 fn crew() -> &'static Crew {

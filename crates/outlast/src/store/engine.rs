@@ -5,7 +5,7 @@
 //! other threads want waits in the [`Inbox`].
 //!
 //! What an operation costs is mostly calls of the kernel, so there are few: a wait tells which links are ready, and they
-//! are not asked for again before they are served; a link that gave little is not asked for more, since the next wait
+//! are not asked for again before they are served; a link that was drained is not asked for more, since the next wait
 //! returns at once if there is more; everything that a turn has to say to one member goes out in one write.
 //!
 //! The invariant: the engine never waits inside, and holds no lock while it reads or writes. However short the calls of the
@@ -42,8 +42,6 @@ use tokio::sync::mpsc;
 const READ_BYTES: usize = 256 << 10;
 /// Reads of one link in one turn, so that others get theirs.
 const READS_MAX: usize = 4;
-/// A read that gave less than this has most likely emptied its link.
-const READ_LITTLE: usize = 8 << 10;
 /// What the socket for datagrams is called beside those of the links.
 const OF_DATAGRAMS: u64 = 0;
 /// And the bell.
@@ -346,7 +344,9 @@ impl Engine {
                 Ok(count) => {
                     conn.incoming.push(&self.scratch[..count]);
                     let goes_on = self.take_frames(other);
-                    if goes_on && count < READ_LITTLE {
+                    let is_all = count < READ_BYTES;
+                    let is_drained = |conn: &Conn| is_all && conn.wire.is_drained();
+                    if goes_on && self.conns.get(&other).is_none_or(is_drained) {
                         return;
                     }
                     !goes_on

@@ -17,12 +17,14 @@ mod sections;
 pub mod stream;
 pub mod striping;
 mod types;
+mod whole;
 
 pub use attempt::Attempt;
 pub use broken_link::BrokenLink;
 pub use fingerprint::{Fingerprint, IllegalCall, Layout, OpKind};
 pub use sections::Section;
 pub use types::{DataType, IllegalReduction, Quantisation, ReduceOp, UnknownName, legal};
+pub use whole::whole;
 
 use crate::id::PeerId;
 use crate::limits::SCOPE_MEMBERS_MAX;
