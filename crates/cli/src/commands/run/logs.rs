@@ -11,13 +11,14 @@ use super::super::json::printable_line;
 use outlast::agent::{Life, Streams};
 use rustix::io::read;
 use serde_json::json;
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fmt::Write as _;
 use std::fs::File;
 use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -81,6 +82,15 @@ pub(super) struct Tail {
 #[derive(Clone, Debug)]
 pub(super) struct Logs {
     queue: SyncSender<Item>,
+    followed: Followed,
+}
+
+/// Workers whose streams have not both ended. Whoever is followed is in it from that moment on: a worker may have ended, and
+/// all others with it, before the first word of it has reached the writer.
+type Followed = Arc<Mutex<BTreeSet<Life>>>;
+
+fn followed(lives: &Followed) -> MutexGuard<'_, BTreeSet<Life>> {
+    lives.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Logs {
@@ -94,31 +104,31 @@ impl Logs {
             live: !json && std::io::stderr().is_terminal(),
             progress: String::new(),
             workers: BTreeMap::new(),
-            open: 0,
+            followed: Arc::default(),
         };
+        let followed = Arc::clone(&writer.followed);
         let thread =
             std::thread::Builder::new().name("outlast-logs".to_owned()).spawn(move || writer.run(items))?;
-        Ok((Self { queue }, thread))
+        Ok((Self { queue, followed }, thread))
     }
 
     /// Reads a worker's streams until they end.
     pub(super) fn follow(&self, source: Source, streams: Streams) {
         let (life, queue) = (source.life, self.queue.clone());
         let Streams { output, errors } = streams;
-        self.spawn(life, move || {
+        followed(&self.followed).insert(life);
+        let reading = spawn(life, move || {
             // Whoever is read must be known to the writer, and the agent must not wait for it.
             let _ = queue.send(Item::Opened(source));
-            let (logs, other) = (Self { queue: queue.clone() }, queue.clone());
-            logs.spawn(life, move || read_all(life, Stream::Errors, &errors, &other));
+            let other = queue.clone();
+            let reading = spawn(life, move || read_all(life, Stream::Errors, &errors, &other));
+            if reading.is_err() {
+                let _ = queue.send(Item::Closed(life, Stream::Errors));
+            }
             read_all(life, Stream::Output, &output, &queue);
         });
-    }
-
-    /// Without a thread nobody reads it: its end is closed, and the worker hears of it when it writes.
-    fn spawn(&self, life: Life, read: impl FnOnce() + Send + 'static) {
-        let builder = std::thread::Builder::new().name(format!("outlast-log-{}", life.slot));
-        if let Err(error) = builder.spawn(read) {
-            eprintln!("outlast: no thread to read what worker {} says: {error}", life.slot);
+        if reading.is_err() {
+            followed(&self.followed).remove(&life);
         }
     }
 
@@ -144,6 +154,15 @@ impl Logs {
         let _ = self.queue.send(Item::End);
         let _ = thread.join();
     }
+}
+
+/// Without a thread nobody reads it: its end is closed, and the worker hears of it when it writes.
+fn spawn(life: Life, read: impl FnOnce() + Send + 'static) -> std::io::Result<()> {
+    let builder = std::thread::Builder::new().name(format!("outlast-log-{}", life.slot));
+    let spawned = builder.spawn(read).map(drop);
+    spawned.inspect_err(|error| {
+        eprintln!("outlast: no thread to read what worker {} says: {error}", life.slot);
+    })
 }
 
 fn read_all(life: Life, stream: Stream, descriptor: &OwnedFd, queue: &SyncSender<Item>) {
@@ -244,7 +263,7 @@ struct Writer {
     live: bool,
     progress: String,
     workers: BTreeMap<Life, Worker>,
-    open: usize,
+    followed: Followed,
 }
 
 impl Writer {
@@ -264,13 +283,13 @@ impl Writer {
             }
             asked.retain(|(life, answer, until)| {
                 let worker = self.workers.get(life);
-                let ready = worker.is_none_or(Worker::is_closed) || *until <= Instant::now();
+                let ready = !followed(&self.followed).contains(life) || *until <= Instant::now();
                 if ready {
                     let _ = answer.try_send(worker.map(Worker::tail).unwrap_or_default());
                 }
                 !ready
             });
-            if end.is_some_and(|end| self.open == 0 || end <= Instant::now()) {
+            if end.is_some_and(|end| followed(&self.followed).is_empty() || end <= Instant::now()) {
                 self.clear();
                 return;
             }
@@ -286,7 +305,9 @@ impl Writer {
                 if let Some(worker) = self.workers.get_mut(&life) {
                     let channel = worker.channel(stream);
                     (channel.closed, channel.file) = (true, None);
-                    self.open -= usize::from(worker.is_closed());
+                    if worker.is_closed() {
+                        followed(&self.followed).remove(&life);
+                    }
                 }
             }
             Item::Said(words, facts) => self.say(&words, &facts),
@@ -312,7 +333,6 @@ impl Writer {
                 };
                 self.workers.remove(&old);
             }
-            self.open += 1;
         }
         self.workers.entry(life).or_insert_with(|| Worker {
             rank: life.slot,
@@ -428,6 +448,33 @@ impl Writer {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use rustix::pipe::pipe;
+
+    /// A worker that said something and has ended.
+    fn streams(said: &str) -> Streams {
+        let (output, says) = pipe().unwrap();
+        let (errors, _) = pipe().unwrap();
+        assert_eq!(rustix::io::write(&says, said.as_bytes()), Ok(said.len()));
+        Streams { output, errors }
+    }
+
+    /// One in some hundred runs of three short workers lost a line.
+    #[test]
+    fn nobody_is_forgotten_who_ended_before_its_first_word_was_read() {
+        let folder = tempfile::tempdir().unwrap();
+        for round in 0..100_u32 {
+            let (logs, thread) = Logs::start(false).unwrap();
+            let life = Life { slot: 0, number: round };
+            let place = folder.path().join(round.to_string());
+            let source = Source { life, rank: 0, shown: (false, false), folder: Some(place.clone()) };
+            logs.follow(source, streams("last words\n"));
+            if round.is_multiple_of(2) {
+                assert_eq!(logs.tail(life).output, ["last words"], "what a failure is explained by");
+            }
+            logs.end(thread);
+            assert_eq!(std::fs::read_to_string(place.join("stdout.log")).unwrap(), "last words\n");
+        }
+    }
 
     #[test]
     fn of_lines_that_write_over_each_other_one_is_shown_each_second_and_the_last() {
