@@ -71,7 +71,7 @@ mod mode {
     pub(super) fn set(mode: Mode) {
         // SAFETY: the value is the plain one or one that the register held: no reserved bit is set, and no exception is unmasked
         // that was not before.
-        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack, preserves_flags)) };
+        unsafe { asm!("ldmxcsr [{}]", in(reg) &raw const mode, options(nostack)) };
     }
 }
 
@@ -92,7 +92,7 @@ mod mode {
 
     pub(super) fn set(mode: Mode) {
         // SAFETY: the value is the plain one or one that the register held.
-        unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack, preserves_flags)) };
+        unsafe { asm!("msr fpcr, {}", in(reg) mode, options(nostack)) };
     }
 }
 

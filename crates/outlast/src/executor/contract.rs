@@ -4,7 +4,7 @@
 //! end runs every clause over every transport; a new transport is one more line there.
 
 mod transfers;
-mod worlds;
+pub(crate) mod worlds;
 
 use super::plane::{DataPlane, OpSpec, Performed};
 use super::transport::board::Hall;

@@ -24,7 +24,7 @@ mod backlog;
 mod companion;
 mod conn;
 #[cfg(test)]
-mod contract;
+pub(crate) mod contract;
 mod desk;
 mod driver;
 mod engine;

@@ -31,6 +31,8 @@ pub struct TlsWire {
     untaken: Range<usize>,
     /// The kernel had no more.
     is_drained: bool,
+    /// Something came that is nothing of the other side's. What came before it is handed over first.
+    is_spoilt: bool,
 }
 
 /// Plaintext that one send may put into the session: four records, so that the socket is fed while the next
@@ -49,11 +51,23 @@ impl TlsWire {
         settings.apply(&stream)?;
         stream.set_nonblocking(true)?;
         let monitored = Arc::new(Monitored::new(stream)?);
-        Ok(Self { monitored, session, inbound: Box::default(), untaken: 0..0, is_drained: false })
+        Ok(Self {
+            monitored,
+            session,
+            inbound: Box::default(),
+            untaken: 0..0,
+            is_drained: false,
+            is_spoilt: false,
+        })
     }
 
     /// Gives the session bytes to decrypt, the kernel's if there are none at hand. False if the other side closed.
     fn take_in(&mut self) -> io::Result<bool> {
+        if self.is_spoilt {
+            // The session says the same of whatever comes after.
+            let said = self.session.process_new_packets();
+            return said.map(|_| true).map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error));
+        }
         if self.untaken.is_empty() {
             if self.inbound.is_empty() {
                 self.inbound = vec![0; RECEIVE_BYTES].into();
@@ -67,8 +81,7 @@ impl TlsWire {
             }
         }
         self.untaken.start += self.session.read_tls(&mut &self.inbound[self.untaken.clone()])?;
-        let processed = self.session.process_new_packets();
-        processed.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))?;
+        self.is_spoilt = self.session.process_new_packets().is_err();
         Ok(true)
     }
 
@@ -129,7 +142,7 @@ impl Wire for TlsWire {
                 Err(_) if filled > 0 => break,
                 Err(error) => return Err(error),
             }
-            if filled > 0 && self.untaken.is_empty() {
+            if filled > 0 && (self.untaken.is_empty() || self.is_spoilt) {
                 break;
             }
             match self.take_in() {
@@ -144,7 +157,7 @@ impl Wire for TlsWire {
     }
 
     fn is_drained(&self) -> bool {
-        self.is_drained && self.untaken.is_empty()
+        self.is_drained && self.untaken.is_empty() && !self.is_spoilt
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -190,4 +203,104 @@ pub(crate) fn split(
         }
     };
     Ok((socket.convert(tokio::net::TcpStream::into_std)?, session))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::executor::contract::worlds::Identity;
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+    /// A wire, and the other end as its socket and session.
+    fn wire() -> (TlsWire, TcpStream, Connection) {
+        let ((near, session), (far, other)) = Identity::new().connected();
+        (TlsWire::new(Guarded::new(near).unwrap(), session, &TcpSettings::default()).unwrap(), far, other)
+    }
+
+    fn say(session: &mut Connection, words: &[u8]) -> Vec<u8> {
+        let mut sealed = Vec::new();
+        session.writer().write_all(words).unwrap();
+        while session.wants_write() {
+            session.write_tls(&mut sealed).unwrap();
+        }
+        sealed
+    }
+
+    fn wait(wire: &TlsWire) {
+        let mut polled = [PollFd::from_borrowed_fd(wire.descriptor(), PollFlags::IN)];
+        assert_eq!(poll(&mut polled, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })), Ok(1));
+    }
+
+    /// What comes next, however long it takes.
+    fn receive(wire: &mut TlsWire, room: usize) -> io::Result<Vec<u8>> {
+        let mut bytes = vec![0; room];
+        loop {
+            match wire.receive(&mut [IoSliceMut::new(&mut bytes)]) {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => wait(wire),
+                read => return read.map(|count| bytes[..count].to_vec()),
+            }
+        }
+    }
+
+    #[test]
+    fn what_does_not_fill_its_pieces_leaves_nothing_behind() {
+        let (mut wire, mut far, mut session) = wire();
+        // Many records in one read of the kernel.
+        let sealed: Vec<u8> = (0..40_u8).flat_map(|number| say(&mut session, &[number; 500])).collect();
+        far.write_all(&sealed).unwrap();
+        let expected: Vec<u8> = (0..40_u8).flat_map(|number| [number; 500]).collect();
+        let mut got = Vec::new();
+        while got.len() < expected.len() {
+            let room = 30_000;
+            let bytes = receive(&mut wire, room).unwrap();
+            assert!(wire.is_drained() || bytes.len() == room, "nobody would ask for the rest");
+            got.extend(bytes);
+        }
+        assert_eq!(got, expected);
+        let more = wire.receive(&mut [IoSliceMut::new(&mut [0])]);
+        assert_eq!(more.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        // Small pieces: what is left is at hand, and the wire says so.
+        far.write_all(&say(&mut session, b"one two")).unwrap();
+        assert_eq!(receive(&mut wire, 3).unwrap(), b"one");
+        assert_eq!(receive(&mut wire, 30).unwrap(), b" two");
+    }
+
+    #[test]
+    fn a_goodbye_behind_words_is_heard_after_them() {
+        let (mut wire, mut far, mut session) = wire();
+        let mut sealed = say(&mut session, b"last words");
+        session.send_close_notify();
+        session.write_tls(&mut sealed).unwrap();
+        far.write_all(&sealed).unwrap();
+        assert_eq!(receive(&mut wire, 100).unwrap(), b"last words");
+        assert_eq!(receive(&mut wire, 100).unwrap(), b"", "closed");
+    }
+
+    #[test]
+    fn nonsense_behind_words_is_an_error_after_them_though_nothing_more_comes() {
+        let (mut wire, mut far, mut session) = wire();
+        let mut sealed = say(&mut session, b"words");
+        let mut spoilt = say(&mut session, b"more words");
+        *spoilt.last_mut().unwrap() ^= 1;
+        sealed.extend(spoilt);
+        far.write_all(&sealed).unwrap();
+        assert_eq!(receive(&mut wire, 100).unwrap(), b"words");
+        assert!(!wire.is_drained(), "there is something to be told");
+        assert_eq!(receive(&mut wire, 100).unwrap_err().kind(), io::ErrorKind::InvalidData);
+    }
+
+    #[test]
+    fn a_header_and_its_payload_are_one_record() {
+        let (mut wire, mut far, mut session) = wire();
+        let pieces = [IoSlice::new(b"header "), IoSlice::new(b"payload")];
+        assert_eq!(wire.send(&pieces).unwrap(), 14);
+        let mut sealed = [0; 1_000];
+        let count = far.read(&mut sealed).unwrap();
+        assert_eq!(count, 14 + 22, "five bytes of record, one of type, sixteen of tag");
+        session.read_tls(&mut &sealed[..count]).unwrap();
+        session.process_new_packets().unwrap();
+        let mut words = [0; 14];
+        session.reader().read_exact(&mut words).unwrap();
+        assert_eq!(&words, b"header payload");
+    }
 }

@@ -177,13 +177,31 @@ impl World {
 }
 
 /// Certificates of one authority for both ends; who is who is said by a hello of our own.
-struct Identity {
+pub(crate) struct Identity {
     client: Arc<ClientConfig>,
     server: Arc<ServerConfig>,
 }
 
 impl Identity {
-    fn new() -> Self {
+    /// Two sockets on this machine, and what both ends have agreed on.
+    pub(crate) fn connected(&self) -> ((TcpStream, Connection), (TcpStream, Connection)) {
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut near = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let mut far = listener.accept().unwrap().0;
+        let server = Arc::clone(&self.server);
+        let shaken = std::thread::spawn(move || {
+            let mut session = Connection::from(ServerConnection::new(server).unwrap());
+            shake_hands(&mut far, &mut session).unwrap();
+            (far, session)
+        });
+        let name = ServerName::try_from("outlast.test").unwrap();
+        let session = ClientConnection::new(Arc::clone(&self.client), name);
+        let mut session = Connection::from(session.unwrap());
+        shake_hands(&mut near, &mut session).unwrap();
+        ((near, session), shaken.join().unwrap())
+    }
+
+    pub(crate) fn new() -> Self {
         let made = rcgen::generate_simple_self_signed(["outlast.test".to_owned()]).unwrap();
         let certificate: CertificateDer<'static> = made.cert.der().clone();
         let key = PrivateKeyDer::try_from(made.signing_key.serialize_der()).unwrap();

@@ -14,6 +14,9 @@ use outlast_proto::id::PeerId;
 use std::io;
 use std::time::Instant;
 
+/// Reads of a connection that rested; who sends on and on meanwhile is there.
+const PROBES_MAX: usize = 4;
+
 impl Engine {
     pub(super) fn add_conn(&mut self, peer: PeerId, role: Role, wire: Box<dyn Wire>) -> ConnId {
         self.next_id += 1;
@@ -195,16 +198,64 @@ impl Engine {
         }
     }
 
-    /// Finds out whether a connection that rested is still there.
+    /// Finds out whether a connection that rested is still there. No poll follows, so what it brought is read up to where
+    /// there is nothing: its end may lie behind a last word.
     pub(super) fn probe(&mut self, conn: Option<ConnId>) {
         let Some(conn) = conn.and_then(|conn| self.conns.get_mut(&conn)) else { return };
-        if let Err(broken) = conn.receive(&mut self.desk) {
-            let id = conn.id;
-            self.lost(id, &broken);
+        for _ in 0..PROBES_MAX {
+            match conn.receive(&mut self.desk) {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(broken) => {
+                    let id = conn.id;
+                    return self.lost(id, &broken);
+                }
+            }
         }
     }
 }
 
 pub(super) fn link_up(group: Group, epoch: GroupEpoch, peer: PeerId, direction: Direction) -> LinkEvent {
     LinkEvent::Up { group, epoch, peer, direction }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::super::DataSettings;
+    use super::super::Command;
+    use super::*;
+    use crate::fork::Guarded;
+    use crate::link::{TcpSettings, TcpWire};
+    use outlast_proto::collective::frame::{FrameKind, Header, OpName};
+    use rustix::event::{PollFd, PollFlags, Timespec, poll};
+    use std::io::Write as _;
+    use std::net::{TcpListener, TcpStream};
+    use std::os::fd::AsFd as _;
+    use std::sync::Arc;
+    use std::sync::atomic::AtomicUsize;
+
+    /// A short read tells that the kernel has no more bytes, and says nothing of an end behind them.
+    #[test]
+    fn a_link_that_closed_behind_its_last_words_is_found_closed() {
+        let (me, other) = (PeerId::from_bytes([1; 16]), PeerId::from_bytes([2; 16]));
+        let settings = DataSettings::default();
+        let mut engine = Engine::new(me, &settings, Arc::new(AtomicUsize::new(settings.window_bytes)));
+        let listener = TcpListener::bind("127.0.0.1:0").unwrap();
+        let mut far = TcpStream::connect(listener.local_addr().unwrap()).unwrap();
+        let near = listener.accept().unwrap().0;
+        let there = near.try_clone().unwrap();
+        let near = Guarded::new(near).unwrap();
+        let wire = TcpWire::new(near, &TcpSettings::default()).unwrap();
+        engine.apply(Command::Accepted { peer: other, wire: Box::new(wire) });
+        let op = OpName { group: 0, epoch: 1, scope: 0, tag: 0, seq: 0 };
+        let block =
+            Header { kind: FrameKind::Block, length: 0, op, fingerprint: 0, lap: 0, step: 0, checksum: None };
+        far.write_all(&block.to_bytes()).unwrap();
+        drop(far);
+        // Both have arrived when the end has: then one look must do.
+        let mut polled = [PollFd::from_borrowed_fd(there.as_fd(), PollFlags::RDHUP)];
+        assert_eq!(poll(&mut polled, Some(&Timespec { tv_sec: 10, tv_nsec: 0 })), Ok(1));
+        engine.apply(Command::Look);
+        assert!(engine.conns.is_empty(), "its end is found");
+    }
 }
