@@ -127,12 +127,16 @@ def test_the_first_failure_is_told_with_its_traceback_and_logs_are_kept(tmp_path
     script = write(
         tmp_path / "train.py",
         """
-        import os, time
+        import os, pathlib, time
         print("begin", flush=True)
         def step():
             raise ValueError("no such batch")
+        other = pathlib.Path(__file__).with_name("the other has begun")
         if os.environ["RANK"] == "1":
+            while not other.exists():
+                time.sleep(0.01)
             step()
+        other.touch()
         time.sleep(100)
         """,
     )
