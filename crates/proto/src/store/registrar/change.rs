@@ -9,7 +9,8 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 impl Registrar {
-    /// Who is to be done without. Whoever was given up and alone holds something is waited for once more as long.
+    /// Who is to be done without. Whoever was given up and alone holds something, or alone is left to hold it, is waited for
+    /// once more as long.
     pub(super) fn out(&self, now: Instant) -> BTreeSet<MemberId> {
         let fate = |id: &MemberId| self.seats.get(id).map_or(Fate::Dead, |seat| seat.fate(now, &self.config));
         let next = self.next.iter().flat_map(|next| &next.layout.view().members);
@@ -22,11 +23,23 @@ impl Registrar {
                 active.lost(|member| member == id || out.contains(&member))
                     > active.lost(|m| out.contains(&m))
             });
-            if overdue || !loses {
-                out.insert(id);
+            out.insert(id);
+            if !overdue && (loses || !self.somebody_stays(now, &out)) {
+                out.remove(&id);
             }
         }
         out
+    }
+
+    /// Whether anybody would be in a view without those: somebody who neither leaves nor is only about to come.
+    fn somebody_stays(&self, now: Instant, gone: &BTreeSet<MemberId>) -> bool {
+        let is_in =
+            |id: &MemberId| self.active.as_ref().is_some_and(|active| active.view().place(*id).is_some());
+        let is_there = |seat: &Seat| seat.is_attached() && seat.fate(now, &self.config) == Fate::There;
+        let stays = |(id, seat): (&MemberId, &Seat)| {
+            !gone.contains(id) && !seat.leaves && (is_in(id) || is_there(seat))
+        };
+        self.seats.iter().any(stays)
     }
 
     /// Prepares another view, if the members are not those of the one in force.
@@ -95,8 +108,8 @@ impl Registrar {
         true
     }
 
-    /// With another view on its way, whoever does not answer is left out of it, unless it alone holds something: those
-    /// who are gone, and those.
+    /// With another view on its way, whoever does not answer is left out of it, unless it alone holds something or would be
+    /// alone in it: those who are gone, and those.
     pub(super) fn and_the_absent(&self, now: Instant, mut gone: BTreeSet<MemberId>) -> BTreeSet<MemberId> {
         let Some(active) = &self.active else { return gone };
         for id in active.view().members.iter().map(|member| member.id) {
@@ -104,7 +117,7 @@ impl Registrar {
             if is_absent && !gone.contains(&id) {
                 let more: BTreeSet<_> = gone.iter().copied().chain([id]).collect();
                 let loses_none = active.lost(|m| more.contains(&m)) == active.lost(|m| gone.contains(&m));
-                if loses_none && self.is_majority(now, &more) {
+                if loses_none && self.is_majority(now, &more) && self.somebody_stays(now, &more) {
                     gone = more;
                 }
             }

@@ -311,3 +311,31 @@ fn a_newcomer_that_falls_silent_while_its_view_is_prepared_is_left_out_until_it_
     says(&mut registrar, at(silent), 2, renew());
     assert_eq!(said(&mut registrar), ["1: prepare 3", "2: prepare 3"]);
 }
+
+#[test]
+fn who_is_away_for_a_moment_is_waited_for_if_everybody_else_leaves() {
+    let mut registrar = restarted();
+    comes(&mut registrar, at(10), 1, Some(view(5, &[1, 2])), None);
+    comes(&mut registrar, at(10), 2, Some(view(5, &[1, 2])), None);
+    for number in [1, 2] {
+        says(&mut registrar, at(20), number, renew());
+        says(&mut registrar, at(20), number, ToRegistrar::Activated(5));
+    }
+    said(&mut registrar);
+    // One cannot be reached for longer than its lease, and the other one says goodbye meanwhile.
+    registrar.handle_closed(at(100), StreamId(2));
+    registrar.handle_knock(at(110), MemberId(2), Knocked::Silent);
+    for time in (200..1_600).step_by(200) {
+        says(&mut registrar, at(time), 1, renew());
+    }
+    said(&mut registrar);
+    says(&mut registrar, at(1_600), 1, ToRegistrar::Leave);
+    says(&mut registrar, at(1_610), 1, ToRegistrar::Prepared(6));
+    registrar.handle_timeout(at(2_000));
+    assert!(!said(&mut registrar).contains(&"1: out".to_owned()), "who leaves hands over what it has first");
+    assert_eq!(registrar.view().map(|view| view.epoch), Some(5));
+    // It is back, and takes over.
+    comes(&mut registrar, at(2_100), 2, Some(view(5, &[1, 2])), None);
+    let told = said(&mut registrar);
+    assert!(told.contains(&"2: prepare 6".to_owned()), "{told:?}");
+}
