@@ -502,6 +502,26 @@ impl Store {
         self.one(queue_key(key)?, Operation::Length, None).map(|answer| number(answer) as u64)
     }
 
+    /// Tells all other members something, each once, along a tree: no member passes it on to more than its neighbours.
+    /// Returns at once. Those who come or go meanwhile may hear it or not.
+    pub fn broadcast(&self, payload: impl Into<Vec<u8>>) -> Result<(), StoreError> {
+        self.creator.check()?;
+        let payload = payload.into();
+        bounded("a broadcast", payload.len(), STORE_VALUE_BYTES_MAX)?;
+        self.shared.post(Letter::Broadcast(payload));
+        Ok(())
+    }
+
+    /// The oldest broadcast of another member that was not asked for yet, and who sent it; waits for one. None if none came
+    /// in time. Of more than 64 MiB that nobody asks for, the oldest are forgotten.
+    pub fn next_broadcast(
+        &self,
+        timeout: Option<Duration>,
+    ) -> Result<Option<(MemberId, Vec<u8>)>, StoreError> {
+        self.creator.check()?;
+        Ok(self.shared.next_heard(timeout.unwrap_or(self.timeout)))
+    }
+
     /// Leaves the store; it goes on without this member. What it holds is handed over first.
     pub fn leave(&self) -> Result<(), StoreError> {
         self.creator.check()?;

@@ -73,6 +73,20 @@ fn all_faults() {
 }
 
 #[test]
+fn who_is_cut_off_for_a_moment_while_the_other_one_leaves_takes_over() {
+    play("store-mixed", 7_700_081..7_700_082);
+}
+
+/// After a stop the others' links to it were given up; when they were back nothing on them was ever acknowledged, so they
+/// were given up every second, and what was on them went another way, twice as much each time.
+#[test]
+fn a_stop_costs_no_storm_of_messages() {
+    let report = played("store-stops", 7_700_055, None);
+    assert!(report.passed(), "{report}");
+    assert!(report.events < 50_000, "{} events, where nine thousand are usual", report.events);
+}
+
+#[test]
 fn one_seed_one_story() {
     let hash = |seed| played("store-mixed", seed, None).trace_hash;
     assert_eq!(hash(3), hash(3));

@@ -123,7 +123,14 @@ impl Client {
         check_value(&operation)?;
         let asked = |call: CallName, patience_ms| {
             let (key, operation) = (key.clone(), operation.clone());
-            FromClient::Ask(Request { call, answered_below: call.number, key, operation, patience_ms })
+            FromClient::Ask(Request {
+                call,
+                answered_below: call.number,
+                key,
+                operation,
+                patience_ms,
+                seen: None,
+            })
         };
         match self.ask(asked, timeout)? {
             // The member that was asked knows the value that it was to have.

@@ -70,6 +70,7 @@ pub(super) enum Letter {
     /// Without a coordinator: where it should be, connects are refused.
     LeaderRefused,
     Order(Box<FromRegistrar>),
+    Broadcast(Vec<u8>),
     Shutdown,
     Leave,
     /// This member goes, whether or not anybody let it.
@@ -224,6 +225,7 @@ impl Engine {
                 self.registrar = Some(sender);
             }
             Letter::Order(order) => self.member.handle_order(now, *order),
+            Letter::Broadcast(payload) => self.member.broadcast(now, payload.into()),
             Letter::Shutdown => self.member.shutdown(now),
             Letter::Leave => {
                 self.leaving = true;
@@ -237,8 +239,8 @@ impl Engine {
         let (name, ticket) = match asked {
             FromClient::Ask(request) => {
                 let patience = Duration::from_millis(request.patience_ms).min(PATIENCE_MAX);
-                let (name, key, operation) = (request.call, request.key, request.operation);
-                (name, self.member.call_for(now, name, key, operation, patience))
+                let (name, below) = (request.call, request.answered_below);
+                (name, self.member.call_for(now, name, below, request.key, request.operation, patience))
             }
             FromClient::Keys { call, prefix, patience_ms } => {
                 let patience = Duration::from_millis(patience_ms).min(PATIENCE_MAX);
@@ -421,7 +423,7 @@ impl Engine {
                     }
                 }
                 Action::Knock(member, address, timeout) => self.shared.knock(member, address, timeout),
-                Action::Deliver(..) => {}
+                Action::Deliver(from, payload) => self.shared.heard(from, payload),
                 Action::Out(why) => {
                     let now = clock::now();
                     if self.leaving {

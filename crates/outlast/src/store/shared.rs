@@ -11,6 +11,7 @@ use outlast_proto::store::{Ending, Failure};
 use outlast_proto::time::Instant as Moment;
 use outlast_proto::wire::store::operation::Answer;
 use outlast_proto::wire::store::{MemberId, StoreMember, View};
+use std::collections::VecDeque;
 use std::net::SocketAddr;
 use std::os::fd::OwnedFd;
 use std::sync::OnceLock;
@@ -60,7 +61,13 @@ struct Standing {
     ending: Option<Ending>,
     /// What whoever decides on views waits for.
     waits_for: Option<String>,
+    /// Broadcasts that the program has not asked for yet, oldest first, and how many bytes that is.
+    heard: VecDeque<(MemberId, Vec<u8>)>,
+    heard_bytes: usize,
 }
+
+/// A program that does not listen to broadcasts does not pay for them: beyond this the oldest are forgotten.
+const HEARD_BYTES_MAX: usize = 64 << 20;
 
 impl Shared {
     pub(super) fn new(watch: Guarded<OwnedFd>, runtime: Handle, identity: TlsIdentity) -> Self {
@@ -117,6 +124,28 @@ impl Shared {
 
     pub(super) fn view(&self) -> Option<Arc<View>> {
         lock(&self.standing).view.clone()
+    }
+
+    /// Keeps a broadcast for the program. What alone is larger than the limit is kept too.
+    pub(super) fn heard(&self, from: MemberId, payload: Vec<u8>) {
+        let mut standing = lock(&self.standing);
+        standing.heard_bytes += payload.len();
+        standing.heard.push_back((from, payload));
+        while standing.heard_bytes > HEARD_BYTES_MAX && standing.heard.len() > 1 {
+            let forgotten = standing.heard.pop_front().map_or(0, |(_, payload)| payload.len());
+            standing.heard_bytes -= forgotten;
+        }
+        self.changed.notify_all();
+    }
+
+    /// The oldest broadcast that the program has not had; waits for one. None if none came in time or the store is over.
+    pub(super) fn next_heard(&self, timeout: Duration) -> Option<(MemberId, Vec<u8>)> {
+        let standing = lock(&self.standing);
+        let waits = |standing: &mut Standing| standing.heard.is_empty() && standing.ending.is_none();
+        let mut standing = sleep_while(&self.changed, standing, timeout, waits);
+        let (from, payload) = standing.heard.pop_front()?;
+        standing.heard_bytes -= payload.len();
+        Some((from, payload))
     }
 
     pub(super) fn set_waits_for(&self, text: String) {

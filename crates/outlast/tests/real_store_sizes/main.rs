@@ -174,6 +174,14 @@ fn without_direct_links(processes: usize, rounds: u64) {
     let slowest = world.all(&format!("take spread {MIB}"));
     println!("a value of 1 MiB was with all of them after {} ms", millis(begun));
     assert_eq!(slowest.len(), processes);
+    // Along the tree, to each once; the second one is there before the first could come again.
+    for name in ["first", "second"] {
+        let begun = Instant::now();
+        world.store.broadcast(value(name, MIB as usize)).expect("told");
+        assert!(world.all(&format!("hear {name} {MIB}")).iter().all(|heard| heard == "heard"));
+        println!("a broadcast of 1 MiB was heard by all of them after {} ms", millis(begun));
+    }
+    assert!(world.all("listen").iter().all(|heard| heard == "None"));
     world.members.pop().expect("members").kill();
     world.wait_for_view(processes);
     assert_eq!(world.store.keys("mesh/").expect("keys").len(), processes * 100);

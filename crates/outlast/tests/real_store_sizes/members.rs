@@ -98,6 +98,14 @@ fn obey(store: &Store, line: &str) -> String {
             assert!(got == value(key, number(bytes) as usize), "the value of {key} is another one");
             took
         }
+        // Waits for a broadcast, and says what came.
+        ["hear", name, bytes] => {
+            let (_, heard) = store.next_broadcast(None).expect("in the store").expect("a broadcast");
+            assert!(heard == value(name, number(bytes) as usize), "{} bytes came", heard.len());
+            "heard".to_owned()
+        }
+        // Whether nothing more came.
+        ["listen"] => format!("{:?}", store.next_broadcast(Some(Duration::ZERO)).expect("in the store")),
         // Adds one and goes on when as many have.
         ["meet", key, count] => {
             if store.add(key, 1).expect("a number") == number(count) as i64 {

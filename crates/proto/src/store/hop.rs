@@ -105,6 +105,12 @@ impl HopLink {
         self.unacknowledged.len() + self.pieces.len()
     }
 
+    /// Whether pieces of an own message with that number are still to be sent or acknowledged.
+    pub fn holds_pieces(&self, number: u64) -> bool {
+        let is_one = |piece: &Envelope| piece.pieces > 1 && piece.number == number && piece.from == self.me;
+        self.pieces.iter().any(is_one) || self.unacknowledged.iter().any(|(_, piece)| is_one(piece))
+    }
+
     /// Since when the other side has acknowledged nothing of what is pending; nothing if nothing is.
     pub fn silent_since(&self) -> Option<Instant> {
         (!self.unacknowledged.is_empty()).then_some(self.progress)
@@ -232,10 +238,14 @@ impl HopLink {
         }
     }
 
-    /// The link is given up for now: what it still holds goes another way. Numbers go on, so nothing that the other side
-    /// has already is taken for something else.
+    /// The connection is gone and the link is given up for now: what it still holds goes another way. The next connection
+    /// counts anew: what went another way never comes over this one, and the other side, which acknowledges what it has
+    /// without a gap, would never acknowledge anything again.
     pub fn hand_back(&mut self) -> Vec<Envelope> {
-        self.pieces_under_way = 0;
+        if self.is_connected() {
+            return Vec::new();
+        }
+        (self.count, self.sent, self.pieces_under_way) = (self.count + 1, 0, 0);
         let held = self.unacknowledged.drain(..).map(|(_, envelope)| envelope);
         held.chain(self.pieces.drain(..)).collect()
     }

@@ -19,6 +19,8 @@ mod owner;
 mod post;
 mod replica;
 mod telling;
+#[cfg(test)]
+mod tests;
 
 pub use calls::{Failure, Ticket};
 pub use ending::Ending;
@@ -298,9 +300,10 @@ impl Member {
             | Letter::CountKeys(_) => {
                 self.serve(now, from, epoch, body);
             }
-            Letter::Reply { call, answer } => self.replied(now, from, call, answer),
+            Letter::Reply { call, answer } => self.replied(now, from, epoch, call, answer),
             Letter::NotHere { call, epoch } => self.not_here(now, from, call, epoch),
             Letter::Replicated(number) => self.replicated(now, from, epoch, number),
+            Letter::HowFar(number) => self.how_far(now, from, epoch, number),
             Letter::Pull { epoch, slots, after } => self.pulled(now, from, epoch, &slots, after.as_ref()),
             Letter::Records { epoch, finished, records } => {
                 self.records(now, from, epoch, finished, records);

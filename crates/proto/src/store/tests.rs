@@ -13,7 +13,7 @@ use crate::wire::store::operation::{Answer, Key, Objection, Operation};
 use crate::wire::store::{Blob, CallName, ClientId, MemberId, StoreMember, View};
 use std::collections::{BTreeMap, BTreeSet};
 
-fn member(number: u64, host: u64) -> StoreMember {
+pub(super) fn member(number: u64, host: u64) -> StoreMember {
     StoreMember {
         id: MemberId(number),
         peer: PeerId::from_bytes([number as u8; 16]),
@@ -27,7 +27,7 @@ fn member(number: u64, host: u64) -> StoreMember {
     }
 }
 
-fn view(members: impl Iterator<Item = (u64, u64)>) -> View {
+pub(super) fn view(members: impl Iterator<Item = (u64, u64)>) -> View {
     View { epoch: 1, founder: 9, members: members.map(|(number, host)| member(number, host)).collect() }
 }
 
@@ -37,7 +37,7 @@ fn blob(text: &str) -> Blob {
 
 fn request(client: u64, number: u64, answered_below: u64, operation: Operation) -> Request {
     let call = CallName { client: ClientId(client), number };
-    Request { call, answered_below, key: Key::value("key"), operation, patience_ms: 1_000 }
+    Request { call, answered_below, key: Key::value("key"), operation, patience_ms: 1_000, seen: None }
 }
 
 #[test]
@@ -163,6 +163,39 @@ fn a_connection_that_breaks_loses_nothing_and_repeats_nothing() {
     let acknowledged = two.acknowledge();
     deliver(acknowledged.into_iter().collect(), &mut one, &mut Vec::new());
     assert_eq!(one.pending(), 0);
+}
+
+#[test]
+fn a_link_that_was_given_up_acknowledges_what_it_carries_when_it_is_back() {
+    let now = Instant::ORIGIN;
+    let (mut one, mut other) =
+        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
+    let (mut there, mut back) = (Vec::new(), Vec::new());
+    let meet = |one: &mut HopLink, other: &mut HopLink| {
+        let (mut there, mut back) = (vec![one.handle_connected(now)], vec![other.handle_connected(now)]);
+        let (mut more, mut none) = (Vec::new(), Vec::new());
+        there.drain(..).for_each(|hop| assert!(other.handle(now, hop, &mut none).is_none()));
+        back.drain(..).for_each(|hop| assert!(one.handle(now, hop, &mut more).is_none()));
+        more
+    };
+    assert!(meet(&mut one, &mut other).is_empty());
+    one.send(now, envelope("came"), &mut there);
+    assert_eq!(deliver(std::mem::take(&mut there), &mut other, &mut back), ["came"]);
+    // The second one is lost with the connection, and goes another way.
+    one.send(now, envelope("lost"), &mut there);
+    there.clear();
+    one.handle_disconnected(now);
+    other.handle_disconnected(now);
+    assert_eq!(one.hand_back().len(), 2, "neither was acknowledged");
+    assert!(meet(&mut one, &mut other).is_empty());
+    one.send(now, envelope("later"), &mut there);
+    assert_eq!(deliver(std::mem::take(&mut there), &mut other, &mut back), ["later"]);
+    let acknowledgement = other.acknowledge().expect("something has come");
+    assert!(one.handle(now, acknowledgement, &mut back).is_none());
+    assert_eq!((one.pending(), one.silent_since()), (0, None));
+    // While there is a connection nothing is handed back: it may be on its way.
+    one.send(now, envelope("last"), &mut there);
+    assert!(one.hand_back().is_empty() && one.pending() == 1);
 }
 
 #[test]

@@ -141,8 +141,9 @@ impl Version {
     /// The first one.
     pub const FIRST: Self = Self { major: 1, minor: 0 };
     /// What this software speaks. Since 2 all votes besides collectives are ballots; before, there were only those for
-    /// newcomers, in messages of their own.
-    pub const CURRENT: Self = Self { major: 2, minor: 0 };
+    /// newcomers, in messages of their own. Since 3 small all-reduces go whole around the ring, and a replica of the store
+    /// answers whoever asked for a change.
+    pub const CURRENT: Self = Self { major: 3, minor: 0 };
 }
 
 impl Versions {

@@ -275,7 +275,7 @@ impl World {
         }
         let body = decode::<Letter>(&envelope.contents).expect("a body");
         let changed = match (sabotage, body) {
-            (Sabotage::FalseCopy, Letter::Replicate { number: told, request }) => {
+            (Sabotage::FalseCopy, Letter::Replicate { number: told, request, is_awaited, .. }) => {
                 // The writer hears an acknowledgement at once; the replica gets something without effect.
                 let (from, epoch) = (envelope.to.expect("a reader"), envelope.epoch);
                 let mut forged = envelope.clone();
@@ -290,7 +290,7 @@ impl World {
                 self.later(delay, Happening::Frame(number, life, from, connection, frame));
                 let mut request = request;
                 request.operation = Operation::Check;
-                Letter::Replicate { number: told, request }
+                Letter::Replicate { number: told, request, asked_by: None, is_awaited }
             }
             (Sabotage::ForgottenName, Letter::Request(mut request)) => {
                 if request.operation.changes() && self.rng.chance(0.5) {
@@ -481,10 +481,7 @@ impl World {
         match kind {
             0 => {
                 // Every key must be with two, or there is nothing to check.
-                if !self.is_settled()
-                    || self.processes.iter().any(|process| process.stopped)
-                    || !self.cuts.is_empty()
-                {
+                if !self.is_whole() || self.processes[number].member.is_none() {
                     return self.later(Duration::from_millis(100), Happening::Fault(0));
                 }
                 self.trace.line(now, &format!("process {number} is killed"));

@@ -6,8 +6,9 @@
 //! once more, and the whole history of each key must be one that a single copy could have had.
 //!
 //! What is checked: every key's history is linearizable, reads included ([`history`]); no call outlives its deadline;
-//! after the heal every call succeeds within a bound. A process is killed only while every key is with two members: what
-//! is lost when both holders die before a third has fetched the key is stated, not checked.
+//! after the heal every call succeeds within a bound. A process is killed at any moment in which every key is with two members,
+//! in the middle of somebody's coming or leaving too: what is lost when both holders die before a third has fetched the key is
+//! stated, not checked.
 
 mod acting;
 pub mod cost;

@@ -242,6 +242,19 @@ impl World {
             && self.registrar.is_settled()
     }
 
+    /// Every member of the newest view runs and can be reached, so every key is with two of them: whoever dies now takes
+    /// nothing along, wherever the store is on its way to another view. Somebody stays, too.
+    pub(super) fn is_whole(&self) -> bool {
+        let Some(view) = self.registrar.view() else { return false };
+        let runs = |process: &&Process| process.member.is_some() && !process.stopped;
+        let processes = view
+            .members
+            .iter()
+            .map(|member| self.processes.iter().find(|process| process.id == member.id).filter(runs));
+        let stay = processes.clone().flatten().filter(|process| !process.leaving).count();
+        stay > 1 && self.cuts.is_empty() && processes.clone().all(|process| process.is_some())
+    }
+
     fn read_everything(&mut self) {
         let keys: Vec<_> = self.histories.keys().cloned().collect();
         for key in keys {

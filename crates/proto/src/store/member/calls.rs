@@ -52,6 +52,8 @@ pub enum Failure {
     TooMany,
 }
 
+/// Keys of which it is known which own change was answered last. Who reads one that was forgotten may wait a little longer.
+const SEEN_MAX: usize = 256;
 /// A member that is behind is asked again soon.
 const SOON: Duration = Duration::from_millis(3);
 
@@ -66,12 +68,16 @@ pub(super) struct Calls {
     foreign: BTreeMap<CallName, Ticket>,
     /// Numbers of own calls that change a key and are not answered.
     changing: BTreeMap<Key, BTreeSet<u64>>,
+    /// The last own change of a key that was answered; of the keys of late.
+    seen: BTreeMap<Key, u64>,
     timers: BTreeSet<(Instant, Ticket)>,
 }
 
 #[derive(Clone, Debug, Hash)]
 pub(super) struct Call {
     pub(super) name: CallName,
+    /// What a client that is no member said of its others.
+    answered_below: Option<u64>,
     pub(super) what: What,
     pub(super) begun: Instant,
     pub(super) deadline: Instant,
@@ -100,6 +106,7 @@ impl Calls {
             inquiries: Inquiries::default(),
             foreign: BTreeMap::new(),
             changing: BTreeMap::new(),
+            seen: BTreeMap::new(),
             timers: BTreeSet::new(),
         }
     }
@@ -116,6 +123,20 @@ impl Calls {
     fn set_timer(&mut self, ticket: Ticket) {
         if let Some(call) = self.under_way.get(&ticket) {
             self.timers.insert((call.timer(), ticket));
+        }
+    }
+
+    /// A call has its answer: what it changed is with two members.
+    fn answered(&mut self, ticket: Ticket) {
+        let Some(call) = self.remove(ticket) else { return };
+        if let What::One(key, operation) = call.what
+            && operation.changes()
+            && call.name.client == self.client
+        {
+            if self.seen.len() >= SEEN_MAX {
+                self.seen.clear();
+            }
+            self.seen.insert(key, call.name.number);
         }
     }
 
@@ -160,16 +181,18 @@ impl Member {
         ticket
     }
 
-    /// The same in the name of a client that is no member and gave the call its number.
+    /// The same in the name of a client that is no member and gave the call its number; it will not ask again for those
+    /// with lower numbers than `answered_below`.
     pub fn call_for(
         &mut self,
         now: Instant,
         name: CallName,
+        answered_below: u64,
         key: Key,
         operation: Operation,
         timeout: Duration,
     ) -> Ticket {
-        let ticket = self.begin(now, Some(name), What::One(key, operation), timeout);
+        let ticket = self.begin(now, Some((name, answered_below)), What::One(key, operation), timeout);
         self.settle(now);
         ticket
     }
@@ -198,7 +221,8 @@ impl Member {
         self.calls.remove(ticket);
     }
 
-    fn begin(&mut self, now: Instant, name: Option<CallName>, what: What, timeout: Duration) -> Ticket {
+    /// Begins a call: of a client that is no member if it has a name already, with what that client says of its others.
+    fn begin(&mut self, now: Instant, of: Option<(CallName, u64)>, what: What, timeout: Duration) -> Ticket {
         self.calls.number += 1;
         let ticket = Ticket(self.calls.number);
         let own = CallName { client: self.calls.client, number: ticket.0 };
@@ -210,18 +234,19 @@ impl Member {
             self.actions.push_back(Action::Finish(ticket, Err(Failure::TooMany)));
             return ticket;
         }
-        if let Some(name) = name {
+        if let Some((name, _)) = of {
             self.calls.foreign.insert(name, ticket);
         }
         if let What::One(key, operation) = &what
             && operation.changes()
-            && name.is_none()
+            && of.is_none()
         {
             self.calls.changing.entry(key.clone()).or_default().insert(ticket.0);
         }
         let deadline = now + timeout;
         let call = Call {
-            name: name.unwrap_or(own),
+            name: of.map_or(own, |(name, _)| name),
+            answered_below: of.map(|(_, below)| below),
             what,
             begun: now,
             deadline,
@@ -250,14 +275,11 @@ impl Member {
                 let patience = u64::try_from(call.deadline.since(now).as_millis()).unwrap_or(u64::MAX);
                 let request = Request {
                     call: name,
-                    answered_below: if name.client == self.calls.client {
-                        changing.unwrap_or(name.number)
-                    } else {
-                        name.number
-                    },
+                    answered_below: call.answered_below.unwrap_or_else(|| changing.unwrap_or(name.number)),
                     key: key.clone(),
                     operation: operation.clone(),
                     patience_ms: patience,
+                    seen: self.calls.seen.get(key).copied().filter(|_| name.client == self.calls.client),
                 };
                 call.sent = Some((owner, epoch, now));
                 vec![(owner, Letter::Request(request))]
@@ -298,9 +320,21 @@ impl Member {
         all.into_iter().for_each(|ticket| self.send_call(now, ticket));
     }
 
-    pub(super) fn replied(&mut self, now: Instant, from: MemberId, name: CallName, answer: Answer) {
+    /// Somebody answers, in that view. An answer of a view that has passed is not taken once the call was sent again: the
+    /// new owner may not know of it, and do again what it says.
+    pub(super) fn replied(
+        &mut self,
+        now: Instant,
+        from: MemberId,
+        epoch: u64,
+        name: CallName,
+        answer: Answer,
+    ) {
         let Some(ticket) = self.calls.ticket(name) else { return };
         let Some(call) = self.calls.under_way.get_mut(&ticket) else { return };
+        if call.sent.is_none_or(|(_, sent, _)| epoch < sent) {
+            return;
+        }
         let finished = match (&mut call.what, answer) {
             (What::One(key, operation), Answer::Refused(objection)) => {
                 let (operation, key) = (operation.word(), format!("{key:?}"));
@@ -342,7 +376,7 @@ impl Member {
             }
             _ => return,
         };
-        self.calls.remove(ticket);
+        self.calls.answered(ticket);
         self.actions.push_back(Action::Finish(ticket, finished));
     }
 

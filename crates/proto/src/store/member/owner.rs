@@ -1,6 +1,7 @@
 //! The owner: answers for the keys of its slots.
 //!
-//! A request is done when it comes, and answered when the replica has whatever the answer depends on. So the order in
+//! A request is done when it comes, and answered when the replica has whatever the answer depends on; a change is answered
+//! by the replica itself. So the order in
 //! which an owner does things is the order of the key's history, nobody ever sees what a death could take back, and many
 //! changes of one key can be on their way to the replica at once.
 //!
@@ -107,7 +108,9 @@ impl Member {
                 Some(Obstacle::Held) => self.waiting_room.hold(from, epoch, Letter::Request(request)),
                 Some(Obstacle::Elsewhere) => self.refuse(now, from, request.call),
             },
-            Letter::Replicate { number, request } => self.replicate_heard(from, epoch, number, request),
+            Letter::Replicate { number, request, asked_by, is_awaited } => {
+                self.replicate_heard(now, from, epoch, (number, request), asked_by, is_awaited);
+            }
             Letter::ListKeys { call, prefix, after } => match self.obstacle(now, epoch, None) {
                 None => {
                     let (me, layout) = (self.me.id, self.active.as_ref());
@@ -159,10 +162,13 @@ impl Member {
 
     /// Does what is asked, and sees to it that the answer goes out when it may.
     fn answer(&mut self, now: Instant, from: MemberId, request: Request) {
-        let grows = matches!(
-            request.operation,
-            Operation::Set(_) | Operation::CompareSet(..) | Operation::Append(_) | Operation::Push(_)
-        );
+        // What is done to a key that is not here leaves a record too, even if it finds nothing.
+        let is_new = request.operation.changes() && self.shelf.record(&request.key).is_none();
+        let grows = is_new
+            || matches!(
+                request.operation,
+                Operation::Set(_) | Operation::CompareSet(..) | Operation::Append(_) | Operation::Push(_)
+            );
         if grows && self.shelf.bytes() >= self.config.bytes_max {
             let refusal = Answer::Refused(Objection::Full);
             return self.reply(now, from, request.call, refusal);
@@ -173,13 +179,13 @@ impl Member {
         };
         match self.shelf.apply(&request, is_member) {
             Effect::Changed(answer) => {
-                let (call, key) = (request.call, request.key.clone());
-                self.replicate(now, request);
-                self.respond(now, from, call, answer, &key);
+                let key = request.key.clone();
+                let is_awaited = self.waiting_room.waiters.contains_key(&key);
+                self.change_made(now, from, request, answer, is_awaited);
                 self.wake(now, &key);
             }
             Effect::Same(answer) | Effect::Again(answer) => {
-                self.respond(now, from, request.call, answer, &request.key);
+                self.respond(now, from, (request.call, request.seen), answer, &request.key);
             }
             Effect::Waits => self.park(now, from, request),
             Effect::Over => {}
@@ -214,7 +220,7 @@ impl Member {
             })
             .collect();
         for (from, call, answer) in answers {
-            self.respond(now, from, call, answer, key);
+            self.respond(now, from, (call, None), answer, key);
         }
     }
 

@@ -19,7 +19,7 @@ use crate::store::hop::{HopLink, HopLinks};
 use crate::store::mesh::{Link, Mesh, Routes, link};
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Envelope, Hop, Letter};
-use crate::wire::store::{Blob, MemberId, StoreMember};
+use crate::wire::store::{Blob, CallName, MemberId, StoreMember};
 use crate::wire::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
@@ -74,11 +74,37 @@ struct Dial {
     at: Instant,
 }
 
+/// A long message on its way.
 #[derive(Clone, Debug, Hash)]
 struct Outgoing {
+    about: Option<About>,
     waiting: VecDeque<Envelope>,
+    pieces: u32,
     sent: u32,
     taken: u32,
+    /// When its reader last said that it has more of it.
+    progress: Instant,
+}
+
+/// What a long message is about. Whoever waits long for one asks again; while it is on its way that changes nothing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum About {
+    Request(CallName),
+    Reply(CallName),
+    Replicate(CallName),
+    Records(u64),
+}
+
+impl About {
+    fn of(body: &Letter) -> Option<Self> {
+        match body {
+            Letter::Request(request) => Some(Self::Request(request.call)),
+            Letter::Reply { call, .. } => Some(Self::Reply(*call)),
+            Letter::Replicate { request, .. } => Some(Self::Replicate(request.call)),
+            Letter::Records { epoch, .. } => Some(Self::Records(*epoch)),
+            _ => None,
+        }
+    }
 }
 
 #[derive(Clone, Debug, Hash)]
@@ -100,6 +126,30 @@ impl Post {
     /// Those with whom there is a link.
     pub(super) fn linked(&self) -> impl Iterator<Item = MemberId> {
         self.links.keys().copied()
+    }
+
+    /// Whether a long message about the same is on its way to its reader. One that has left our links and of which nothing
+    /// was heard for long is taken for lost.
+    fn is_on_its_way(
+        &mut self,
+        now: Instant,
+        to: MemberId,
+        about: Option<About>,
+        patience: Duration,
+    ) -> bool {
+        if self.outgoing.is_empty() || about.is_none() {
+            return false;
+        }
+        let same = |(_, outgoing): &(&(MemberId, u64), &Outgoing)| outgoing.about == about;
+        let mut of_reader = self.outgoing.range((to, 0)..=(to, u64::MAX));
+        let Some((key, outgoing)) = of_reader.find(same) else { return false };
+        let key = *key;
+        let is_held = || self.links.values().any(|link| link.holds_pieces(key.1));
+        if now < outgoing.progress + patience || is_held() {
+            return true;
+        }
+        self.outgoing.remove(&key);
+        false
     }
 
     /// Numbers of a reborn member go on above those of any earlier life.
@@ -148,6 +198,14 @@ impl Member {
         if to == self.me.id {
             return self.local.push_back((epoch, body));
         }
+        // An acknowledgement that nobody waits for rides along.
+        if let Some(letter) = self.replication.take_acknowledgement(to) {
+            self.send(now, to, letter);
+        }
+        let about = About::of(&body);
+        if self.post.is_on_its_way(now, to, about, self.config.resend * 10) {
+            return;
+        }
         let contents = encode(&body);
         if contents.len() <= STORE_PIECE_BYTES {
             let envelope = self.envelope(Some(to), 0, (0, 1), contents.into());
@@ -159,7 +217,8 @@ impl Member {
         let waiting = cut
             .map(|(at, piece)| self.envelope(Some(to), number, (at as u32, pieces), piece.into()))
             .collect();
-        self.post.outgoing.insert((to, number), Outgoing { waiting, sent: 0, taken: 0 });
+        let outgoing = Outgoing { about, waiting, pieces, sent: 0, taken: 0, progress: now };
+        self.post.outgoing.insert((to, number), outgoing);
         self.push_parcel(now, to, number);
     }
 
@@ -179,17 +238,27 @@ impl Member {
         let room = (parcel.taken + PIECES_AHEAD).saturating_sub(parcel.sent) as usize;
         let ready: Vec<_> = parcel.waiting.drain(..room.min(parcel.waiting.len())).collect();
         parcel.sent += ready.len() as u32;
-        if parcel.waiting.is_empty() {
-            self.post.outgoing.remove(&(to, number));
-        }
         ready.into_iter().for_each(|piece| self.route(now, piece));
     }
 
     pub(super) fn pieces_taken(&mut self, now: Instant, from: MemberId, parcel: u64, count: u32) {
         if let Some(outgoing) = self.post.outgoing.get_mut(&(from, parcel)) {
             outgoing.taken = outgoing.taken.max(count);
+            outgoing.progress = now;
+            if outgoing.taken >= outgoing.pieces {
+                self.post.outgoing.remove(&(from, parcel));
+                return;
+            }
             self.push_parcel(now, from, parcel);
         }
+    }
+
+    /// A program tells all other members of the view something. Each hears it once, along a tree, as an
+    /// [`Action::Deliver`]; whoever comes or goes meanwhile may hear it or not (rule 30).
+    pub fn broadcast(&mut self, now: Instant, payload: Blob) {
+        self.post.clock = now;
+        self.cast(now, Letter::Payload(payload));
+        self.settle(now);
     }
 
     /// Tells everybody, each once.
@@ -296,7 +365,7 @@ impl Member {
         dial.under_way = false;
         dial.failures += 1;
         dial.at = now + retry::nth(DIAL_PAUSE, dial.failures, DIAL_PAUSE_MAX);
-        if !self.post.links.get(&member).is_some_and(HopLink::is_up) {
+        if !self.post.links.get(&member).is_some_and(HopLink::is_connected) {
             self.go_around(now, member);
         }
     }
@@ -414,7 +483,7 @@ impl Member {
             parcel.told = have;
         }
         let is_whole = parcel.missing == 0;
-        if tells && !is_whole {
+        if tells {
             self.send(now, from, Letter::Pieces { parcel: number, count: have });
         }
         if is_whole && let Some(parcel) = self.post.incoming.remove(&(from, number)) {

@@ -1,52 +1,113 @@
-//! Replication: from an owner to the replica of a slot, and back.
+//! Replication: from an owner to the replica of a slot, and from there to whoever asked.
 //!
-//! An owner numbers what it tells one replica in one view; the replica does it in that order, and says how far it is.
-//! Answers that depend on a change wait in `gated` until the replica has it. When a view begins the numbers begin anew;
-//! what was not acknowledged and did not move is told again, and if the replica did it already it remembers the call.
+//! ```text
+//!   caller  --Request-->  owner  --Replicate-->  replica  --Reply-->  caller
+//!                               <..Replicated..           along with something else, or a little later
+//! ```
+//!
+//! An owner numbers what it tells one replica in one view; the replica does it in that order, answers the caller, and
+//! says how far it is. What the owner answers itself and what depends on a change waits in `gated` until the replica has
+//! it: calls of its own, reads of the key, whoever waited for it. When a view begins the numbers begin anew; what was not
+//! acknowledged and did not move is told again, and if the replica did it already it remembers the call.
+//!
+//! That the replica is done is of no interest to the owner while nobody waits there, so the acknowledgement rides on
+//! the next message, or comes after [`ACKNOWLEDGE_AFTER`]. An owner that lets somebody wait asks for it; and whoever
+//! reads what it wrote itself brings the proof along (`Request::seen`): it has the answer, so the replica has the change.
 //!
 //! The invariant: an answer leaves only when every change that it depends on is with two members, or there is only one.
+//! An answer that is lost is asked for again, under the same name, and the owner has it (decision 85).
 
 use super::Member;
+use crate::limits::STORE_HELD_MAX;
 use crate::store::layout::{Slot, slot};
+use crate::store::record::Effect;
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
 use crate::wire::store::operation::{Answer, Key};
 use crate::wire::store::{CallName, ClientId, MemberId};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
+/// How long an acknowledgement that nobody waits for may wait for something to ride on.
+const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(20);
+/// Changes after which it waits no longer: an owner keeps what is not acknowledged.
+const UNACKNOWLEDGED_MAX: u64 = 64;
+
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Replication {
     /// To replicas of ours.
     outgoing: BTreeMap<MemberId, Outgoing>,
-    /// Keys whose last change a replica has not acknowledged: which, and its number.
-    pending: BTreeMap<Key, (MemberId, u64)>,
-    /// From owners whose replica we are: how far we are, and what came too early.
-    incoming: BTreeMap<MemberId, (u64, BTreeMap<u64, Request>)>,
-    /// Owners that were not told yet how far we are.
-    owed: BTreeSet<MemberId>,
+    /// Keys whose last change a replica has not acknowledged.
+    pending: BTreeMap<Key, Pending>,
+    /// From owners whose replica we are.
+    incoming: BTreeMap<MemberId, Incoming>,
+    /// Owners that are told how far we are as soon as everything is done that came at once.
+    hurried: BTreeSet<MemberId>,
+    /// When the others are told.
+    acknowledge_at: Option<Instant>,
+}
+
+/// The last change of a key that is on its way to a replica: to whom, its number there, and whose it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+struct Pending {
+    replica: MemberId,
+    number: u64,
+    call: CallName,
 }
 
 #[derive(Clone, Debug, Default, Hash)]
 struct Outgoing {
     told: u64,
-    unacknowledged: VecDeque<(u64, Request)>,
-    gated: BTreeMap<u64, Vec<(MemberId, CallName, Answer)>>,
+    /// The replica was asked to say when it is as far as this.
+    asked: u64,
+    unacknowledged: VecDeque<Told>,
+    gated: BTreeMap<u64, Vec<Gated>>,
     /// When the replica is told again what it has not acknowledged; none while that is nothing.
     again_at: Option<Instant>,
+}
+
+/// A change, as a replica was told of it.
+#[derive(Clone, Debug, Hash)]
+struct Told {
+    number: u64,
+    request: Request,
+    asked_by: Option<MemberId>,
+}
+
+/// An answer that waits for a replica.
+type Gated = (MemberId, CallName, Answer);
+
+#[derive(Clone, Debug, Default, Hash)]
+struct Incoming {
+    /// Everything up to there is done.
+    done: u64,
+    /// What came too early.
+    early: BTreeMap<u64, (Request, Option<MemberId>)>,
+    /// What the owner knows of that.
+    told: u64,
+    /// The owner wants to know when this is done.
+    wanted: u64,
 }
 
 impl Outgoing {
     /// The replica has just said something, or is told the first thing: it may take so long for the next one. What takes
     /// long to send may take longer.
     fn wait_on(&mut self, now: Instant, pause: Duration) {
-        let next = self.unacknowledged.front().map(|(_, request)| request.operation.is_long());
+        let next = self.unacknowledged.front().map(|told| told.request.operation.is_long());
         self.again_at = next.map(|is_long| now + if is_long { pause * 10 } else { pause });
+    }
+}
+
+impl Told {
+    fn letter(&self, is_awaited: bool) -> Letter {
+        let Self { number, request, asked_by } = self.clone();
+        Letter::Replicate { number, request, asked_by, is_awaited }
     }
 }
 
 impl Replication {
     pub(super) fn due(&self) -> Option<Instant> {
-        self.outgoing.values().filter_map(|outgoing| outgoing.again_at).min()
+        let again = self.outgoing.values().filter_map(|outgoing| outgoing.again_at);
+        again.chain(self.acknowledge_at).min()
     }
 
     /// Changes that a key's replica has not acknowledged, if it has not acknowledged the last one of that key; of all
@@ -54,39 +115,99 @@ impl Replication {
     pub(super) fn unacknowledged(&self, key: Option<&Key>) -> u64 {
         let replica = match key.map(|key| self.pending.get(key)) {
             Some(None) => return 0,
-            Some(Some((replica, _))) => Some(replica),
+            Some(Some(pending)) => Some(pending.replica),
             None => None,
         };
-        let concerned = self.outgoing.iter().filter(|(to, _)| replica.is_none_or(|replica| replica == *to));
+        let concerned = self.outgoing.iter().filter(|(to, _)| replica.is_none_or(|replica| replica == **to));
         concerned.map(|(_, outgoing)| outgoing.unacknowledged.len() as u64).sum()
+    }
+
+    /// What there is to acknowledge to an owner; from now on it counts as told.
+    pub(super) fn take_acknowledgement(&mut self, owner: MemberId) -> Option<Letter> {
+        let incoming = self.incoming.get_mut(&owner).filter(|incoming| incoming.told < incoming.done)?;
+        incoming.told = incoming.done;
+        self.hurried.remove(&owner);
+        Some(Letter::Replicated(incoming.done))
     }
 }
 
 impl Member {
-    /// Tells the replica of a change that was made here.
-    pub(super) fn replicate(&mut self, now: Instant, request: Request) {
+    /// Tells the replica of a change that was made here, which answers `asked_by`. False if there is no replica.
+    pub(super) fn replicate(
+        &mut self,
+        now: Instant,
+        request: Request,
+        asked_by: Option<MemberId>,
+        is_awaited: bool,
+    ) -> bool {
         let holders = self.active.as_ref().and_then(|layout| layout.holders(slot(&request.key)));
-        let Some(replica) = holders.and_then(|holders| holders.replica) else { return };
+        let Some(replica) = holders.and_then(|holders| holders.replica) else { return false };
         let outgoing = self.replication.outgoing.entry(replica).or_default();
         outgoing.told += 1;
         let number = outgoing.told;
-        outgoing.unacknowledged.push_back((number, request.clone()));
+        if is_awaited {
+            outgoing.asked = number;
+        }
+        let pending = Pending { replica, number, call: request.call };
+        self.replication.pending.insert(request.key.clone(), pending);
+        let told = Told { number, request, asked_by };
+        let letter = told.letter(is_awaited);
+        outgoing.unacknowledged.push_back(told);
         if outgoing.again_at.is_none() {
             outgoing.wait_on(now, self.config.resend);
         }
-        self.replication.pending.insert(request.key.clone(), (replica, number));
-        self.send(now, replica, Letter::Replicate { number, request });
+        self.send(now, replica, letter);
+        true
     }
 
-    /// Answers, at once if nothing that the answer depends on is still on its way to a replica.
-    pub(super) fn respond(&mut self, now: Instant, to: MemberId, call: CallName, answer: Answer, key: &Key) {
-        if let Some((replica, number)) = self.replication.pending.get(key)
-            && let Some(outgoing) = self.replication.outgoing.get_mut(replica)
-        {
-            outgoing.gated.entry(*number).or_default().push((to, call, answer));
-            return;
+    /// A change was made here: tells the replica, which answers whoever asked for it.
+    pub(super) fn change_made(
+        &mut self,
+        now: Instant,
+        from: MemberId,
+        request: Request,
+        answer: Answer,
+        is_awaited: bool,
+    ) {
+        let (call, key) = (request.call, request.key.clone());
+        let asked_by = (from != self.me.id).then_some(from);
+        if !self.replicate(now, request, asked_by, is_awaited || asked_by.is_none()) {
+            self.reply(now, from, call, answer);
+        } else if asked_by.is_none() {
+            self.gate(&key, (from, call, answer));
         }
-        self.reply(now, to, call, answer);
+    }
+
+    /// Keeps an answer until the replica has the last change of the key. Where, if there is such a change.
+    fn gate(&mut self, key: &Key, gated: Gated) -> Option<Pending> {
+        let pending = *self.replication.pending.get(key)?;
+        let outgoing = self.replication.outgoing.get_mut(&pending.replica)?;
+        outgoing.gated.entry(pending.number).or_default().push(gated);
+        Some(pending)
+    }
+
+    /// Answers, at once if nothing that the answer depends on is still on its way to a replica. Whoever has `seen` the
+    /// answer of the last change proves that it is not.
+    pub(super) fn respond(
+        &mut self,
+        now: Instant,
+        to: MemberId,
+        (call, seen): (CallName, Option<u64>),
+        answer: Answer,
+        key: &Key,
+    ) {
+        let Some(pending) = self.replication.pending.get(key) else {
+            return self.reply(now, to, call, answer);
+        };
+        if pending.call.client == call.client && Some(pending.call.number) == seen {
+            return self.reply(now, to, call, answer);
+        }
+        let Some(Pending { replica, number, .. }) = self.gate(key, (to, call, answer)) else { return };
+        let Some(outgoing) = self.replication.outgoing.get_mut(&replica) else { return };
+        if outgoing.asked < number {
+            outgoing.asked = number;
+            self.send(now, replica, Letter::HowFar(number));
+        }
     }
 
     /// A replica has everything up to that number.
@@ -95,14 +216,15 @@ impl Member {
             return;
         }
         let Some(outgoing) = self.replication.outgoing.get_mut(&from) else { return };
-        while outgoing.unacknowledged.front().is_some_and(|(told, _)| *told <= number) {
-            let Some((told, request)) = outgoing.unacknowledged.pop_front() else { break };
-            if self.replication.pending.get(&request.key) == Some(&(from, told)) {
+        while outgoing.unacknowledged.front().is_some_and(|told| told.number <= number) {
+            let Some(Told { number, request, .. }) = outgoing.unacknowledged.pop_front() else { break };
+            let pending = self.replication.pending.get(&request.key);
+            if pending.is_some_and(|pending| pending.replica == from && pending.number == number) {
                 self.replication.pending.remove(&request.key);
             }
         }
         outgoing.wait_on(now, self.config.resend);
-        let later = outgoing.gated.split_off(&(number + 1));
+        let later = outgoing.gated.split_off(&number.saturating_add(1));
         let free = std::mem::replace(&mut outgoing.gated, later);
         for (to, call, answer) in free.into_values().flatten() {
             self.reply(now, to, call, answer);
@@ -111,7 +233,15 @@ impl Member {
 
     /// An owner tells of a change. Only the owner of the slot in this very view is obeyed, and only while no view to come
     /// moves the slot: its new holders may have fetched it already.
-    pub(super) fn replicate_heard(&mut self, from: MemberId, epoch: u64, number: u64, request: Request) {
+    pub(super) fn replicate_heard(
+        &mut self,
+        now: Instant,
+        from: MemberId,
+        epoch: u64,
+        (number, request): (u64, Request),
+        asked_by: Option<MemberId>,
+        is_awaited: bool,
+    ) {
         let Some(layout) = self.active.as_ref().filter(|layout| layout.epoch() == epoch) else { return };
         let part = slot(&request.key);
         let ours = layout
@@ -122,27 +252,75 @@ impl Member {
         }
         let view = std::sync::Arc::clone(layout.view());
         let is_member = |client: ClientId| view.members.iter().any(|member| member.client == client);
-        let (done, early) = self.replication.incoming.entry(from).or_default();
-        if number > *done {
-            early.insert(number, request);
+        let incoming = self.replication.incoming.entry(from).or_default();
+        if number > incoming.done {
+            // What does not fit is told again.
+            if incoming.early.len() < STORE_HELD_MAX {
+                incoming.early.insert(number, (request, asked_by));
+            }
+        } else {
+            // It does not know that this is done: what was told it may be lost.
+            incoming.told = incoming.told.min(number.saturating_sub(1));
+        }
+        // Who answers itself waits for every word.
+        if is_awaited || asked_by.is_none() || number <= incoming.done {
+            incoming.wanted = incoming.wanted.max(number);
         }
         // What came early may have been frozen since: it waits, and all behind it.
         let next = self.next.as_ref();
         let frozen = |request: &Request| next.is_some_and(|next| next.moves(slot(&request.key)));
-        while let Some(request) = early.get(&(*done + 1)).filter(|request| !frozen(request)) {
-            self.shelf.apply(request, is_member);
-            *done += 1;
-            early.remove(done);
+        let mut answers = Vec::new();
+        while let Some((request, asked_by)) =
+            incoming.early.get(&(incoming.done + 1)).filter(|(request, _)| !frozen(request))
+        {
+            let effect = self.shelf.apply(request, is_member);
+            if let (Some(to), Effect::Changed(answer) | Effect::Same(answer) | Effect::Again(answer)) =
+                (asked_by, effect)
+            {
+                answers.push((*to, request.call, answer));
+            }
+            incoming.done += 1;
+            incoming.early.remove(&incoming.done);
         }
-        self.replication.owed.insert(from);
+        self.owe(now, from);
+        for (to, call, answer) in answers {
+            self.reply(now, to, call, answer);
+        }
     }
 
-    /// Tells owners how far we are: once for all that came at once.
+    /// An owner lets somebody wait for what has this number.
+    pub(super) fn how_far(&mut self, now: Instant, from: MemberId, epoch: u64, number: u64) {
+        if epoch != self.epoch() {
+            return;
+        }
+        let Some(incoming) = self.replication.incoming.get_mut(&from) else { return };
+        incoming.wanted = incoming.wanted.max(number);
+        // The word that it is done may be on its way; or be lost.
+        incoming.told = incoming.told.min(number.saturating_sub(1));
+        self.owe(now, from);
+    }
+
+    /// Sees to it that an owner is told how far we are: at once, if it wants to know or should.
+    fn owe(&mut self, now: Instant, owner: MemberId) {
+        let Some(incoming) = self.replication.incoming.get(&owner) else { return };
+        let Incoming { done, told, wanted, .. } = *incoming;
+        if told >= done {
+            return;
+        }
+        if (told < wanted && wanted <= done) || done - told >= UNACKNOWLEDGED_MAX {
+            self.replication.hurried.insert(owner);
+        } else {
+            self.replication.acknowledge_at.get_or_insert(now + ACKNOWLEDGE_AFTER);
+        }
+    }
+
+    /// Tells owners that wait for it how far we are: once for all that came at once.
     pub(super) fn acknowledge_changes(&mut self) {
-        for owner in std::mem::take(&mut self.replication.owed) {
-            let done = self.replication.incoming.get(&owner).map_or(0, |(done, _)| *done);
+        while let Some(owner) = self.replication.hurried.pop_first() {
             let now = self.post.clock();
-            self.send(now, owner, Letter::Replicated(done));
+            if let Some(letter) = self.replication.take_acknowledgement(owner) {
+                self.send(now, owner, letter);
+            }
         }
     }
 
@@ -150,32 +328,39 @@ impl Member {
     pub(super) fn replicate_anew(&mut self, now: Instant, moved: impl Fn(Slot) -> bool) {
         let before = std::mem::take(&mut self.replication);
         for (_, mut outgoing) in before.outgoing {
-            for (number, request) in outgoing.unacknowledged {
+            for Told { number, request, asked_by } in outgoing.unacknowledged {
                 let gated = outgoing.gated.remove(&number).unwrap_or_default();
                 if moved(slot(&request.key)) {
                     continue;
                 }
+                // Slots whose replica is gone have moved: there is one.
                 let key = request.key.clone();
-                self.replicate(now, request);
-                for (to, call, answer) in gated {
-                    self.respond(now, to, call, answer, &key);
+                self.replicate(now, request, asked_by, !gated.is_empty());
+                for gated in gated {
+                    self.gate(&key, gated);
                 }
             }
         }
     }
 
     /// Tells replicas again what they have not acknowledged for long: it was in the hands of somebody who died, or came
-    /// while the slot was frozen for a view that was given up.
+    /// while the slot was frozen for a view that was given up. And owners what they have not asked for.
     pub(super) fn replication_due(&mut self, now: Instant) {
+        if self.replication.acknowledge_at.is_some_and(|at| now >= at) {
+            self.replication.acknowledge_at = None;
+            let owners = self.replication.incoming.iter();
+            let owed = owners.filter(|(_, incoming)| incoming.told < incoming.done).map(|(owner, _)| *owner);
+            self.replication.hurried.extend(owed);
+        }
         let mut again = Vec::new();
         for (to, outgoing) in &mut self.replication.outgoing {
             if outgoing.again_at.is_some_and(|at| now >= at) {
                 outgoing.wait_on(now, self.config.resend);
-                again.extend(outgoing.unacknowledged.iter().map(|one| (*to, one.clone())));
+                again.extend(outgoing.unacknowledged.iter().map(|told| (*to, told.letter(true))));
             }
         }
-        for (to, (number, request)) in again {
-            self.send(now, to, Letter::Replicate { number, request });
+        for (to, letter) in again {
+            self.send(now, to, letter);
         }
     }
 }

@@ -75,7 +75,7 @@ pub(super) fn spaces() -> Vec<Space> {
 
 pub(super) fn request(operation: Operation) -> Request {
     let key = Key::value("key");
-    Request { call: call(), answered_below: 8, key, operation, patience_ms: 1_000 }
+    Request { call: call(), answered_below: 8, key, operation, patience_ms: 1_000, seen: Some(7) }
 }
 
 fn inquiry() -> Inquiry {
@@ -119,7 +119,12 @@ pub(super) fn letters() -> Vec<Letter> {
         Letter::Request(request(Operation::Add(2))),
         Letter::Reply { call: call(), answer: Answer::Done },
         Letter::NotHere { call: call(), epoch: 4 },
-        Letter::Replicate { number: 3, request: request(Operation::Add(2)) },
+        Letter::Replicate {
+            number: 3,
+            request: request(Operation::Add(2)),
+            asked_by: Some(MemberId(4)),
+            is_awaited: true,
+        },
         Letter::Replicated(3),
         Letter::Pull { epoch: 5, slots: vec![1, 4_095], after: Some(Key::value("key")) },
         Letter::Records { epoch: 5, finished: 1, records: vec![carried] },
@@ -133,6 +138,7 @@ pub(super) fn letters() -> Vec<Letter> {
         Letter::Exit { lost: Some(member()) },
         Letter::Broken(vec![MemberId(3)]),
         Letter::Payload(blob("all")),
+        Letter::HowFar(3),
     ]
 }
 

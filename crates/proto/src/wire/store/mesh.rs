@@ -122,6 +122,12 @@ pub enum Letter {
         /// What is done.
         #[n(1)]
         request: Request,
+        /// Whom the replica answers when it is done; nobody if the owner answers itself.
+        #[n(2)]
+        asked_by: Option<MemberId>,
+        /// Somebody else waits for this too: say at once that it is done.
+        #[n(3)]
+        is_awaited: bool,
     },
     /// From a replica to an owner: everything up to there is done.
     #[n(4)]
@@ -207,6 +213,9 @@ pub enum Letter {
     /// For programs that want to tell all members something.
     #[n(16)]
     Payload(#[n(0)] Blob),
+    /// From an owner to its replica: somebody waits for what has this number, so say when it is done.
+    #[n(17)]
+    HowFar(#[n(0)] u64),
 }
 
 /// One call, as its key's owner is asked.
@@ -227,6 +236,10 @@ pub struct Request {
     /// For how long it may wait.
     #[n(4)]
     pub patience_ms: u64,
+    /// The last change of this key that the client has the answer of: it is with two members, whether or not the owner
+    /// has heard so.
+    #[n(5)]
+    pub seen: Option<u64>,
 }
 
 /// A key's record, handed over.
