@@ -243,8 +243,13 @@ impl<'a> Call<'a> {
         };
         self.sent = sent;
         if matches!(part, Part::Whole) {
-            // It was verified against what was elected, whatever the others came to.
-            state.set_revision(Some(elected.revision));
+            // It was verified against what was elected, whatever the others came to. A copy of what a group agreed on was
+            // agreed on as much as the original.
+            if elected.was_agreed {
+                state.set_agreed(elected.revision);
+            } else {
+                state.set_revision(Some(elected.revision));
+            }
         }
         let (healed, members) = match (outcome, part) {
             (_, Part::Without(error)) => return Err(error),

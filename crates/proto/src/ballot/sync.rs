@@ -386,6 +386,23 @@ mod tests {
         }
     }
 
+    /// A copy that was healed and then not finished lost the mark, and an older checkpoint was elected in its place.
+    #[test]
+    fn an_election_says_whether_what_it_elected_was_agreed_on() {
+        let agreed = |(peer, wish)| {
+            let Wish::Offer(offer, known) = wish else { unreachable!() };
+            (peer, Wish::Offer(Offer { was_agreed: true, ..offer }, known))
+        };
+        let was_agreed = |wishes: &[(PeerId, Wish)]| match outcome(None, wishes) {
+            Outcome::Elected { elected, .. } => elected.was_agreed,
+            other => panic!("{other:?}"),
+        };
+        assert!(was_agreed(&[offer(1, Some(6), 1), agreed(offer(2, Some(6), 1)), offer(3, None, 3)]));
+        assert!(!was_agreed(&[offer(1, Some(6), 1), agreed(offer(2, Some(5), 2))]), "an older one was");
+        let minority = [offer(1, Some(6), 1), offer(2, Some(6), 1), agreed(offer(3, Some(6), 2))];
+        assert!(!was_agreed(&minority), "other contents were");
+    }
+
     #[test]
     fn a_sync_that_fails_changes_nothing_in_the_count() {
         let first = elected(Some(5), 6);
