@@ -226,8 +226,8 @@ impl<'a> Call<'a> {
                 let keys = self.found.differed.iter().map(String::as_str);
                 Wish::Done(elected.root, Healed::of(keys))
             }
-            // Who deviates is no obstacle to the others.
-            Part::Without(Error::StateMismatch(_)) => Wish::Done(elected.root, Healed::default()),
+            // Who deviates is no obstacle to the others, and is not counted among those who hold it.
+            Part::Without(Error::StateMismatch(_)) => Wish::Apart(elected.root),
             Part::Without(error) => Wish::Failed(elected.root, error.to_string()),
         };
         let (outcome, sent) = {

@@ -254,6 +254,7 @@ fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-offer-of-nothing", encode(&Wish::Offer(offer(None, Strategy::Popular), None))),
         ("valid-done", done.clone()),
         ("valid-failed", encode(&Wish::Failed(root, "no donor is left".to_owned()))),
+        ("valid-apart", encode(&Wish::Apart(root))),
         ("invalid-cut-off", done[..done.len() - 1].to_vec()),
         ("invalid-of-the-future", vec![0x82, 0x18, 250, 0x80]),
     ]

@@ -236,7 +236,11 @@ impl World {
         if whole {
             training.holds(&elected);
         }
-        self.say_in_sync(process, &Wish::Done(elected.root, Healed::default()));
+        let wish = match role {
+            Role::Deviates(_) => Wish::Apart(elected.root),
+            _ => Wish::Done(elected.root, Healed::default()),
+        };
+        self.say_in_sync(process, &wish);
     }
 
     /// Some programs give a sync up between its two votes, and begin again.

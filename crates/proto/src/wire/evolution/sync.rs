@@ -26,6 +26,7 @@ pub(super) fn wishes() -> Vec<Wish> {
         Wish::Done(elected().root, healed()),
         Wish::Failed(elected().root, "no donor is left".to_owned()),
         Wish::Healing(elected().root, 3, 10),
+        Wish::Apart(elected().root),
     ]
 }
 
