@@ -177,6 +177,20 @@ impl Communicator {
 }
 
 impl Communicator {
+    /// Serves a shared state with changed bits from now on. For tests of what others do about such a donor.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn spoil_served_state(&self) {
+        self.stall.spoil();
+    }
+
+    /// Serves a shared state to so many streams at once from now on. For tests of what the others do about it.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn serve_fewer_streams(&self, most: usize) {
+        self.stall.serve_fewer(most);
+    }
+
     /// How a donor is reached: where the roster says that it is now.
     fn open_state(&self) -> Open {
         let (links, control) = (Arc::clone(&self.links), Arc::clone(&self.control));
