@@ -1,7 +1,8 @@
 //! The receiver's end: fetches what differs, from several donors at once.
 //!
 //! A donor is dropped when it lies, or when the last of its streams broke; one that is *busy* with others is asked again
-//! after a pause, until the deadline.
+//! after a pause, until the deadline. The state counts as torn from before its first byte is written until it is whole:
+//! then nothing that ends a heal, a panic included, can leave a half-written state that looks like one.
 
 use super::Stream;
 use crate::clock;
@@ -162,7 +163,9 @@ fn ask(errand: &Errand<'_>, donor: PeerId, wanted: Wanted) -> Result<Vec<u8>, Se
     stream.send(&question.encode(), STALLED, &off).map_err(gone)?;
     let answer = read_answer(&mut stream, wanted, &off)?;
     let mut bytes = vec![0; answer.bytes as usize];
-    stream.receive(&mut bytes, STALLED, &off).map_err(gone)?;
+    if !stream.receive(&mut bytes, STALLED, &off).map_err(gone)? {
+        return Err(gone(io::ErrorKind::UnexpectedEof.into()).into());
+    }
     Ok(bytes)
 }
 
@@ -184,7 +187,8 @@ pub(crate) fn difference(errand: &Errand<'_>, ours: &Outline, elected: Digest) -
 }
 
 /// Makes `state` what was elected: in place, or staged. `ours` are the hashes of its leaves. In place, a heal that
-/// ends early leaves the state torn if it had changed anything.
+/// ends early leaves the state torn if it had changed anything; one that succeeds leaves it whole and without a revision,
+/// because the caller knows which it is.
 pub(crate) fn heal(
     state: &mut SharedState,
     ours: &[Digest],
@@ -213,6 +217,10 @@ pub(crate) fn heal(
     let willing: Vec<_> =
         errand.donors.iter().copied().filter(|donor| found.replaced(*donor).is_none()).collect();
     let plan = Transfer::new(wanted, &willing, errand.rank);
+    let before = (state.torn, state.revision);
+    if !staged {
+        (state.torn, state.revision) = (true, None);
+    }
     let pulling = Pulling {
         hashes: &hashes,
         leaves: &leaves,
@@ -241,12 +249,12 @@ pub(crate) fn heal(
     match (outcome, staged) {
         (Ok(()), Some(leaves)) => Ok(Some(Staged { leaves, extra })),
         (Ok(()), None) => {
-            state.extra = extra;
+            (state.extra, state.torn) = (extra, false);
             Ok(None)
         }
         (Err(unhealed), _) => {
-            if written > 0 {
-                (state.torn, state.revision) = (true, None);
+            if written == 0 {
+                (state.torn, state.revision) = before;
             }
             Err(unhealed)
         }

@@ -12,6 +12,7 @@ use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
@@ -59,8 +60,12 @@ enum Manner {
     Silent,
     /// Cannot be reached.
     Away,
+    /// Closes its stream after that many bytes, as a process does that ends.
+    Closes(i64),
     /// The second of its streams, counted without the one for the list, cannot be opened.
     Limps,
+    /// Whoever receives from it panics after that many bytes.
+    Panics(i64),
     /// Honest, but no leaf of it arrives before somebody was told that it is busy.
     Crowded,
 }
@@ -74,7 +79,7 @@ impl Manner {
     /// How many bytes come before it shows its manner.
     fn bytes(self) -> i64 {
         match self {
-            Self::Dies(after) => after,
+            Self::Dies(after) | Self::Closes(after) | Self::Panics(after) => after,
             _ => i64::MAX,
         }
     }
@@ -103,7 +108,11 @@ impl Wire for Tampered {
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.left.load(Ordering::SeqCst) <= 0 {
             self.shown.store(true, Ordering::SeqCst);
-            return Err(io::ErrorKind::ConnectionReset.into());
+            match self.manner {
+                Manner::Closes(_) => return Ok(0),
+                Manner::Panics(_) => panic!("planted"),
+                _ => return Err(io::ErrorKind::ConnectionReset.into()),
+            }
         }
         if self.manner.waits() && pieces[0].len() > 10_000 && !self.shown.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::WouldBlock.into());
@@ -270,6 +279,14 @@ fn a_donor_that_cannot_be_reached_or_breaks_is_replaced() {
     }
 }
 
+/// It was said to send wrong bytes, which is a grave thing to say of somebody who just died.
+#[test]
+fn a_donor_that_ends_between_its_header_and_its_list_is_gone_and_no_liar() {
+    let (_, found, outcome, _) = heal_from(3, &[Manner::Closes(Answer::BYTES as i64), Manner::Honest], false);
+    assert_eq!(outcome, Ok(()));
+    assert!(matches!(&found.dropped[..], [(_, Fault::Gone(_))]), "{:?}", found.dropped);
+}
+
 /// One of two streams that failed used to cost the donor its place, though the other went on.
 #[test]
 fn a_donor_is_kept_as_long_as_one_of_its_streams_works() {
@@ -296,6 +313,20 @@ fn one_donor_heals_more_receivers_than_it_serves_at_once() {
         }
     });
     assert_eq!(donors.sent(), RECEIVERS as u64 * (BYTES + LIST), "nothing was sent twice");
+}
+
+/// The state was marked after the fact, which an unwinding thread never came to.
+#[test]
+fn a_panic_in_the_middle_leaves_a_state_that_is_known_to_be_torn() {
+    let (elected, stalls) = (state(9), stalls(2));
+    let donors = donors(&elected, &[Manner::Honest, Manner::Panics(100)], &stalls);
+    let (mut ours, mut found) = (state(3), Found::default());
+    let before = hashes(&ours);
+    let errand = donors.errand(root_of(&elected));
+    let healing = AssertUnwindSafe(|| heal(&mut ours, &before, &errand, false, &mut found).map(drop));
+    catch_unwind(healing).expect_err("the panic comes through");
+    assert_ne!(ours.digest(), state(3).digest(), "something was written");
+    assert_eq!((ours.is_torn(), ours.revision()), (true, None));
 }
 
 #[test]
