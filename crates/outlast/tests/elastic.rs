@@ -167,6 +167,28 @@ fn samples_of_who_goes_are_handed_out_again_and_none_is_used_twice() {
     assert!(ends.len() == 3 && ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
 
+/// It was counted among those who hold the state, and the samples that were dealt to it became holes.
+#[test]
+fn who_deviates_is_dealt_no_samples() {
+    let ends = crew(&coordinator(), 3, |number, comm| {
+        let mut state = fresh(0.0);
+        if number == 2 {
+            state.insert("mine", vec![1.0_f64], &[1]).unwrap();
+        }
+        let mut training = elastic(Arc::clone(&comm), state, options());
+        let first = training.step(|step| take(step, 4));
+        if number == 2 {
+            let error = first.expect_err("its keys are not those of the others");
+            assert!(matches!(error, Error::StateMismatch(_)), "{error}");
+            comm.leave();
+            return None;
+        }
+        first.expect("a step");
+        Some((training.ledger().consumed(), training.ledger().open()))
+    });
+    assert_eq!(ends[..], [Some((8, 0)), Some((8, 0)), None]);
+}
+
 #[test]
 fn an_error_after_the_commit_tears_the_state_and_the_next_step_heals_it() {
     let ends = crew(&coordinator(), 3, |number, comm| {

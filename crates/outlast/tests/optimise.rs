@@ -57,6 +57,16 @@ fn sums(comms: &[Arc<Communicator>]) {
     });
 }
 
+/// Waits until they are between the two votes.
+fn until_measuring(coordinator: &Coordinator) {
+    let run = "default".parse().expect("a run id");
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while !coordinator.status(&run).expect("an answer").expect("a run").contains("\"OptimizeTopology\"") {
+        assert!(Instant::now() < deadline, "they measure");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
 #[test]
 fn every_pair_is_measured_once_and_a_newcomer_only_with_the_others() {
     let coordinator = coordinator();
@@ -210,6 +220,34 @@ fn who_leaves_while_all_measure_costs_the_others_nothing_but_its_links() {
     assert_eq!(optimised(&comms)[0].ring.len(), 3);
 }
 
+#[test]
+fn who_comes_while_all_measure_is_let_in_afterwards_and_measured_then() {
+    let coordinator = coordinator();
+    let mut comms = connected(&coordinator, 130..133);
+    let measuring = {
+        let comms = comms.clone();
+        thread::spawn(move || optimised(&comms))
+    };
+    until_measuring(&coordinator);
+    let newcomer = at_host(&coordinator, 134, "");
+    let joining = Arc::clone(&newcomer);
+    let connecting = thread::spawn(move || joining.connect(4).expect("connected"));
+    let reports = measuring.join().unwrap();
+    for report in &reports {
+        assert_eq!((report.measured_pairs, report.ring.len()), (3, 3), "it is no part of that vote");
+        assert_eq!(report.ring, reports[0].ring);
+    }
+    let pending = each(&comms, |comm| comm.barrier(&Call::sum()).expect("a barrier").pending);
+    assert_eq!(pending, [1; 3], "it waits outside");
+    each(&comms, |comm| comm.update_topology(4).expect("admitted"));
+    connecting.join().unwrap();
+    comms.push(newcomer);
+    for report in optimised(&comms) {
+        assert_eq!((report.measured_pairs, report.ring.len()), (3, 4), "only its pairs");
+    }
+    sums(&comms);
+}
+
 /// Nobody used to hear of it, and waited until its deadline.
 #[test]
 fn who_gives_up_while_all_measure_ends_it_for_all_at_once_and_is_named() {
@@ -220,13 +258,7 @@ fn who_gives_up_while_all_measure_ends_it_for_all_at_once_and_is_named() {
     let others = comms[..2].to_vec();
     let waiting = thread::spawn(move || each(&others, |comm| comm.optimize_topology(PATIENCE)));
     let quitting = thread::spawn(move || quitter.optimize_topology_unless(PATIENCE, &stopper));
-    let run = "default".parse().expect("a run id");
-    let deadline = Instant::now() + Duration::from_secs(30);
-    // Between the two votes: it measures.
-    while !coordinator.status(&run).expect("an answer").expect("a run").contains("\"OptimizeTopology\"") {
-        assert!(Instant::now() < deadline, "they measure");
-        thread::sleep(Duration::from_millis(5));
-    }
+    until_measuring(&coordinator);
     interrupt.trigger();
     let error = quitting.join().unwrap().expect_err("it was given up");
     assert!(error.to_string().contains("cancel"), "{error}");

@@ -2,11 +2,19 @@
 
 mod peers;
 
-use outlast::communicator::{Error, Event, Interrupt, NextStep, SyncOptions, SyncReport};
-use outlast::state::{LEAF_BYTES, SharedState, Strategy};
+use outlast::communicator::{
+    DataType, Error, Event, Interrupt, NextStep, SyncOptions, SyncReport, ask_flight,
+};
+use outlast::membership::Preset;
+use outlast::security::RunSecret;
+use outlast::state::{LEAF_BYTES, SharedState, Strategy, TensorInfo};
 use outlast::{Communicator, Coordinator};
+use outlast_proto::id::PeerId;
 use peers::{coordinator, each, peer, together};
-use std::sync::Arc;
+use std::collections::BTreeMap;
+use std::net::SocketAddr;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -127,7 +135,7 @@ fn a_revision_that_is_ahead_is_the_error_of_that_peer_alone() {
 #[test]
 fn a_wrong_key_shape_or_type_is_named_to_the_deviating_peer_alone() {
     together(3, |comm| {
-        let rank = comm.rank();
+        let (rank, peers) = (comm.rank(), comm.peers());
         let outcome = |change: Change| {
             let mut ours = SharedState::new();
             ours.insert("a", vec![1_i32; 6], &[2, 3]).unwrap();
@@ -145,7 +153,14 @@ fn a_wrong_key_shape_or_type_is_named_to_the_deviating_peer_alone() {
         ];
         for (change, named) in cases {
             match outcome(change) {
-                Ok(_) => assert_ne!(rank, 2),
+                Ok(report) => {
+                    assert_ne!(rank, 2);
+                    assert_eq!(
+                        report.members,
+                        [peers[0].id, peers[1].id],
+                        "who deviates holds something else"
+                    );
+                }
                 Err(error @ Error::StateMismatch(_)) => {
                     assert_eq!((rank, error.action()), (2, NextStep::Fatal));
                     assert!(error.to_string().contains(named), "{error}");
@@ -194,15 +209,22 @@ fn groups_sync_apart() {
                 comm.connect(2).expect("admitted");
                 let mut ours = state(Some(u64::from(group)), number);
                 let report = synced(&comm, &mut ours);
-                (group, report.revision, ours.digest())
+                (group, report.revision, ours.digest(), (report.sent, report.received, report.leaves))
             })
         })
         .collect();
     let ends: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap()).collect();
-    for (group, revision, digest) in &ends {
+    for (group, revision, digest, _) in &ends {
         assert_eq!(u64::from(*group), *revision);
-        let same = ends.iter().filter(|(other, _, theirs)| other == group && theirs == digest).count();
+        let same = ends.iter().filter(|(other, _, theirs, _)| other == group && theirs == digest).count();
         assert_eq!(same, 2, "{ends:?}");
+    }
+    // In each group one gives everything once, and the other gets it; nothing passes between groups.
+    for group in 0..2 {
+        let mut moved: Vec<_> =
+            ends.iter().filter(|(of, ..)| *of == group).map(|(.., moved)| *moved).collect();
+        moved.sort_unstable();
+        assert_eq!(moved, [(0, BYTES + LIST, 5), (BYTES + LIST, 0, 0)]);
     }
 }
 
@@ -341,4 +363,300 @@ fn who_gives_up_while_it_is_healed_ends_the_sync_for_all_at_once_and_is_named() 
         report.revision
     });
     assert_eq!(outcomes, [5; 3]);
+}
+
+/// What a member has said to its coordinator, and heard from it, since its flight record had that many lines.
+fn told(coordinator: &Coordinator, address: &str, since: usize) -> (usize, BTreeMap<String, usize>) {
+    let run = "default".parse().unwrap();
+    let flight = ask_flight(address, coordinator.secret(), &run, Duration::from_secs(20)).unwrap();
+    let mut words = BTreeMap::new();
+    for line in flight.lines().skip(since) {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        // What happened in the run is told to all now and then, whatever they do.
+        if (line["what"] == "sent" || line["what"] == "heard") && line["name"] != "Annals" {
+            let word = format!("{} {}", line["what"].as_str().unwrap(), line["name"].as_str().unwrap());
+            *words.entry(word).or_default() += 1;
+        }
+    }
+    (flight.lines().count(), words)
+}
+
+#[test]
+fn members_that_agree_pay_one_pass_over_their_memory_and_two_round_trips() {
+    let coordinator = Arc::new(coordinator());
+    let asked = Arc::clone(&coordinator);
+    let all = Arc::new(Barrier::new(3));
+    each(&coordinator, 3, move |_, comm| {
+        comm.connect(3).expect("admitted");
+        let address = comm.peers()[comm.rank()].address.to_string();
+        let mut ours = state(Some(0), 7);
+        synced(&comm, &mut ours);
+        for round in 1..4 {
+            all.wait();
+            let (lines, _) = told(&asked, &address, 0);
+            let hashed = ours.leaves_hashed();
+            all.wait();
+            let report = synced(&comm, &mut ours);
+            assert_eq!(ours.leaves_hashed() - hashed, 5, "round {round}: each leaf once");
+            assert_eq!((report.sent, report.received, report.revision), (0, 0, 0));
+            let (_, words) = told(&asked, &address, lines);
+            all.wait(); // Who goes is heard of by the others.
+            let two = [("heard BallotEnded".to_owned(), 2), ("sent Vote".to_owned(), 2)];
+            assert_eq!(words, two.into(), "round {round}: two votes, two answers, and no other word");
+        }
+    });
+}
+
+/// A state of one array that the program goes on to write to while it is lent.
+fn unruly(leaves: usize, revision: Option<u64>, value: u64) -> (SharedState, Arc<Vec<AtomicU64>>) {
+    let count = leaves * LEAF_BYTES / 8;
+    let numbers: Arc<Vec<_>> = Arc::new((0..count).map(|_| AtomicU64::new(value)).collect());
+    let mut state = SharedState::new();
+    let info = TensorInfo::new("w", DataType::U64, [count as u64]);
+    let start = numbers[0].as_ptr().cast();
+    // SAFETY: the owner keeps the memory, and it is written to as atomic numbers only.
+    unsafe { state.insert_raw(info, start, Box::new(Arc::clone(&numbers))) }.unwrap();
+    state.set_revision(revision);
+    (state, numbers)
+}
+
+/// A group of one bad donor, so many good ones, and an empty member. What the last one is told, with the bad one's id.
+fn with_a_bad_donor(good: usize, mutates: bool) -> (Result<SyncReport, Error>, PeerId) {
+    const LEAVES: usize = 48;
+    let coordinator = Arc::new(coordinator());
+    let (asked, changed) = (Arc::clone(&coordinator), AtomicBool::new(false));
+    let results = each(&coordinator, good + 2, move |number, comm| {
+        comm.connect(good as u32 + 2).expect("admitted");
+        let me = comm.peer_id();
+        if number > 0 {
+            let (mut ours, numbers) = unruly(LEAVES, Some(3), 8);
+            let is_bad = number == 1;
+            if is_bad && !mutates {
+                comm.spoil_served_state();
+            }
+            let voter = Arc::clone(&comm);
+            let serving = thread::spawn(move || voter.sync_state(&mut ours, &SyncOptions::new()).map(drop));
+            if is_bad && mutates {
+                // Once it has voted it has hashed; nobody has asked for anything before the empty one votes, too.
+                until_voted(&asked, good + 1);
+                numbers.iter().step_by(1_000).for_each(|number| number.store(9, Ordering::Relaxed));
+                changed.store(true, Ordering::SeqCst);
+            }
+            serving.join().unwrap().ok();
+            return (None, me);
+        }
+        let deadline = Instant::now() + Duration::from_secs(20);
+        while mutates && !changed.load(Ordering::SeqCst) {
+            assert!(Instant::now() < deadline, "the bad one changes its memory");
+            thread::sleep(Duration::from_millis(5));
+        }
+        let (mut ours, _) = unruly(LEAVES, None, 0);
+        let before = ours.digest();
+        let outcome = comm.sync_state(&mut ours, &SyncOptions::new());
+        match &outcome {
+            Ok(report) => {
+                assert_eq!(ours.digest(), unruly(LEAVES, None, 8).0.digest(), "not a byte of the bad one's");
+                let kept: u64 = report.donors.iter().map(|(_, leaves)| leaves).sum();
+                assert_eq!(kept, LEAVES as u64);
+            }
+            Err(_) => assert!(ours.digest() == before && !ours.is_torn()),
+        }
+        (Some(outcome), me)
+    });
+    let bad = results[1].1;
+    let outcome = results.into_iter().next().unwrap().0.unwrap();
+    (outcome, bad)
+}
+
+/// Waits until so many members have cast their first vote in a sync.
+fn until_voted(coordinator: &Coordinator, count: usize) {
+    let run = "default".parse().unwrap();
+    let deadline = Instant::now() + Duration::from_secs(20);
+    loop {
+        let status = coordinator.status(&run).unwrap().unwrap_or_default();
+        if status.matches("\"VoteSyncState\"").count() >= count {
+            return;
+        }
+        assert!(Instant::now() < deadline, "{status}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_donor_that_corrupts_or_mutates_is_named_each_time_by_who_was_healed() {
+    for (mutates, fault) in [
+        (false, "it sent bytes that are not the elected ones"),
+        (true, "its tensors changed during the sync"),
+    ] {
+        for round in 0..2 {
+            let (outcome, bad) = with_a_bad_donor(2, mutates);
+            let report = outcome.unwrap_or_else(|error| panic!("round {round}: {error}"));
+            assert_eq!(report.replaced, [(bad, fault.to_owned())], "round {round}");
+            assert!(report.donors.iter().all(|(donor, _)| *donor != bad), "nothing of it was kept");
+        }
+        // Where there is no other it is named in the error.
+        let (outcome, bad) = with_a_bad_donor(0, mutates);
+        let error = outcome.expect_err("nobody else has it").to_string();
+        assert!(error.contains(&bad.short()) && error.contains(fault), "{error}");
+    }
+}
+
+/// Each receiver opens two streams, and a donor serves 64 at once, here a few: those beyond were closed, and the sync failed
+/// for all.
+#[test]
+fn one_holder_heals_forty_empty_members_at_once() {
+    const MEMBERS: usize = 41;
+    const BYTES: usize = 2 * LEAF_BYTES;
+    let coordinator = coordinator();
+    let reports = each(&coordinator, MEMBERS, |number, comm| {
+        let patience = Duration::from_secs(50);
+        comm.connect_within(MEMBERS as u32, patience).expect("admitted");
+        let holds = number == 0;
+        comm.serve_fewer_streams(8);
+        let mut ours = SharedState::new();
+        ours.insert("w", vec![u8::from(holds); BYTES], &[BYTES as u64]).unwrap();
+        ours.set_revision(holds.then_some(1_000));
+        let report = comm.sync_state(&mut ours, &SyncOptions::new().timeout(patience)).expect("a sync");
+        assert!(ours.get::<u8>("w").unwrap().iter().all(|byte| *byte == 1), "peer {number}");
+        assert_eq!((report.revision, report.replaced), (1_000, vec![]));
+        report.sent
+    });
+    let list = 2 * 16;
+    assert_eq!(reports.iter().sum::<u64>(), (MEMBERS as u64 - 1) * (BYTES as u64 + list));
+}
+
+/// The newest that is left lost its mark when it was copied, and an older checkpoint was elected in its place.
+#[test]
+fn a_copy_that_was_healed_goes_on_before_an_older_checkpoint_though_its_sync_failed() {
+    let coordinator = coordinator();
+    let [giver, copy, quitter] = ["giver", "copy", "quitter"].map(|name| peer(&coordinator, name));
+    let mut original = many(Some(21), 21);
+    giver.connect(1).unwrap();
+    synced(&giver, &mut original); // The group of one has agreed on it.
+    let joining: Vec<_> = [&copy, &quitter]
+        .map(|comm| {
+            let comm = Arc::clone(comm);
+            thread::spawn(move || comm.connect(3).expect("admitted"))
+        })
+        .into();
+    while giver.world_size() < 3 {
+        giver.update_topology(3).expect("a vote");
+    }
+    joining.into_iter().for_each(|thread| drop(thread.join().unwrap()));
+    let mut copied = many(Some(20), 21);
+    for round in 0.. {
+        assert!(round < 10, "the other never gave up in time");
+        copied.set_revision(Some(20));
+        copied.get_mut::<u8>("w").unwrap()[0] = 0; // One leaf of 96 differs here, and all of them at the other.
+        let (interrupt, is_healed) = (Interrupt::new(), AtomicBool::new(false));
+        let outcome = thread::scope(|scope| {
+            let giving = scope.spawn(|| giver.sync_state(&mut original, &SyncOptions::new()).map(drop));
+            let quitting = scope.spawn(|| {
+                let options = SyncOptions::new().interrupt(&interrupt);
+                quitter.sync_state(&mut many(None, 0), &options).map(drop)
+            });
+            let copying = scope.spawn(|| copy.sync_state(&mut copied, &SyncOptions::new()).map(drop));
+            scope.spawn(|| {
+                let deadline = Instant::now() + Duration::from_secs(20);
+                while !is_healed.load(Ordering::SeqCst) && Instant::now() < deadline {
+                    let happened = copy.events(Duration::from_millis(50)).expect("events");
+                    let healed = |event: &Event| matches!(event, Event::Healing(have, all) if have == all);
+                    is_healed.store(happened.iter().any(|told| healed(&told.what)), Ordering::SeqCst);
+                }
+                interrupt.trigger();
+            });
+            let _ = (giving.join().unwrap(), quitting.join().unwrap());
+            copying.join().unwrap()
+        });
+        if outcome.is_err() {
+            break;
+        }
+    }
+    assert_eq!((copied.revision(), copied.digest()), (Some(21), many(None, 21).digest()), "it is whole");
+    copy.leave();
+    quitter.leave();
+    while giver.world_size() > 1 {
+        giver.update_topology(1).expect("a vote");
+    }
+    original.set_revision(Some(22));
+    synced(&giver, &mut original);
+    let coming_back = {
+        let copy = Arc::clone(&copy);
+        thread::spawn(move || copy.connect(2).expect("admitted"))
+    };
+    giver.update_topology(2).expect("a vote");
+    coming_back.join().unwrap();
+    giver.leave();
+    // Who had 22 is gone, and nobody who is here was there. What is left is the copy, and an older checkpoint.
+    let folder = tempfile::tempdir().unwrap();
+    many(Some(20), 20).save(&folder.path().join("20")).unwrap();
+    let newcomer = peer(&coordinator, "newcomer");
+    let revisions: Vec<_> = thread::scope(|scope| {
+        let back = scope.spawn(|| {
+            while copy.peers().iter().all(|peer| peer.name != "newcomer") {
+                copy.update_topology(1).expect("a vote");
+            }
+            synced(&copy, &mut copied).revision
+        });
+        let old = scope.spawn(|| {
+            let mut loaded = many(None, 0);
+            loaded.load(folder.path()).unwrap();
+            newcomer.connect(1).expect("admitted");
+            synced(&newcomer, &mut loaded).revision
+        });
+        [back, old].map(|thread| thread.join().unwrap()).into()
+    });
+    assert_eq!(revisions, [21, 21]);
+}
+
+#[test]
+fn one_checkpoint_wins_over_three_empty_members_whenever_the_coordinator_is_restarted() {
+    let secret = RunSecret::generate();
+    let start = |address: SocketAddr| {
+        let coordinator = Coordinator::builder().listen(address).secret(secret.clone());
+        coordinator.preset(Preset::Local).start().expect("a coordinator")
+    };
+    let folder = tempfile::tempdir().unwrap();
+    let coordinator = start("127.0.0.1:0".parse().unwrap());
+    let address = coordinator.address();
+    let path = folder.path().join("1000");
+    each(&coordinator, 2, move |number, comm| {
+        comm.connect(2).expect("admitted");
+        let mut ours = state(Some(1_000), 5);
+        synced(&comm, &mut ours);
+        if number == 0 {
+            ours.save(&path).unwrap();
+        }
+    });
+    // Everybody is gone, and then the coordinator as well.
+    drop(coordinator);
+    let mut coordinator = start(address);
+    let path = folder.path().to_owned();
+    let gate = Arc::new(Barrier::new(5));
+    let threads: Vec<_> = (0..4)
+        .map(|number| {
+            let (comm, gate) = (peer(&coordinator, &format!("p{number}")), Arc::clone(&gate));
+            let path = path.clone();
+            thread::spawn(move || {
+                let mut ours = state((number != 3).then_some(0), 0);
+                if number == 2 {
+                    ours.load(&path).unwrap();
+                }
+                comm.connect(4).expect("admitted");
+                for _ in 0..2 {
+                    gate.wait(); // The coordinator is restarted between these.
+                    gate.wait();
+                    let report = synced(&comm, &mut ours);
+                    assert_eq!((report.revision, ours.digest()), (1_000, state(None, 5).digest()));
+                }
+            })
+        })
+        .collect();
+    for _ in 0..2 {
+        gate.wait();
+        drop(coordinator);
+        coordinator = start(address);
+        gate.wait();
+    }
+    threads.into_iter().for_each(|thread| thread.join().unwrap());
 }

@@ -107,6 +107,13 @@ fn training_loops() {
     play("heart-training-crash-points", 0..200);
 }
 
+/// A member was healed, the other gave the sync up, and the copy no longer counted as agreed on: when all who had gone on
+/// were lost, an older checkpoint was elected in its place.
+#[test]
+fn a_copy_of_what_was_agreed_on_is_never_healed_to_less() {
+    play("heart-training", 9_804_604..9_804_605);
+}
+
 /// A kind of ballot that says nothing about lost voters, resumes and restarts survives them all.
 #[test]
 fn ballots_about_nothing() {

@@ -47,6 +47,9 @@ const GO: u8 = b'P';
 const RECORD_HEADER_BYTES: usize = 5;
 const RECORD_BYTES_MAX: usize = (1 << 14) + 256;
 
+/// How often a dial that may be called off looks whether it is still wanted.
+const BEAT: Duration = Duration::from_millis(20);
+
 /// What a data stream asks for, by the run's setting: a link, or one more stream of one.
 pub(super) fn plane(encryption: Encryption, is_stripe: bool) -> &'static [u8] {
     match (encryption, is_stripe) {
@@ -116,11 +119,11 @@ fn other_peer(address: SocketAddr, there: PeerId, wanted: PeerId) -> String {
 
 impl Dial for Links {
     fn dial(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
-        self.open(plane(self.encryption, false), peer, address, deadline)
+        self.open(plane(self.encryption, false), peer, address, deadline, &|| false)
     }
 
     fn dial_stripe(&self, peer: PeerId, address: SocketAddr, deadline: Instant) -> io::Result<Box<dyn Wire>> {
-        self.open(plane(self.encryption, true), peer, address, deadline)
+        self.open(plane(self.encryption, true), peer, address, deadline, &|| false)
     }
 }
 
@@ -132,17 +135,18 @@ impl Links {
         address: SocketAddr,
         deadline: Instant,
     ) -> io::Result<Box<dyn Wire>> {
-        self.open(state_plane(self.encryption), peer, address, deadline)
+        self.open(state_plane(self.encryption), peer, address, deadline, &|| false)
     }
 
-    /// A stream on which the way to a peer is measured.
+    /// A stream on which the way to a peer is measured, unless `off` says that it is no longer wanted.
     pub(super) fn dial_probe(
         &self,
         peer: PeerId,
         address: SocketAddr,
         deadline: Instant,
+        off: &dyn Fn() -> bool,
     ) -> io::Result<Box<dyn Wire>> {
-        self.open(probe_plane(self.encryption), peer, address, deadline)
+        self.open(probe_plane(self.encryption), peer, address, deadline, off)
     }
 
     fn teller(&self) -> impl FnOnce() + Send + 'static {
@@ -160,10 +164,13 @@ impl Links {
         peer: PeerId,
         address: SocketAddr,
         deadline: Instant,
+        off: &dyn Fn() -> bool,
     ) -> io::Result<Box<dyn Wire>> {
+        let called_off = || io::Error::new(io::ErrorKind::Interrupted, "called off");
         let stream = loop {
             let patience = deadline.saturating_duration_since(Instant::now()).min(self.silent_after);
-            let dialled = self.runtime.block_on(port::connect(address, plane, &self.identity, patience));
+            let dialling = port::connect(address, plane, &self.identity, patience);
+            let dialled = self.unless(off, dialling).ok_or_else(called_off)?;
             let error = match dialled {
                 Ok(stream) => break stream,
                 Err(error) => error,
@@ -178,7 +185,8 @@ impl Links {
             match retry::after_dial(now, failure, by) {
                 AfterDial::Again(at) => {
                     tracing::debug!(%address, %error, "a data link is dialled again");
-                    std::thread::sleep(at.since(now));
+                    self.unless(off, async { tokio::time::sleep(at.since(now)).await })
+                        .ok_or_else(called_off)?;
                 }
                 AfterDial::GivenUp if failure == DialFailure::Unfit => {
                     let text = format!(
@@ -200,6 +208,19 @@ impl Links {
             await_go(&mut &*socket, &mut session, |left| socket.set_read_timeout(Some(left)), deadline)?;
         }
         self.wire(socket, session)
+    }
+
+    /// Waits for it on this thread; none once `off` says that nobody wants it any more. Whoever is asked may run a
+    /// program's handler of signals, so it is asked outside the runtime.
+    fn unless<T>(&self, off: &dyn Fn() -> bool, work: impl Future<Output = T>) -> Option<T> {
+        let mut work = std::pin::pin!(work);
+        while !off() {
+            let beat = async { tokio::time::timeout(BEAT, &mut work).await };
+            if let Ok(done) = self.runtime.block_on(beat) {
+                return Some(done);
+            }
+        }
+        None
     }
 
     fn wire(&self, socket: Guarded<TcpStream>, session: Connection) -> io::Result<Box<dyn Wire>> {
@@ -412,6 +433,26 @@ mod tests {
                 links(&keys, ours).dial(other.peer, other.port.address(), Instant::now() + PATIENCE);
             let error = dialled.err().expect("they do not agree").to_string();
             assert!(error.contains(&format!("encryption {ours}")), "{error}");
+        }
+    }
+
+    /// It used to be repeated until its deadline, which grows with the number of measurements before it.
+    #[test]
+    fn a_measurement_that_is_refused_or_met_with_silence_can_be_called_off() {
+        let keys = keys();
+        let closed = TcpListener::bind("127.0.0.1:0").unwrap().local_addr().unwrap();
+        let silent = TcpListener::bind("127.0.0.1:0").unwrap();
+        let links = Links { silent_after: PATIENCE, ..links(&keys, Encryption::On) };
+        for address in [closed, silent.local_addr().unwrap()] {
+            let (began, asked) = (Instant::now(), std::cell::Cell::new(0));
+            let off = || {
+                asked.set(asked.get() + 1);
+                began.elapsed() > Duration::from_millis(200)
+            };
+            let dialled = links.dial_probe(links.identity.peer(), address, began + PATIENCE, &off);
+            assert_eq!(dialled.err().expect("it was called off").kind(), io::ErrorKind::Interrupted);
+            assert!(began.elapsed() < PATIENCE / 4, "{address} took {:?}", began.elapsed());
+            assert!(asked.get() > 1, "it was dialled for a while");
         }
     }
 

@@ -200,7 +200,7 @@ impl Call<'_> {
         let open = |peer: PeerId, by: Instant| {
             let gone = || io::Error::new(io::ErrorKind::NotConnected, "it is no member any more");
             let address = control.address(peer).ok_or_else(gone)?;
-            links.dial_probe(peer, address, by).map(Stream::new)
+            links.dial_probe(peer, address, dial_by(by, Instant::now()), outing.off).map(Stream::new)
         };
         let peer = outing.peer;
         match probe::dial(&open, outing) {
@@ -251,8 +251,29 @@ impl Call<'_> {
     }
 }
 
+/// When to give up dialling a partner that must be met by then. A later slot waits longer for a partner that is late,
+/// because slots before it may have taken their time; but whoever lives takes streams at any time, so a dial that fails for
+/// one slot's patience fails for good.
+fn dial_by(until: Instant, now: Instant) -> Instant {
+    until.min(now + SLOT_PATIENCE)
+}
+
 /// How long the all-reduce of [`REFERENCE_BYTES`] takes on a ring with that promise.
 fn reference(members: u32, promise: Promise) -> f64 {
     let around = Duration::from_micros(promise.around_us);
     Forecast { members, rate: promise.rate.max(1), around }.all_reduce(REFERENCE_BYTES).as_secs_f64()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// The twentieth partner used to be dialled for a hundred seconds.
+    #[test]
+    fn nobody_is_dialled_for_longer_than_one_slots_patience() {
+        let now = Instant::now();
+        let soon = now + SLOT_PATIENCE / 2;
+        assert_eq!(dial_by(soon, now), soon);
+        assert_eq!(dial_by(now + 20 * SLOT_PATIENCE, now), now + SLOT_PATIENCE);
+    }
 }

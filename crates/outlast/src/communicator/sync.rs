@@ -177,6 +177,20 @@ impl Communicator {
 }
 
 impl Communicator {
+    /// Serves a shared state with changed bits from now on. For tests of what others do about such a donor.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn spoil_served_state(&self) {
+        self.stall.spoil();
+    }
+
+    /// Serves a shared state to so many streams at once from now on. For tests of what the others do about it.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn serve_fewer_streams(&self, most: usize) {
+        self.stall.serve_fewer(most);
+    }
+
     /// How a donor is reached: where the roster says that it is now.
     fn open_state(&self) -> Open {
         let (links, control) = (Arc::clone(&self.links), Arc::clone(&self.control));
@@ -226,8 +240,8 @@ impl<'a> Call<'a> {
                 let keys = self.found.differed.iter().map(String::as_str);
                 Wish::Done(elected.root, Healed::of(keys))
             }
-            // Who deviates is no obstacle to the others.
-            Part::Without(Error::StateMismatch(_)) => Wish::Done(elected.root, Healed::default()),
+            // Who deviates is no obstacle to the others, and is not counted among those who hold it.
+            Part::Without(Error::StateMismatch(_)) => Wish::Apart(elected.root),
             Part::Without(error) => Wish::Failed(elected.root, error.to_string()),
         };
         let (outcome, sent) = {
@@ -243,8 +257,13 @@ impl<'a> Call<'a> {
         };
         self.sent = sent;
         if matches!(part, Part::Whole) {
-            // It was verified against what was elected, whatever the others came to.
-            state.set_revision(Some(elected.revision));
+            // It was verified against what was elected, whatever the others came to. A copy of what a group agreed on was
+            // agreed on as much as the original.
+            if elected.was_agreed {
+                state.set_agreed(elected.revision);
+            } else {
+                state.set_revision(Some(elected.revision));
+            }
         }
         let (healed, members) = match (outcome, part) {
             (_, Part::Without(error)) => return Err(error),

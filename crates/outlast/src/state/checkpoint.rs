@@ -82,7 +82,7 @@ impl SharedState {
         if path.exists() {
             return Err(CheckpointError::Exists(path.to_owned()));
         }
-        fs::create_dir_all(parent).map_err(disk(parent))?;
+        make_folders(parent, &mut sync_folder).map_err(disk(parent))?;
         let mark = u64::from_le_bytes(security::random_bytes());
         let partial = Partial(parent.join(format!(".{}.partial-{mark:016x}", name.to_string_lossy())));
         fs::create_dir(&partial.0).map_err(disk(&partial.0))?;
@@ -268,6 +268,19 @@ fn rename_to_new(from: &Path, to: &Path) -> io::Result<()> {
         Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => fs::rename(from, to),
         renamed => Ok(renamed?),
     }
+}
+
+/// Makes a folder, and those above it that are missing. A folder that was made outlives a loss of power only if the one
+/// that lists it is forced to the disk, too: `sync` does that.
+fn make_folders(path: &Path, sync: &mut dyn FnMut(&Path) -> io::Result<()>) -> io::Result<()> {
+    let is_missing = |path: &&Path| !path.as_os_str().is_empty() && !path.exists();
+    let missing: Vec<_> = path.ancestors().take_while(is_missing).collect();
+    fs::create_dir_all(path)?;
+    let above = |path: &Path| match path.parent() {
+        Some(parent) if !parent.as_os_str().is_empty() => parent.to_owned(),
+        _ => PathBuf::from("."),
+    };
+    missing.into_iter().rev().try_for_each(|made| sync(&above(made)))
 }
 
 fn sync_folder(path: &Path) -> io::Result<()> {

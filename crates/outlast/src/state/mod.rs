@@ -35,6 +35,7 @@ use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
 use outlast_proto::state::Digest;
 use outlast_proto::state::tree::{self, Leaves};
 use std::any::Any;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Why a tensor or other bytes cannot be part of a state. Nothing was changed.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
@@ -71,6 +72,8 @@ pub struct SharedState {
     torn: bool,
     /// Whether a group agreed on this revision once.
     was_agreed: bool,
+    /// Leaves that were hashed so far, for those who want to know what a call costs.
+    hashed: AtomicU64,
 }
 
 impl SharedState {
@@ -162,7 +165,8 @@ impl SharedState {
     pub(crate) fn copy(&self) -> Self {
         let memory = self.memory.iter().map(|memory| Memory::own(memory.bytes().to_vec())).collect();
         let (outline, extra) = (self.outline.clone(), self.extra.clone());
-        Self { outline, memory, revision: self.revision, extra, torn: self.torn, was_agreed: self.was_agreed }
+        let (revision, torn, was_agreed) = (self.revision, self.torn, self.was_agreed);
+        Self { outline, memory, revision, extra, torn, was_agreed, hashed: AtomicU64::new(0) }
     }
 
     /// Whether a heal was aborted in the middle: some of it is new, some old.
@@ -231,7 +235,15 @@ impl SharedState {
     fn hashes_of(&self, leaves: &Leaves, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {
         let places = (0..leaves.len()).filter_map(|number| leaves.get(number));
         let slices: Vec<_> = places.map(|leaf| &self.memory[leaf.tensor].bytes()[leaf.bytes]).collect();
+        self.hashed.fetch_add(slices.len() as u64, Ordering::Relaxed);
         hashing::hash_leaves(&slices, hashing::threads_for(leaves.bytes() as usize), stop)
+    }
+
+    /// How many leaves were hashed so far, by whatever call. For tests of what a sync costs.
+    #[cfg(feature = "internals")]
+    #[doc(hidden)]
+    pub fn leaves_hashed(&self) -> u64 {
+        self.hashed.load(Ordering::Relaxed)
     }
 
     /// The digest of everything: keys, shapes, contents, also of what may differ, and the extra bytes. Equal digests mean

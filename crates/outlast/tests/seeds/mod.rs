@@ -254,6 +254,7 @@ fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-offer-of-nothing", encode(&Wish::Offer(offer(None, Strategy::Popular), None))),
         ("valid-done", done.clone()),
         ("valid-failed", encode(&Wish::Failed(root, "no donor is left".to_owned()))),
+        ("valid-apart", encode(&Wish::Apart(root))),
         ("invalid-cut-off", done[..done.len() - 1].to_vec()),
         ("invalid-of-the-future", vec![0x82, 0x18, 250, 0x80]),
     ]
@@ -261,7 +262,8 @@ fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
 
 fn sync_outcomes() -> Vec<(&'static str, Vec<u8>)> {
     let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
-    let elected = Elected { last: Some(5), revision: 6, outline, root, unwitnessed: false };
+    let elected =
+        Elected { last: Some(5), revision: 6, outline, root, unwitnessed: false, was_agreed: false };
     let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
     let members = vec![peer(1), peer(2), peer(3)];
     let finished = encode(&Outcome::Finished { revision: 6, healed: vec![(peer(3), healed)], members });

@@ -3,7 +3,8 @@
 //! Two turns. In the first every member *offers* what it holds, and the outcome is what was elected, or that nobody can
 //! give ([`crate::state::election`]). Then bytes move between members, which no vote sees. In the second every member says
 //! that it is *done*, healed or not, and the outcome is that the sync is finished, or why it failed. A member that is lost
-//! in between is not waited for. Whoever gives its call up in between says so, and the sync is over for all. Votes of
+//! in between is not waited for. A member that deviates stands *apart*: it holds up nobody, and is not counted among those
+//! who hold the elected state, because whoever goes on with that list deals out work by it. Whoever gives its call up in between says so, and the sync is over for all. Votes of
 //! different turns side by side mean that somebody calls again without having said so: then all begin again.
 //!
 //! The last revision that the group agreed on is in every outcome, and so in every member's memory and in that of a
@@ -50,6 +51,9 @@ pub enum Wish {
     /// to one of the two above; nothing is counted before.
     #[n(3)]
     Healing(#[n(0)] Digest, #[n(1)] u64, #[n(2)] u64),
+    /// The second turn: it deviates, keeps what it has, and is no obstacle to the others.
+    #[n(4)]
+    Apart(#[n(0)] Digest),
 }
 
 /// What a group agreed on.
@@ -79,7 +83,7 @@ pub enum Outcome {
         #[cbor(decode_with = "vague")]
         why: NoDonor,
     },
-    /// Every member holds the elected state.
+    /// Every member holds the elected state, but for those that deviate.
     #[n(2)]
     Finished {
         /// Its revision.
@@ -89,7 +93,7 @@ pub enum Outcome {
         #[n(1)]
         healed: Vec<(PeerId, Healed)>,
         /// Everybody who holds it, in the order of ranks: whoever hears of this sync knows the same members, also if
-        /// some are gone by then. None if there are more than [`CREW_MAX`].
+        /// some are gone by then. Who deviates is not among them. None if there are more than [`CREW_MAX`].
         #[cbor(n(2), default)]
         members: Vec<PeerId>,
     },
@@ -119,6 +123,7 @@ impl Message for Wish {
             }
             Self::Done(_, healed) => healed.check(),
             Self::Failed(_, why) => within("reason", why.len(), TEXT_BYTES_MAX),
+            Self::Apart(_) => Ok(()),
             Self::Healing(_, have, want) if have <= want => Ok(()),
             Self::Healing(_, have, want) => {
                 Err(InvalidMessage::Meaningless { field: "leaves", value: format!("{have} of {want}") })
@@ -201,7 +206,7 @@ impl Rules for Sync {
         match Wish::decode(wish) {
             Some(Wish::Offer(..)) | None => ConnectionState::VoteSyncState,
             Some(Wish::Healing(..)) => ConnectionState::SyncingState,
-            Some(Wish::Done(..)) => ConnectionState::VoteSyncComplete,
+            Some(Wish::Done(..) | Wish::Apart(_)) => ConnectionState::VoteSyncComplete,
             Some(Wish::Failed(..)) => ConnectionState::SyncFailed,
         }
     }
@@ -300,15 +305,18 @@ fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, W
         Wish::Failed(_, why) => Some(clip(why, TEXT_BYTES_MAX)),
         Wish::Offer(..) => Some("it began again".to_owned()),
         Wish::Healing(..) => Some("it is not healed yet".to_owned()),
-        Wish::Done(root, _) if elected.is_none_or(|elected| elected.root != *root) => {
+        Wish::Done(root, _) | Wish::Apart(root) if elected.is_none_or(|elected| elected.root != *root) => {
             Some("it was in another sync".to_owned())
         }
-        Wish::Done(..) => None,
+        Wish::Done(..) | Wish::Apart(_) => None,
     };
+    let holders: Vec<_> =
+        wishes.iter().filter(|(_, wish)| matches!(wish, Wish::Done(..))).map(|(peer, _)| *peer).collect();
     let reasons: Vec<_> =
         wishes.iter().filter_map(|(peer, wish)| Some((*peer, reason(wish)?))).take(NAMED_MAX).collect();
     match elected {
-        Some(elected) if reasons.is_empty() => {
+        // What nobody holds any more was not agreed on by those who stand apart.
+        Some(elected) if reasons.is_empty() && !holders.is_empty() => {
             let mut room = KEY_BYTES_MAX;
             let mut healed = Vec::new();
             for (peer, wish) in wishes {
@@ -324,11 +332,7 @@ fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, W
                 });
                 healed.push((*peer, told));
             }
-            let members = if wishes.len() > CREW_MAX {
-                Vec::new()
-            } else {
-                wishes.iter().map(|(peer, _)| *peer).collect()
-            };
+            let members = if holders.len() > CREW_MAX { Vec::new() } else { holders };
             Outcome::Finished { revision: elected.revision, healed, members }
         }
         _ => Outcome::Failed { last, reasons },
@@ -384,6 +388,39 @@ mod tests {
         for told in [first, second] {
             assert_eq!(Outcome::decode(&minicbor::to_vec(&told).unwrap()), Ok(told));
         }
+    }
+
+    /// They used to be listed, and `Elastic` dealt samples to them that nobody used.
+    #[test]
+    fn who_deviates_is_not_among_those_who_hold_the_state() {
+        let first = elected(Some(5), 5);
+        let apart = |number, contents| (peer(number), Wish::Apart(Digest::of(&[contents])));
+        let told = outcome(Some(&first), &[done(1, 1, &[]), apart(2, 1), done(3, 1, &["b"])]);
+        let Outcome::Finished { revision: 5, healed, members } = &told else { panic!("{told:?}") };
+        assert_eq!((&members[..], healed.len()), (&[peer(1), peer(3)][..], 1));
+        // Those who held it are gone: nothing was agreed on.
+        let alone = outcome(Some(&first), &[apart(2, 1)]);
+        assert_eq!(alone, Outcome::Failed { last: Some(5), reasons: vec![] });
+        let other = outcome(Some(&first), &[done(1, 1, &[]), apart(2, 9)]);
+        let reasons = vec![(peer(2), "it was in another sync".to_owned())];
+        assert_eq!(other, Outcome::Failed { last: Some(5), reasons });
+    }
+
+    /// A copy that was healed and then not finished lost the mark, and an older checkpoint was elected in its place.
+    #[test]
+    fn an_election_says_whether_what_it_elected_was_agreed_on() {
+        let agreed = |(peer, wish)| {
+            let Wish::Offer(offer, known) = wish else { unreachable!() };
+            (peer, Wish::Offer(Offer { was_agreed: true, ..offer }, known))
+        };
+        let was_agreed = |wishes: &[(PeerId, Wish)]| match outcome(None, wishes) {
+            Outcome::Elected { elected, .. } => elected.was_agreed,
+            other => panic!("{other:?}"),
+        };
+        assert!(was_agreed(&[offer(1, Some(6), 1), agreed(offer(2, Some(6), 1)), offer(3, None, 3)]));
+        assert!(!was_agreed(&[offer(1, Some(6), 1), agreed(offer(2, Some(5), 2))]), "an older one was");
+        let minority = [offer(1, Some(6), 1), offer(2, Some(6), 1), agreed(offer(3, Some(6), 2))];
+        assert!(!was_agreed(&minority), "other contents were");
     }
 
     #[test]

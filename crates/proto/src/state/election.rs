@@ -16,8 +16,10 @@
 //! **Where nobody remembers.** What is possible is judged by members who took part in an agreement. If none of those
 //! who vote did (all of them came since, after the others died), the count is only a floor: whoever is at or above it may
 //! be elected. Below it only a state that *was agreed on* once may be, because it comes from a checkpoint or from a member
-//! that lost its session: it is the best that is left of the training. What was never agreed on, as a newcomer's first
-//! numbers, never goes on below what the group had reached.
+//! that lost its session: it is the best that is left of the training. A copy of such a state was agreed on as much as the
+//! original: an election says whether what it elected was, and whoever is healed to it keeps that mark although the sync may
+//! fail for somebody else. What was never agreed on, as a newcomer's first numbers, never goes on below what the group had
+//! reached.
 //!
 //! **Strategies.** `popular` gives and gets. `receive_only` never gives, and its revision counts for nothing.
 //! `send_only` is never written to: of the holders of the highest revision, those who only send are heard before
@@ -185,6 +187,10 @@ pub struct Elected {
     /// Whether nobody who voted remembered what is possible.
     #[cbor(n(4), default)]
     pub unwitnessed: bool,
+    /// Whether a group has agreed on it before: one of its holders says so. Whoever is healed to it holds what was agreed
+    /// on, even if this sync comes to nothing.
+    #[cbor(n(5), default)]
+    pub was_agreed: bool,
 }
 
 impl Elected {
@@ -291,7 +297,9 @@ pub fn elect<'a>(count: Count, offers: impl Iterator<Item = &'a Offer> + Clone) 
     let heard =
         states.into_iter().filter_map(|(state, (votes, first))| Some((votes, Reverse(first?), state)));
     let (_, _, (outline, root)) = heard.max().ok_or(NoDonor::NothingToGive)?;
-    Ok(Elected { last, revision, outline, root, unwitnessed: !count.witnessed })
+    let was_agreed =
+        holders().any(|offer| offer.was_agreed && (offer.outline, offer.root) == (outline, root));
+    Ok(Elected { last, revision, outline, root, unwitnessed: !count.witnessed, was_agreed })
 }
 
 /// What a member found when it was healed; told to all.

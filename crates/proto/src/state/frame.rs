@@ -41,6 +41,8 @@ pub enum Status {
     Mutated,
     /// It does not serve that root, or no such leaf; now, and so not for this receiver.
     NotServed,
+    /// It serves as many streams as it can: this one is to be opened again after a while.
+    Busy,
 }
 
 /// A donor's answer, before the bytes.
@@ -118,6 +120,7 @@ impl Answer {
             Status::Here => 0,
             Status::Mutated => 1,
             Status::NotServed => 2,
+            Status::Busy => 3,
         };
         let mut bytes = [0; Self::BYTES];
         bytes[..4].copy_from_slice(&MAGIC);
@@ -135,6 +138,7 @@ impl Answer {
             0 => Status::Here,
             1 => Status::Mutated,
             2 => Status::NotServed,
+            3 => Status::Busy,
             status => return Err(invalid("the status of an answer", status)),
         };
         let length = number(&bytes[8..]);
@@ -155,7 +159,7 @@ mod tests {
         for wanted in [Wanted::Hashes, Wanted::Outline, Wanted::Leaf(u64::MAX)] {
             let question = Question { root: Digest::of(b"root"), wanted };
             assert_eq!(Question::decode(&question.encode()), Ok(question));
-            for status in [Status::Here, Status::Mutated, Status::NotServed] {
+            for status in [Status::Here, Status::Mutated, Status::NotServed, Status::Busy] {
                 let answer = Answer { status, bytes: 0 };
                 assert_eq!(Answer::decode(&answer.encode(), wanted), Ok(answer));
             }

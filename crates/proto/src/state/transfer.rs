@@ -9,7 +9,7 @@
 //!   first answer counts. So a donor that stands still delays a heal by moments, not until somebody calls it dead.
 //!
 //! A donor that dies, lies, or has changed its tensors is dropped, with its reason, and what it owed goes back to the
-//! others. Who is dialled at first depends on the receiver's rank, so that many receivers do not all begin
+//! others. A donor that is *busy* with other receivers is not: what it was asked for goes back, and it is asked again later. Who is dialled at first depends on the receiver's rank, so that many receivers do not all begin
 //! with the same donor; the rest are a reserve that replaces the dropped.
 //!
 //! The invariant: every wanted leaf is delivered exactly once, or the plan says that it is hopeless. It moves no byte
@@ -147,15 +147,30 @@ impl Transfer {
         first
     }
 
+    /// That donor will not deliver these, because it is busy or one of its streams broke; it stays engaged.
+    pub fn hand_back(&mut self, peer: PeerId, leaves: impl IntoIterator<Item = usize>) {
+        let Some(donor) = self.donors.get_mut(&peer) else { return };
+        let back: BTreeSet<_> = leaves.into_iter().filter(|leaf| donor.owes.remove(leaf).is_some()).collect();
+        if donor.owes.is_empty() {
+            donor.quiet_since = None;
+        }
+        self.release(back);
+    }
+
     /// That donor is of no use any more. What it owed is free again.
     pub fn drop_donor(&mut self, peer: PeerId, fault: Fault) {
         let Some(donor) = self.donors.remove(&peer) else { return };
+        self.release(donor.owes.into_keys().collect());
+        self.dropped.push((peer, fault));
+    }
+
+    /// Nobody was asked for these, unless another donor was as well.
+    fn release(&mut self, leaves: BTreeSet<usize>) {
         let asked = |leaf: &usize| self.donors.values().any(|donor| donor.owes.contains_key(leaf));
         let back: Vec<_> =
-            donor.owes.into_keys().filter(|leaf| self.missing.contains(leaf) && !asked(leaf)).collect();
+            leaves.into_iter().filter(|leaf| self.missing.contains(leaf) && !asked(leaf)).collect();
         // In front and in their order: they were wanted first.
         back.into_iter().rev().for_each(|leaf| self.free.push_front(leaf));
-        self.dropped.push((peer, fault));
     }
 
     /// Whether that donor is being asked.

@@ -93,6 +93,12 @@ impl Training {
         self.agreed(self.course.number());
     }
 
+    /// It holds what was elected, whatever becomes of the sync. A copy of what a group agreed on was agreed on, too.
+    fn holds(&mut self, elected: &Elected) {
+        self.was_agreed &= self.revision == Some(elected.revision);
+        (self.revision, self.was_agreed) = (Some(elected.revision), self.was_agreed || elected.was_agreed);
+    }
+
     fn agreed(&mut self, revision: Revision) {
         (self.revision, self.known, self.was_agreed) = (Some(revision), Some(revision), true);
     }
@@ -219,14 +225,22 @@ impl World {
         let Some(sync) = &mut training.sync else { return };
         let role = elected.role(&sync.offer);
         sync.whole = role == Role::Donor || role == Role::Receiver && sync.offer.root == elected.root;
+        let whole = sync.whole;
         sync.elected = Some((elected, donors));
-        if role == Role::Receiver && !sync.whole {
+        if role == Role::Receiver && !whole {
             // In place: until everything is here it is neither the old nor the new.
             (training.revision, training.was_agreed) = (None, false);
             self.processes[process].phase = Phase::Healing;
             return self.after(delay, Event::Program(process));
         }
-        self.say_in_sync(process, &Wish::Done(elected.root, Healed::default()));
+        if whole {
+            training.holds(&elected);
+        }
+        let wish = match role {
+            Role::Deviates(_) => Wish::Apart(elected.root),
+            _ => Wish::Done(elected.root, Healed::default()),
+        };
+        self.say_in_sync(process, &wish);
     }
 
     /// Some programs give a sync up between its two votes, and begin again.
@@ -264,7 +278,8 @@ impl World {
         let training = self.training(process);
         let wish = match given {
             Some(contents) => {
-                (training.contents, training.revision) = (contents, Some(elected.revision));
+                training.contents = contents;
+                training.holds(&elected);
                 if let Some(sync) = &mut training.sync {
                     sync.whole = true;
                 }

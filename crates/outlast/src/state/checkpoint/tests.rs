@@ -34,6 +34,29 @@ fn what_was_saved_is_loaded_to_the_bit() {
     assert_eq!(fs::read_dir(path.parent().unwrap()).unwrap().count(), 1, "nothing else is left there");
 }
 
+/// Only the folder right above a checkpoint used to be forced to the disk: a loss of power could take those above with it.
+#[test]
+fn every_folder_that_was_made_is_listed_on_the_disk() {
+    let folder = tempfile::tempdir().unwrap();
+    let at = |name: &str| folder.path().join(name);
+    let made = |path: PathBuf| {
+        let mut synced = Vec::new();
+        let mut sync = |path: &Path| {
+            synced.push(path.to_owned());
+            sync_folder(path)
+        };
+        make_folders(&path, &mut sync).unwrap();
+        assert!(path.is_dir());
+        synced
+    };
+    assert_eq!(
+        made(at("a/b/c")),
+        [at(""), at("a"), at("a/b")].map(|path| path.components().collect::<PathBuf>())
+    );
+    assert_eq!(made(at("a/b/d")), [at("a/b")]);
+    assert_eq!(made(at("a/b/c")), Vec::<PathBuf>::new(), "what was there was listed before");
+}
+
 #[test]
 fn a_checkpoint_is_never_overwritten() {
     let folder = tempfile::tempdir().unwrap();

@@ -1,4 +1,8 @@
 //! The donor's end: answers questions about a state that a sync has lent, for as long as it is lent.
+//!
+//! Each stream has a thread and the memory of a leaf, so only so many are served at once. One checkpoint may have to heal
+//! hundreds of empty members: the others are told that the donor is *busy*, and come again. To close their streams instead
+//! would look like a donor that is gone.
 
 use super::Stream;
 use crate::state::SharedState;
@@ -10,12 +14,18 @@ use outlast_proto::state::tree::{LEAF_BYTES, Leaves};
 use outlast_proto::state::{Digest, Outline};
 use outlast_proto::wire::encode;
 use std::collections::BTreeSet;
+#[cfg(feature = "internals")]
+use std::sync::atomic::AtomicBool;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Condvar, Mutex, MutexGuard};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
-/// Streams that are served at once: each has a thread. More are closed, and their receivers take other donors.
-const STREAMS_MAX: usize = 64;
+/// Streams that are served at once. More are told to come again.
+pub(super) const STREAMS_MAX: usize = 64;
+/// Streams that are being told so at once. More are closed without a word, and their receivers take other donors.
+const TURNED_AWAY_MAX: usize = 256;
+/// Who is turned away has this long to ask, and to go.
+const FAREWELL: Duration = Duration::from_secs(2);
 /// A receiver that asks before our own call has heard of the election is kept waiting this long.
 const EARLY: Duration = Duration::from_secs(10);
 /// A stream on which nobody asks, or takes what was asked for, is closed after this long.
@@ -38,16 +48,35 @@ struct Lent {
 unsafe impl Send for Lent {}
 
 /// Where a communicator's state is fetched from, while it is lent.
-#[derive(Default)]
 pub(crate) struct Stall {
     lent: Mutex<Option<Lent>>,
     changed: Condvar,
-    streams: AtomicUsize,
+    served: AtomicUsize,
+    turned_away: AtomicUsize,
+    /// How many are served at once.
+    served_max: AtomicUsize,
+    /// Whether leaves are changed on their way out.
+    #[cfg(feature = "internals")]
+    spoils: AtomicBool,
+}
+
+impl Default for Stall {
+    fn default() -> Self {
+        Self {
+            lent: Mutex::default(),
+            changed: Condvar::new(),
+            served: AtomicUsize::new(0),
+            turned_away: AtomicUsize::new(0),
+            served_max: AtomicUsize::new(STREAMS_MAX),
+            #[cfg(feature = "internals")]
+            spoils: AtomicBool::new(false),
+        }
+    }
 }
 
 impl std::fmt::Debug for Stall {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.debug_struct("Stall").field("streams", &self.streams).finish_non_exhaustive()
+        f.debug_struct("Stall").field("served", &self.served).finish_non_exhaustive()
     }
 }
 
@@ -103,14 +132,42 @@ impl Stall {
 
     /// Serves a stream that a peer has opened to us, on a thread of its own.
     pub(crate) fn accept(self: &Arc<Self>, peer: PeerId, stream: Stream) {
-        if self.streams.fetch_add(1, Ordering::SeqCst) >= STREAMS_MAX {
-            self.streams.fetch_sub(1, Ordering::SeqCst);
+        let Some(place) = self.place(true).or_else(|| self.place(false)) else {
             return tracing::debug!(%peer, "too many streams ask for the state: one is closed");
-        }
-        let counted = Counted(Arc::clone(self));
+        };
         let thread = std::thread::Builder::new().name("outlast-state".to_owned());
         // Without a thread the stream is closed, and the receiver takes another donor.
-        let _ = thread.spawn(move || counted.0.serve(peer, stream));
+        let _ = thread.spawn(move || {
+            if place.is_served {
+                place.stall.serve(peer, stream);
+            } else {
+                turn_away(peer, stream);
+            }
+        });
+    }
+
+    /// Sends every leaf with one bit changed from now on, for tests of what others do about it.
+    #[cfg(feature = "internals")]
+    pub(crate) fn spoil(&self) {
+        self.spoils.store(true, Ordering::Relaxed);
+    }
+
+    /// Serves fewer streams at once, for tests of what others do about it.
+    #[cfg(feature = "internals")]
+    pub(crate) fn serve_fewer(&self, most: usize) {
+        self.served_max.store(most, Ordering::Relaxed);
+    }
+
+    /// A place among those who are served, or among those who are turned away, if one is free.
+    fn place(self: &Arc<Self>, is_served: bool) -> Option<Place> {
+        let most = if is_served { self.served_max.load(Ordering::Relaxed) } else { TURNED_AWAY_MAX };
+        let free = |taken| (taken < most).then_some(taken + 1);
+        self.taken(is_served).fetch_update(Ordering::SeqCst, Ordering::SeqCst, free).ok()?;
+        Some(Place { stall: Arc::clone(self), is_served })
+    }
+
+    fn taken(&self, is_served: bool) -> &AtomicUsize {
+        if is_served { &self.served } else { &self.turned_away }
     }
 
     fn serve(&self, peer: PeerId, mut stream: Stream) {
@@ -146,6 +203,13 @@ impl Stall {
         let Some((expected, sent)) = self.copy(peer, question, bytes) else { return Status::NotServed };
         if expected.is_some_and(|hash| Digest::from(hash128(&bytes[begin..])) != hash) {
             return Status::Mutated;
+        }
+        #[cfg(feature = "internals")]
+        if expected.is_some()
+            && self.spoils.load(Ordering::Relaxed)
+            && let Some(byte) = bytes.last_mut()
+        {
+            *byte ^= 1;
         }
         sent.fetch_add((bytes.len() - begin) as u64, Ordering::Relaxed);
         Status::Here
@@ -188,10 +252,29 @@ impl Stall {
     }
 }
 
-struct Counted(Arc<Stall>);
+/// Says that we are busy, to every question: one that is left unread could make the kernel drop the answer.
+fn turn_away(peer: PeerId, mut stream: Stream) {
+    tracing::debug!(%peer, "as many streams as possible ask for the state: one is told to come again");
+    let (until, never) = (Instant::now() + FAREWELL, || false);
+    let answer = Answer { status: Status::Busy, bytes: 0 }.encode();
+    let mut question = [0; Question::BYTES];
+    loop {
+        let left = until.saturating_duration_since(Instant::now());
+        let asked = stream.receive(&mut question, left, &never);
+        if !matches!(asked, Ok(true)) || stream.send(&answer, left, &never).is_err() {
+            return;
+        }
+    }
+}
 
-impl Drop for Counted {
+/// One stream's place. Dropped, it is free.
+struct Place {
+    stall: Arc<Stall>,
+    is_served: bool,
+}
+
+impl Drop for Place {
     fn drop(&mut self) {
-        self.0.streams.fetch_sub(1, Ordering::SeqCst);
+        self.stall.taken(self.is_served).fetch_sub(1, Ordering::SeqCst);
     }
 }

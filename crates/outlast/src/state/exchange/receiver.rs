@@ -1,13 +1,18 @@
 //! The receiver's end: fetches what differs, from several donors at once.
+//!
+//! A donor is dropped when it lies, or when the last of its streams broke; one that is *busy* with others is asked again
+//! after a pause, until the deadline. The state counts as torn from before its first byte is written until it is whole:
+//! then nothing that ends a heal, a panic included, can leave a half-written state that looks like one.
 
 use super::Stream;
 use crate::clock;
 use crate::state::SharedState;
 use crate::state::memory::Memory;
-use crate::sync::lock;
+use crate::sync::{lock, sleep_while};
 use outlast_kernels::hash128;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
+use outlast_proto::retry;
 use outlast_proto::state::frame::{Answer, Question, Status, Wanted};
 use outlast_proto::state::transfer::{Fault, STALLED, Transfer, WINDOW};
 use outlast_proto::state::tree::{self, LEAF_BYTES, Leaf, Leaves};
@@ -23,6 +28,8 @@ use std::time::{Duration, Instant};
 const STREAMS_PER_DONOR: usize = 2;
 /// How often somebody who waits for others looks up.
 const BEAT: Duration = Duration::from_millis(20);
+/// A donor that is busy is asked again after the first of these, then after twice as long each time, up to the other.
+const BUSY_PAUSE: (Duration, Duration) = (Duration::from_millis(50), Duration::from_secs(1));
 /// A heal that takes longer says how far it is, this often.
 const PROGRESS: Duration = Duration::from_secs(1);
 
@@ -86,7 +93,22 @@ impl Staged {
     }
 }
 
-/// Asks one donor after the other until one gives what `take` accepts. `Fault::Corrupt` if it does not.
+/// Why a stream does not give what it was asked for.
+enum Setback {
+    /// The donor serves as many others as it can.
+    Busy,
+    /// The stream is of no use, and perhaps the donor is not.
+    Fault(Fault),
+}
+
+impl From<Fault> for Setback {
+    fn from(fault: Fault) -> Self {
+        Self::Fault(fault)
+    }
+}
+
+/// Asks one donor after the other until one gives what `take` accepts; `Fault::Corrupt` if it does not. Those that are
+/// busy are asked again later.
 fn ask_any<T>(
     errand: &Errand<'_>,
     wanted: Wanted,
@@ -94,41 +116,67 @@ fn ask_any<T>(
     take: impl Fn(&[u8]) -> Option<T>,
 ) -> Result<T, Unhealed> {
     let count = errand.donors.len().max(1);
-    for at in 0..errand.donors.len() {
-        let donor = errand.donors[(errand.rank + at) % count];
-        if found.dropped.iter().any(|(dropped, _)| *dropped == donor) {
-            continue;
-        }
-        let ask = || -> Result<Vec<u8>, Fault> {
-            let off = || (errand.given_up)() || Instant::now() >= errand.deadline;
-            let mut stream = open(&errand.open, donor, errand.deadline, &off).map_err(gone)?;
-            let question = Question { root: errand.root, wanted };
-            stream.send(&question.encode(), STALLED, &off).map_err(gone)?;
-            let answer = read_answer(&mut stream, wanted, &off)?;
-            let mut bytes = vec![0; answer.bytes as usize];
-            stream.receive(&mut bytes, STALLED, &off).map_err(gone)?;
-            Ok(bytes)
-        };
-        let fault = match ask() {
-            Ok(bytes) => {
-                found.received += bytes.len() as u64;
-                match take(&bytes) {
-                    Some(taken) => return Ok(taken),
-                    None => Fault::Corrupt,
+    let mut pause = BUSY_PAUSE.0;
+    loop {
+        let mut is_one_busy = false;
+        for at in 0..errand.donors.len() {
+            let donor = errand.donors[(errand.rank + at) % count];
+            if found.replaced(donor).is_some() {
+                continue;
+            }
+            let setback = match ask(errand, donor, wanted) {
+                Ok(bytes) => {
+                    found.received += bytes.len() as u64;
+                    match take(&bytes) {
+                        Some(taken) => return Ok(taken),
+                        None => Fault::Corrupt.into(),
+                    }
+                }
+                Err(setback) => setback,
+            };
+            errand.goes_on()?;
+            match setback {
+                Setback::Busy => is_one_busy = true,
+                Setback::Fault(fault) => {
+                    tracing::warn!(donor = %donor, %fault, "a donor is replaced");
+                    found.dropped.push((donor, fault));
                 }
             }
-            Err(fault) => fault,
-        };
-        if (errand.given_up)() {
+        }
+        if !is_one_busy {
+            return Err(Unhealed::NoDonor);
+        }
+        let until = Instant::now() + pause;
+        while Instant::now() < until {
+            std::thread::sleep(BEAT);
+            errand.goes_on()?;
+        }
+        pause = retry::longer(pause, BUSY_PAUSE.1);
+    }
+}
+
+/// Asks one donor, on a stream for this question alone.
+fn ask(errand: &Errand<'_>, donor: PeerId, wanted: Wanted) -> Result<Vec<u8>, Setback> {
+    let off = || errand.goes_on().is_err();
+    let mut stream = open(&errand.open, donor, errand.deadline, &off).map_err(gone)?;
+    let question = Question { root: errand.root, wanted };
+    stream.send(&question.encode(), STALLED, &off).map_err(gone)?;
+    let answer = read_answer(&mut stream, wanted, &off)?;
+    let mut bytes = vec![0; answer.bytes as usize];
+    if !stream.receive(&mut bytes, STALLED, &off).map_err(gone)? {
+        return Err(gone(io::ErrorKind::UnexpectedEof.into()).into());
+    }
+    Ok(bytes)
+}
+
+impl Errand<'_> {
+    /// An error once it is of no use to go on. Asked on the calling thread only.
+    fn goes_on(&self) -> Result<(), Unhealed> {
+        if (self.given_up)() {
             return Err(Unhealed::GivenUp);
         }
-        if Instant::now() >= errand.deadline {
-            return Err(Unhealed::TimedOut);
-        }
-        tracing::warn!(donor = %donor, %fault, "a donor is replaced");
-        found.dropped.push((donor, fault));
+        if Instant::now() >= self.deadline { Err(Unhealed::TimedOut) } else { Ok(()) }
     }
-    Err(Unhealed::NoDonor)
 }
 
 /// Where our outline differs from the elected one.
@@ -139,7 +187,8 @@ pub(crate) fn difference(errand: &Errand<'_>, ours: &Outline, elected: Digest) -
 }
 
 /// Makes `state` what was elected: in place, or staged. `ours` are the hashes of its leaves. In place, a heal that
-/// ends early leaves the state torn if it had changed anything.
+/// ends early leaves the state torn if it had changed anything; one that succeeds leaves it whole and without a revision,
+/// because the caller knows which it is.
 pub(crate) fn heal(
     state: &mut SharedState,
     ours: &[Digest],
@@ -168,6 +217,10 @@ pub(crate) fn heal(
     let willing: Vec<_> =
         errand.donors.iter().copied().filter(|donor| found.replaced(*donor).is_none()).collect();
     let plan = Transfer::new(wanted, &willing, errand.rank);
+    let before = (state.torn, state.revision);
+    if !staged {
+        (state.torn, state.revision) = (true, None);
+    }
     let pulling = Pulling {
         hashes: &hashes,
         leaves: &leaves,
@@ -178,6 +231,7 @@ pub(crate) fn heal(
         changed: Condvar::new(),
         work: Mutex::new(Work {
             plan,
+            streams: BTreeMap::new(),
             memory: &mut state.memory,
             staged: staged.then(Vec::new),
             received: 0,
@@ -195,12 +249,12 @@ pub(crate) fn heal(
     match (outcome, staged) {
         (Ok(()), Some(leaves)) => Ok(Some(Staged { leaves, extra })),
         (Ok(()), None) => {
-            state.extra = extra;
+            (state.extra, state.torn) = (extra, false);
             Ok(None)
         }
         (Err(unhealed), _) => {
-            if written > 0 {
-                (state.torn, state.revision) = (true, None);
+            if written == 0 {
+                (state.torn, state.revision) = before;
             }
             Err(unhealed)
         }
@@ -216,11 +270,28 @@ impl Found {
 /// What the threads of a heal share.
 struct Work<'a> {
     plan: Transfer,
+    /// How many streams each donor has that have not failed.
+    streams: BTreeMap<PeerId, usize>,
     memory: &'a mut [Memory],
     staged: Option<Vec<(Leaf, Vec<u8>)>>,
     received: u64,
     /// Leaves that were put in place.
     written: u64,
+}
+
+impl Work<'_> {
+    /// A stream of that donor failed, and these leaves will not come by it. A donor that lies is of no use by its other
+    /// streams either; one that is merely hard to reach is kept until the last of them has failed.
+    fn lose_stream(&mut self, donor: PeerId, fault: Fault, asked: impl IntoIterator<Item = usize>) {
+        let streams = self.streams.entry(donor).or_default();
+        *streams = streams.saturating_sub(1);
+        if *streams > 0 && matches!(fault, Fault::Gone(_) | Fault::Stalled) {
+            tracing::debug!(%donor, %fault, "a stream to a donor ended, and another is left");
+            return self.plan.hand_back(donor, asked);
+        }
+        tracing::warn!(%donor, %fault, "a donor is replaced");
+        self.plan.drop_donor(donor, fault);
+    }
 }
 
 struct Pulling<'a> {
@@ -258,17 +329,12 @@ impl<'a> Pulling<'a> {
                     work.plan.drop_donor(donor, Fault::Stalled);
                 }
                 while let Some(donor) = work.plan.engage() {
+                    // None of them gets far before we let go of the lock.
+                    work.streams.insert(donor, STREAMS_PER_DONOR);
                     for _ in 0..STREAMS_PER_DONOR {
                         let thread = std::thread::Builder::new().name("outlast-heal".to_owned());
-                        let pull = move || {
-                            if let Err(fault) = self.pull(donor) {
-                                tracing::warn!(%donor, %fault, "a donor is replaced");
-                                self.lock().plan.drop_donor(donor, fault);
-                                self.changed.notify_all();
-                            }
-                        };
-                        if let Err(error) = thread.spawn_scoped(scope, pull) {
-                            work.plan.drop_donor(donor, gone(error));
+                        if let Err(error) = thread.spawn_scoped(scope, move || self.attend(donor)) {
+                            work.lose_stream(donor, gone(error), []);
                         }
                     }
                 }
@@ -296,15 +362,40 @@ impl<'a> Pulling<'a> {
         })
     }
 
-    /// One stream to one donor: asks for as much as the plan allows, and takes what comes.
-    fn pull(&self, donor: PeerId) -> Result<(), Fault> {
+    /// One stream to one donor, opened again for as long as the donor is busy.
+    fn attend(&self, donor: PeerId) {
+        let mut pause = BUSY_PAUSE.0;
+        loop {
+            let mut asked = VecDeque::new();
+            let ended = self.pull(donor, &mut asked);
+            match ended {
+                Ok(()) => return,
+                Err(Setback::Busy) => self.lock().plan.hand_back(donor, asked),
+                Err(Setback::Fault(fault)) => {
+                    self.lock().lose_stream(donor, fault, asked);
+                    return self.changed.notify_all();
+                }
+            }
+            self.changed.notify_all();
+            let waits = |work: &mut Work<'a>| !self.is_over() && work.plan.is_engaged(donor);
+            let work = sleep_while(&self.changed, self.lock(), pause, waits);
+            if self.is_over() || !work.plan.is_engaged(donor) {
+                return;
+            }
+            drop(work);
+            pause = retry::longer(pause, BUSY_PAUSE.1);
+        }
+    }
+
+    /// Asks for as much as the plan allows, and takes what comes. `asked` is what was asked for and did not come.
+    fn pull(&self, donor: PeerId, asked: &mut VecDeque<usize>) -> Result<(), Setback> {
         let off = || self.is_over() || !self.lock().plan.is_engaged(donor);
         let mut stream = match open(&self.open, donor, self.deadline, &off) {
             Ok(stream) => stream,
             Err(_) if off() => return Ok(()),
-            Err(error) => return Err(gone(error)),
+            Err(error) => return Err(gone(error).into()),
         };
-        let (mut asked, mut buffer) = (VecDeque::new(), vec![0; LEAF_BYTES]);
+        let mut buffer = vec![0; LEAF_BYTES];
         loop {
             let mut questions = Vec::new();
             {
@@ -324,14 +415,14 @@ impl<'a> Pulling<'a> {
                     continue;
                 }
             }
-            let done = stream.send(&questions, STALLED, &off).map_err(gone).and_then(|()| {
-                let leaf = asked.pop_front().expect("it was just looked at");
-                self.take(donor, leaf, &mut stream, &mut buffer, &off)
-            });
-            match done {
-                Ok(()) => {}
+            let leaf = *asked.front().expect("it was just looked at");
+            let sent = stream.send(&questions, STALLED, &off).map_err(|error| gone(error).into());
+            match sent.and_then(|()| self.take(donor, leaf, &mut stream, &mut buffer, &off)) {
+                Ok(()) => {
+                    asked.pop_front();
+                }
                 Err(_) if off() => return Ok(()),
-                Err(fault) => return Err(fault),
+                Err(setback) => return Err(setback),
             }
         }
     }
@@ -344,18 +435,18 @@ impl<'a> Pulling<'a> {
         stream: &mut Stream,
         buffer: &mut [u8],
         off: &dyn Fn() -> bool,
-    ) -> Result<(), Fault> {
+    ) -> Result<(), Setback> {
         let leaf = self.leaves.get(number).expect("the plan is made of leaves that are there");
         let answer = read_answer(stream, Wanted::Leaf(number as u64), off)?;
         if answer.bytes != leaf.bytes.len() as u64 {
-            return Err(Fault::Corrupt);
+            return Err(Fault::Corrupt.into());
         }
         let bytes = &mut buffer[..leaf.bytes.len()];
         if !stream.receive(bytes, STALLED, off).map_err(gone)? {
-            return Err(gone(io::ErrorKind::UnexpectedEof.into()));
+            return Err(gone(io::ErrorKind::UnexpectedEof.into()).into());
         }
         if Digest::from(hash128(bytes)) != self.hashes[number] {
-            return Err(Fault::Corrupt);
+            return Err(Fault::Corrupt.into());
         }
         let mut work = self.lock();
         work.received += bytes.len() as u64;
@@ -380,16 +471,17 @@ fn gone(error: io::Error) -> Fault {
     }
 }
 
-fn read_answer(stream: &mut Stream, wanted: Wanted, off: &dyn Fn() -> bool) -> Result<Answer, Fault> {
+fn read_answer(stream: &mut Stream, wanted: Wanted, off: &dyn Fn() -> bool) -> Result<Answer, Setback> {
     let mut header = [0; Answer::BYTES];
     if !stream.receive(&mut header, STALLED, off).map_err(gone)? {
-        return Err(gone(io::ErrorKind::ConnectionAborted.into()));
+        return Err(gone(io::ErrorKind::ConnectionAborted.into()).into());
     }
     let answer = Answer::decode(&header, wanted).map_err(|_| Fault::Corrupt)?;
     match answer.status {
         Status::Here => Ok(answer),
-        Status::Mutated => Err(Fault::Mutated),
-        Status::NotServed => Err(Fault::Gone("it does not serve the elected state".to_owned())),
+        Status::Mutated => Err(Fault::Mutated.into()),
+        Status::NotServed => Err(Fault::Gone("it does not serve the elected state".to_owned()).into()),
+        Status::Busy => Err(Setback::Busy),
     }
 }
 

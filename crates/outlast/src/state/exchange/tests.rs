@@ -1,18 +1,20 @@
-use super::donor::{Serving, Stall};
+use super::donor::{STREAMS_MAX, Serving, Stall};
 use super::receiver::{Errand, Found, Open, Unhealed, difference, heal};
 use super::*;
 use crate::link::{UnixWire, Wire};
 use crate::state::{LEAF_BYTES, SharedState};
 use outlast_proto::id::PeerId;
 use outlast_proto::state::Digest;
+use outlast_proto::state::frame::{Answer, Question, Status, Wanted};
 use outlast_proto::state::transfer::Fault;
 use outlast_proto::state::tree::root;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::os::fd::BorrowedFd;
 use std::os::unix::net::UnixStream;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, AtomicI64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicI64, AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -58,12 +60,33 @@ enum Manner {
     Silent,
     /// Cannot be reached.
     Away,
+    /// Closes its stream after that many bytes, as a process does that ends.
+    Closes(i64),
+    /// The second of its streams, counted without the one for the list, cannot be opened.
+    Limps,
+    /// Whoever receives from it panics after that many bytes.
+    Panics(i64),
+    /// Honest, but no leaf of it arrives before somebody was told that it is busy.
+    Crowded,
 }
 
 impl Manner {
     /// Whether it does harm that a heal must meet.
     fn is_bad(self) -> bool {
-        matches!(self, Self::Corrupt | Self::Dies(_) | Self::Away)
+        !matches!(self, Self::Honest | Self::Silent)
+    }
+
+    /// How many bytes come before it shows its manner.
+    fn bytes(self) -> i64 {
+        match self {
+            Self::Dies(after) | Self::Closes(after) | Self::Panics(after) => after,
+            _ => i64::MAX,
+        }
+    }
+
+    /// Whether its leaves are held back until the bad one among the donors has shown its manner.
+    fn waits(self) -> bool {
+        matches!(self, Self::Honest | Self::Limps | Self::Crowded)
     }
 }
 
@@ -83,11 +106,15 @@ impl Wire for Tampered {
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        if matches!(self.manner, Manner::Dies(_)) && self.left.load(Ordering::SeqCst) <= 0 {
+        if self.left.load(Ordering::SeqCst) <= 0 {
             self.shown.store(true, Ordering::SeqCst);
-            return Err(io::ErrorKind::ConnectionReset.into());
+            match self.manner {
+                Manner::Closes(_) => return Ok(0),
+                Manner::Panics(_) => panic!("planted"),
+                _ => return Err(io::ErrorKind::ConnectionReset.into()),
+            }
         }
-        if self.manner == Manner::Honest && pieces[0].len() > 10_000 && !self.shown.load(Ordering::SeqCst) {
+        if self.manner.waits() && pieces[0].len() > 10_000 && !self.shown.load(Ordering::SeqCst) {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = self.wire.receive(pieces)?;
@@ -95,6 +122,11 @@ impl Wire for Tampered {
         // Frames and lists are small: what is larger is a leaf.
         if self.manner == Manner::Corrupt && pieces[0].len() > 10_000 {
             pieces[0][0] ^= 1;
+            self.shown.store(true, Ordering::SeqCst);
+        }
+        if let Ok(header) = <&[u8; Answer::BYTES]>::try_from(&pieces[0][..])
+            && matches!(Answer::decode(header, Wanted::Hashes), Ok(Answer { status: Status::Busy, .. }))
+        {
             self.shown.store(true, Ordering::SeqCst);
         }
         Ok(count)
@@ -130,14 +162,15 @@ fn donors<'a>(state: &'a SharedState, manners: &[Manner], stalls: &'a [Arc<Stall
         .zip(manners)
         .zip(stalls)
         .map(|((id, manner), stall)| {
-            let left = if let Manner::Dies(after) = manner { *after } else { i64::MAX };
-            (*id, (*manner, Arc::new(AtomicI64::new(left)), Arc::clone(stall)))
+            let (left, opened) = (AtomicI64::new(manner.bytes()), AtomicUsize::new(0));
+            (*id, (*manner, Arc::new(left), opened, Arc::clone(stall)))
         })
         .collect();
     let shown = Arc::new(AtomicBool::new(!manners.iter().any(|manner| manner.is_bad())));
     let open: Open = Arc::new(move |donor, _| {
-        let (manner, left, stall) = &by_id[&donor];
-        if *manner == Manner::Away {
+        let (manner, left, opened, stall) = &by_id[&donor];
+        let place = opened.fetch_add(1, Ordering::SeqCst);
+        if *manner == Manner::Away || *manner == Manner::Limps && place == 2 {
             shown.store(true, Ordering::SeqCst);
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
@@ -246,6 +279,56 @@ fn a_donor_that_cannot_be_reached_or_breaks_is_replaced() {
     }
 }
 
+/// It was said to send wrong bytes, which is a grave thing to say of somebody who just died.
+#[test]
+fn a_donor_that_ends_between_its_header_and_its_list_is_gone_and_no_liar() {
+    let (_, found, outcome, _) = heal_from(3, &[Manner::Closes(Answer::BYTES as i64), Manner::Honest], false);
+    assert_eq!(outcome, Ok(()));
+    assert!(matches!(&found.dropped[..], [(_, Fault::Gone(_))]), "{:?}", found.dropped);
+}
+
+/// One of two streams that failed used to cost the donor its place, though the other went on.
+#[test]
+fn a_donor_is_kept_as_long_as_one_of_its_streams_works() {
+    let (_, found, outcome, _) = heal_from(3, &[Manner::Limps], false);
+    assert_eq!((outcome, found.dropped, found.donors.get(&peer(1))), (Ok(()), vec![], Some(&6)));
+}
+
+/// Streams beyond the donor's limit used to be closed, and with its only donor gone every receiver failed.
+#[test]
+fn one_donor_heals_more_receivers_than_it_serves_at_once() {
+    const RECEIVERS: usize = STREAMS_MAX / 2 + 8;
+    let (elected, stalls) = (state(9), stalls(1));
+    let donors = donors(&elected, &[Manner::Crowded], &stalls);
+    let (root, digest) = (root_of(&elected), elected.digest());
+    std::thread::scope(|scope| {
+        for _ in 0..RECEIVERS {
+            scope.spawn(|| {
+                let (mut ours, mut found) = (state(3), Found::default());
+                let before = hashes(&ours);
+                let healed = heal(&mut ours, &before, &donors.errand(root), false, &mut found).map(drop);
+                assert_eq!((healed, &found.dropped[..]), (Ok(()), &[][..]));
+                assert_eq!(ours.digest(), digest);
+            });
+        }
+    });
+    assert_eq!(donors.sent(), RECEIVERS as u64 * (BYTES + LIST), "nothing was sent twice");
+}
+
+/// The state was marked after the fact, which an unwinding thread never came to.
+#[test]
+fn a_panic_in_the_middle_leaves_a_state_that_is_known_to_be_torn() {
+    let (elected, stalls) = (state(9), stalls(2));
+    let donors = donors(&elected, &[Manner::Honest, Manner::Panics(100)], &stalls);
+    let (mut ours, mut found) = (state(3), Found::default());
+    let before = hashes(&ours);
+    let errand = donors.errand(root_of(&elected));
+    let healing = AssertUnwindSafe(|| heal(&mut ours, &before, &errand, false, &mut found).map(drop));
+    catch_unwind(healing).expect_err("the panic comes through");
+    assert_ne!(ours.digest(), state(3).digest(), "something was written");
+    assert_eq!((ours.is_torn(), ours.revision()), (true, None));
+}
+
 #[test]
 fn a_donor_that_stands_still_holds_up_nobody_for_long() {
     // The list is asked of the first, which answers; leaves are then asked of both.
@@ -327,10 +410,7 @@ fn who_was_not_lent_to_gets_nothing_and_what_is_taken_back_is_taken_back_at_once
     assert!(heal(&mut ours, &before, &errand, false, &mut found).is_err());
     // A receiver that asks for a lot and reads nothing: its donor's thread waits for room, and the tensors are free.
     let mut stream = (donors.open)(peer(1), Instant::now() + PATIENCE).unwrap();
-    let question = outlast_proto::state::frame::Question {
-        root: root_of(&elected),
-        wanted: outlast_proto::state::frame::Wanted::Leaf(0),
-    };
+    let question = Question { root: root_of(&elected), wanted: Wanted::Leaf(0) };
     for _ in 0..8 {
         stream.send(&question.encode(), PATIENCE, &|| false).unwrap();
     }

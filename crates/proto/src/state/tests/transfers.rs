@@ -59,6 +59,26 @@ fn what_a_dropped_donor_owed_goes_to_the_others_and_the_reserve_steps_in() {
 }
 
 #[test]
+fn what_a_busy_donor_was_asked_for_goes_back_and_it_stays() {
+    let mut plan = Transfer::new(0..2, &donors(2), 0);
+    while plan.engage().is_some() {}
+    assert_eq!((plan.next(at(0), peer(0)), plan.next(at(0), peer(1))), (Some(0), Some(1)));
+    plan.hand_back(peer(0), [0, 1]);
+    assert!(plan.is_engaged(peer(0)) && !plan.is_hopeless() && plan.dropped().is_empty());
+    assert_eq!(plan.stalled(at(0) + STALLED), [peer(1)], "who is busy owes nothing");
+    // The other may have it now, and it may be asked for again itself.
+    assert!(plan.delivered(at(1), peer(1), 1));
+    assert_eq!(plan.next(at(2), peer(1)), Some(0));
+    let late = at(2) + LATE;
+    assert_eq!(plan.next(late, peer(0)), Some(0));
+    plan.hand_back(peer(0), [0]);
+    assert_eq!(plan.next(at(3), peer(0)), None, "the other still owes it, and is not late");
+    assert!(plan.delivered(late, peer(1), 0) && plan.is_done());
+    plan.hand_back(peer(0), [0]);
+    assert!(plan.is_done(), "what is here is here");
+}
+
+#[test]
 fn it_is_hopeless_only_when_nobody_is_left() {
     let mut plan = Transfer::new([7], &donors(2), 0);
     assert_eq!(plan.engage(), Some(peer(0)));

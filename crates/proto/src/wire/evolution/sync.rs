@@ -16,7 +16,7 @@ pub(super) fn healed() -> Healed {
 
 pub(super) fn elected() -> Elected {
     let Offer { outline, root, .. } = offer(Strategy::Popular);
-    Elected { last: Some(5), revision: 6, outline, root, unwitnessed: true }
+    Elected { last: Some(5), revision: 6, outline, root, unwitnessed: true, was_agreed: true }
 }
 
 pub(super) fn wishes() -> Vec<Wish> {
@@ -26,6 +26,7 @@ pub(super) fn wishes() -> Vec<Wish> {
         Wish::Done(elected().root, healed()),
         Wish::Failed(elected().root, "no donor is left".to_owned()),
         Wish::Healing(elected().root, 3, 10),
+        Wish::Apart(elected().root),
     ]
 }
 
