@@ -40,7 +40,7 @@ def pair(peer, program):
     victim = program(VICTIM)
     assert victim.stdout.readline() == "ready\n", victim.stderr.read()
     joined.join()
-    # Whoever is stopped before it was heard of is unknown, and not stalled.
+    # What befalls it is told apart at once only if its health plane was heard before.
     wait_until(lambda: all(other.health == "alive" for other in comm.peers()))
     comm.events(0)
     return comm, victim

@@ -11,6 +11,7 @@ mod clerk;
 mod election;
 mod history;
 mod hunt;
+mod knock;
 mod line;
 mod post;
 mod quotas;

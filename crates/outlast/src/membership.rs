@@ -36,7 +36,7 @@ pub use outlast_proto::wire::membership::{DeathReason, MemberInfo};
 
 use crate::clock;
 use crate::fork::{Creator, UsedAfterFork};
-use crate::health::{Ending, HealthPlane};
+use crate::health::{Ending, HealthPlane, RosterPost};
 use crate::port::PortError;
 use crate::recorder::Recorder;
 use crate::security::SecretError;
@@ -253,6 +253,11 @@ impl Membership {
     /// The coordinator took that member out of the run (rule 20).
     pub(crate) fn evict(&self, member: PeerId) {
         self.plane.evict(member);
+    }
+
+    /// Where the health plane is told who is in our group.
+    pub(crate) fn rosters(&self) -> RosterPost {
+        self.plane.rosters()
     }
 
     /// Says goodbye, so that nobody mistakes our end for a failure, and closes the port. Waits up to `timeout`

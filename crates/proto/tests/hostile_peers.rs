@@ -50,6 +50,8 @@ struct Honest {
 }
 
 struct World {
+    /// Who is honest.
+    numbers: Vec<u8>,
     run: Run,
     now: Instant,
     honest: BTreeMap<u8, Honest>,
@@ -61,7 +63,14 @@ struct World {
 
 impl World {
     fn new(hospitable: bool) -> Self {
+        Self::of(&HONEST, hospitable, None)
+    }
+
+    /// A group of these honest peers; and, if so, of a liar who was there first.
+    fn of(numbers: &[u8], hospitable: bool, elder: Option<u8>) -> Self {
+        let size = numbers.len() as u32 + u32::from(elder.is_some());
         let mut world = Self {
+            numbers: numbers.to_vec(),
             run: Run::new(coordinator::Config::preset(Preset::Local)),
             now: Instant::from_nanos(1_000_000_000),
             honest: BTreeMap::new(),
@@ -69,17 +78,21 @@ impl World {
             next_connection: 0,
             hospitable,
         };
-        for number in HONEST {
-            let registration = Registration {
-                info: info(number),
-                group: 0,
-                session: SessionId([number; 16]),
-                min_world: 3,
-                encryption: Encryption::On,
-                witness: Some(witness(9, number)),
-            };
-            let mut session = Session::new(session::Config::preset(Preset::Local), registration);
-            session.handle_connect_call(world.now, 3, world.now + Duration::from_mins(1));
+        let registration = |number: u8| Registration {
+            info: info(number),
+            group: 0,
+            session: SessionId([number; 16]),
+            min_world: size,
+            encryption: Encryption::On,
+            witness: Some(witness(9, number)),
+        };
+        if let Some(elder) = elder {
+            let message = ToCoordinator::Register(registration(elder), 1, 0);
+            world.run.handle_message(world.now, connection_of(elder, 0), id(elder), message);
+        }
+        for number in numbers.iter().copied() {
+            let mut session = Session::new(session::Config::preset(Preset::Local), registration(number));
+            session.handle_connect_call(world.now, size, world.now + Duration::from_mins(1));
             let honest = Honest {
                 session,
                 connection: None,
@@ -151,7 +164,7 @@ impl World {
 
     fn drain_honest(&mut self) -> bool {
         let mut acted = false;
-        for number in HONEST {
+        for number in self.numbers.clone() {
             while let Some(action) =
                 self.honest.get_mut(&number).and_then(|honest| honest.session.poll_action())
             {
@@ -247,7 +260,7 @@ impl World {
     fn step(&mut self, tag: u64) {
         let now = self.now;
         let deadline = now + Duration::from_secs(5);
-        for number in HONEST {
+        for number in self.numbers.clone() {
             let Some(honest) = self.honest.get_mut(&number).filter(|honest| !honest.busy) else { continue };
             if honest.session.out().is_some() {
                 continue;
@@ -262,6 +275,11 @@ impl World {
         }
         self.settle();
     }
+}
+
+/// The connections of a liar.
+fn connection_of(liar: u8, connection: u64) -> ConnectionId {
+    ConnectionId(1_000 + u64::from(liar) * 10 + connection)
 }
 
 /// One move of a liar, or of the world.
@@ -506,7 +524,7 @@ fn play(world: &mut World, one: Move, group: Option<u32>) {
         Move::Say { claims, connection, message } => {
             let message = as_claimed(*message, claims, group);
             if message.check().is_ok() {
-                let at = ConnectionId(1_000 + u64::from(claims) * 10 + connection);
+                let at = connection_of(claims, connection);
                 world.run.handle_message(world.now, at, id(claims), message);
                 world.settle();
             }
@@ -523,6 +541,57 @@ fn play(world: &mut World, one: Move, group: Option<u32>) {
         Move::HonestCall => world.step(0),
     }
     assert!(world.run.footprint() < 600, "{} things are held", world.run.footprint());
+}
+
+/// What a liar in the group says of links, of the epoch in which the group is.
+#[derive(Clone, Debug)]
+enum Tale {
+    /// Its link to that peer, or from it, is broken.
+    Broken {
+        with: u8,
+        towards: bool,
+        dialling: bool,
+    },
+    /// A dial that it was asked for, or was not, ended.
+    Redialled {
+        to: u8,
+        well: bool,
+    },
+    Connected,
+    Wait(u64),
+    HonestCall,
+}
+
+fn tales() -> impl Strategy<Value = Vec<Tale>> {
+    let one = prop_oneof![
+        4 => (1u8..4, any::<bool>(), any::<bool>())
+            .prop_map(|(with, towards, dialling)| Tale::Broken { with, towards, dialling }),
+        2 => (1u8..4, any::<bool>()).prop_map(|(to, well)| Tale::Redialled { to, well }),
+        1 => Just(Tale::Connected),
+        3 => prop_oneof![Just(30u64), Just(900), Just(6_000)].prop_map(Tale::Wait),
+        1 => Just(Tale::HonestCall),
+    ];
+    proptest::collection::vec(one, 1..60)
+}
+
+fn tell(world: &mut World, liar: u8, tale: &Tale) {
+    let record = world.honest.values().find_map(|honest| honest.session.record());
+    let epoch = record.map_or(0, |record| record.epoch);
+    let message = match *tale {
+        Tale::Broken { with, towards, dialling } => {
+            let (from, to) = if towards { (id(liar), id(with)) } else { (id(with), id(liar)) };
+            ToCoordinator::LinkBroken { group: 0, epoch, from, to, dialling, error: "so it says".to_owned() }
+        }
+        Tale::Redialled { to, well } => {
+            let error = (!well).then(|| "so it says".to_owned());
+            ToCoordinator::Redialled { group: 0, to: id(to), error }
+        }
+        Tale::Connected => ToCoordinator::Connected { group: 0, epoch },
+        Tale::Wait(millis) => return world.wait(Duration::from_millis(millis)),
+        Tale::HonestCall => return world.step(0),
+    };
+    world.run.handle_message(world.now, connection_of(liar, 0), id(liar), message);
+    world.settle();
 }
 
 proptest! {
@@ -554,7 +623,7 @@ proptest! {
         }
         for liar in [4u8, 5] {
             for connection in 0..4 {
-                world.run.handle_closed(world.now, ConnectionId(1_000 + u64::from(liar) * 10 + connection));
+                world.run.handle_closed(world.now, connection_of(liar, connection));
             }
             world.run.handle_health(world.now, id(liar), Sign::Dead(DeathReason::Exited));
         }
@@ -572,6 +641,24 @@ proptest! {
         }
         let after: u64 = world.honest.values().map(|honest| honest.committed).sum();
         prop_assert!(after >= before + 6, "the honest do not get on: {} commits", after - before);
+    }
+
+    /// A liar that was there before the honest, in a group of two or of four, says of links what it likes. At the most it
+    /// costs itself its place.
+    #[test]
+    fn an_elder_that_lies_about_links_puts_nobody_out(tales in tales(), alone in any::<bool>()) {
+        let numbers: &[u8] = if alone { &[1] } else { &HONEST };
+        let mut world = World::of(numbers, false, Some(4));
+        prop_assert_eq!(world.run.world_size(), numbers.len() + 1);
+        for tale in &tales {
+            tell(&mut world, 4, tale);
+        }
+        for _ in 0..3 {
+            world.wait(Duration::from_secs(6));
+        }
+        for (number, honest) in &world.honest {
+            prop_assert_eq!(honest.session.out(), None, "peer {} was put out", number);
+        }
     }
 
     /// A coordinator that knows nothing is told anything at all: it does not panic and holds little.

@@ -324,6 +324,7 @@ impl CommunicatorBuilder {
             redials,
             silent_after,
             known,
+            rosters: membership.rosters(),
             atlas,
         };
         let control = Control::start(settings, Arc::clone(&data), link_events);

@@ -17,6 +17,7 @@ use super::transfer::Transferring;
 use crate::clock;
 use crate::coordinator::{self, Dialled, Unreached};
 use crate::executor::{Abort, DataPlane, LinkEvent, Seat};
+use crate::health::RosterPost;
 use crate::port::KnownSources;
 use crate::presets::Warned;
 use crate::recorder::{Entry, Owner, Recorder, What, key_of};
@@ -73,6 +74,8 @@ pub(super) struct Settings {
     pub(super) silent_after: Duration,
     /// Whose knocking our port must not refuse.
     pub(super) known: Arc<KnownSources>,
+    /// Where our health plane learns after whom to ask.
+    pub(super) rosters: RosterPost,
     /// What is known of links.
     pub(super) atlas: SharedAtlas,
 }
@@ -125,6 +128,7 @@ pub(super) struct Control {
     redials: Handle,
     silent_after: Duration,
     known: Arc<KnownSources>,
+    rosters: RosterPost,
     atlas: SharedAtlas,
     pub(super) data: Arc<DataPlane>,
     pub(super) state: Mutex<State>,
@@ -164,6 +168,7 @@ impl Control {
             redials,
             silent_after,
             known,
+            rosters,
             atlas,
         } = settings;
         let (me, group, grace) = (registration.info.id, registration.group, config.verdict_grace);
@@ -197,6 +202,7 @@ impl Control {
             redials,
             silent_after,
             known,
+            rosters,
             atlas,
             data,
             state: Mutex::new(state),
@@ -609,6 +615,7 @@ impl Control {
             state.session.handle_links_up(record.epoch);
         }
         self.known.expect(record.roster.iter().map(|member| member.address.ip()));
+        self.rosters.tell(&record.roster);
         self.data.open_epoch(record.group, record.epoch, ring);
         self.epoch_opened.notify_all();
     }

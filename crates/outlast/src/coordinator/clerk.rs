@@ -6,6 +6,7 @@ pub(super) use reigning::News;
 
 use super::backend::{Book, Written};
 use super::history::{self, Names};
+use super::knock::{identity_in, knock, knock_for};
 use super::post::Post;
 use super::quotas::{Customers, Pace};
 use super::registry::Standings;
@@ -32,7 +33,6 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
-use tokio::net::TcpStream;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
 /// How often the health plane's lists are looked at.
@@ -140,6 +140,9 @@ impl ServedRun {
                 // Goodbyes bind over the control connection only (rule 39): who said one elsewhere is not heard of.
                 Health::Left { since } => (Sign::Suspect, since),
             };
+            if let Some(acked) = member.acked {
+                self.run.handle_answer(member.info.id, acked);
+            }
             self.run.handle_health_since(now, member.info.id, sign, since);
         }
     }
@@ -667,11 +670,16 @@ impl Clerk {
                 Action::Close(id) => {
                     served.lines.remove(&id);
                 }
-                Action::Connect { token, to, timeout } => {
+                Action::Connect { token, to, timeout, disputed } => {
                     let Some(inbox) = self.inbox.upgrade() else { continue };
                     let run = run.clone();
+                    let disputed =
+                        disputed.and_then(|peer| Some((peer, identity_in(&self.credentials, &run)?)));
                     tokio::spawn(async move {
-                        let outcome = knock(to, timeout).await;
+                        let outcome = match disputed {
+                            None => knock(to, timeout).await,
+                            Some((peer, identity)) => knock_for(peer, to, &identity, timeout).await,
+                        };
                         let _ = inbox.send(Inbox::Connected { run, token, outcome }).await;
                     });
                 }
@@ -719,19 +727,6 @@ impl Clerk {
             self.remember(clock::now(), run, peer, text);
         }
     }
-}
-
-/// Asks a kernel.
-pub(super) async fn knock(to: SocketAddr, timeout: Duration) -> ConnectOutcome {
-    let connected = match tokio::time::timeout(timeout, TcpStream::connect(to)).await {
-        Err(_) => return ConnectOutcome::Silent,
-        Ok(connected) => connected.and_then(|stream| {
-            // Closed by a reset, so that questions leave nothing behind.
-            let _ = socket2::SockRef::from(&stream).set_linger(Some(Duration::ZERO));
-            Ok((stream.local_addr()?, stream.peer_addr()?))
-        }),
-    };
-    ConnectOutcome::of(connected.map_err(|error| error.kind()))
 }
 
 #[cfg(test)]

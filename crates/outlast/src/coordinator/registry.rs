@@ -9,7 +9,7 @@
 //! (decision 39), and their orders carry its term: members obey no lower one than they have obeyed. A reign that is over
 //! leaves nothing: its streams are closed, and members find whoever reigns (decision 76).
 
-use super::clerk::knock;
+use super::knock::knock;
 use super::post::Post;
 use crate::port::{self, AuthenticatedStream};
 use crate::sync::{Arc, Mutex, lock};

@@ -81,6 +81,17 @@ pub(crate) struct HealthPlane {
     port: PortWatch,
 }
 
+/// Where a health plane is told who is in its group. It keeps nobody alive.
+#[derive(Clone, Debug)]
+pub(crate) struct RosterPost(Arc<Shared>);
+
+impl RosterPost {
+    /// These are the members: whoever is unknown is asked after from now on.
+    pub(crate) fn tell(&self, members: &[MemberInfo]) {
+        self.0.post(shared::Letter::Roster(members.to_vec()));
+    }
+}
+
 impl HealthPlane {
     pub(crate) fn shared(&self) -> &Shared {
         &self.shared
@@ -106,7 +117,6 @@ impl HealthPlane {
         counters
     }
 
-    /// Asks the thread to say goodbye and waits for its end; false if `timeout` passed first.
     pub(crate) fn join(&self, seeds: &[SocketAddr]) {
         self.shared.post(shared::Letter::Join(seeds.to_vec()));
     }
@@ -123,6 +133,11 @@ impl HealthPlane {
         self.shared.post(shared::Letter::Evict(member));
     }
 
+    pub(crate) fn rosters(&self) -> RosterPost {
+        RosterPost(Arc::clone(&self.shared))
+    }
+
+    /// Asks the thread to say goodbye and waits for its end; false if `timeout` passed first.
     pub(crate) fn leave(&self, timeout: Duration) -> bool {
         // Nobody empties the mailbox of a thread that has ended.
         if self.shared.wait_ended(Duration::ZERO) {

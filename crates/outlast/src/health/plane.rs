@@ -269,6 +269,7 @@ impl<D: Dialler> Plane<D> {
                 }
                 Letter::Renew(member) => self.machine.handle_registration(now, member),
                 Letter::Evict(member) => self.machine.handle_eviction(now, member),
+                Letter::Roster(members) => self.machine.handle_roster(now, &members),
                 Letter::Leave(by) => self.leave(now, by),
             }
         }

@@ -77,6 +77,8 @@ pub(crate) enum Letter {
     Evict(outlast_proto::id::PeerId),
     /// That member has just registered with the coordinator.
     Renew(outlast_proto::wire::membership::MemberInfo),
+    /// These are the members of our group.
+    Roster(Vec<outlast_proto::wire::membership::MemberInfo>),
     /// Say goodbye, and be gone by then.
     Leave(Instant),
 }

@@ -6,6 +6,7 @@
 
 use crate::id::PeerId;
 use crate::wire::control::LossReason;
+use std::collections::BTreeSet;
 
 /// One thing that is to be done.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -16,6 +17,8 @@ pub(super) enum Chore {
     CountVotes,
     /// Some groups may have to be told how large the run is.
     TellWorld,
+    /// Find out whether these peers take dials.
+    Knock(BTreeSet<PeerId>),
 }
 
 /// What is to be done before the call at hand returns.
@@ -24,6 +27,7 @@ pub(super) struct Agenda {
     doomed: Vec<(PeerId, LossReason)>,
     votes: bool,
     world: bool,
+    doors: BTreeSet<PeerId>,
 }
 
 impl Agenda {
@@ -44,6 +48,10 @@ impl Agenda {
         self.world = true;
     }
 
+    pub(super) fn knock(&mut self, peers: BTreeSet<PeerId>) {
+        self.doors.extend(peers);
+    }
+
     /// The next thing to do: losses first, then the votes, because a vote counts without those who are lost.
     pub(super) fn next(&mut self) -> Option<Chore> {
         if !self.doomed.is_empty() {
@@ -52,6 +60,9 @@ impl Agenda {
         if std::mem::take(&mut self.votes) {
             return Some(Chore::CountVotes);
         }
-        std::mem::take(&mut self.world).then_some(Chore::TellWorld)
+        if std::mem::take(&mut self.world) {
+            return Some(Chore::TellWorld);
+        }
+        (!self.doors.is_empty()).then(|| Chore::Knock(std::mem::take(&mut self.doors)))
     }
 }

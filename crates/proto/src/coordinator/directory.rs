@@ -28,7 +28,7 @@ pub(super) struct Directory {
     /// Those of them who wait to be admitted.
     newcomers: Lobby,
     connections: BTreeMap<ConnectionId, PeerId>,
-    /// Who registered last at an address.
+    /// Who said last that it is at an address. Anybody can say so; who is there is asked when it matters (rule 45).
     addresses: BTreeMap<SocketAddr, PeerId>,
     /// Older peers have lower numbers; ties are broken by age.
     next_age: u64,
@@ -85,7 +85,7 @@ impl Directory {
         self.connection(peer) == Some(at)
     }
 
-    /// Enters a peer that registers. A port belongs to one process: whoever else said to be there is not (rule 45).
+    /// Enters a peer that registers.
     pub(super) fn enter(&mut self, now: Instant, registration: &Registration) -> &mut Peer {
         let (id, address) = (registration.info.id, registration.info.address);
         self.addresses.insert(address, id);
@@ -159,8 +159,9 @@ impl Directory {
         Some(record.wants)
     }
 
-    /// Whether another peer registered later at the address of this one: what the kernel says there is not about it.
-    pub(super) fn is_replaced(&self, peer: PeerId) -> bool {
+    /// Whether another peer registered later at the address of this one: then what the kernel says there may be about
+    /// that one. A registration proves no address, so it takes nothing from anybody.
+    pub(super) fn is_disputed(&self, peer: PeerId) -> bool {
         let address = self.get(peer).map(|record| record.info.address);
         address.and_then(|address| self.addresses.get(&address)).is_some_and(|last| *last != peer)
     }

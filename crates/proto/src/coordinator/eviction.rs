@@ -66,14 +66,22 @@ impl Inquiry<'_> {
         }
     }
 
+    /// Finds out whether a peer takes dials that another says it cannot reach.
+    pub(super) fn try_path(&mut self, peer: PeerId) {
+        if let Some(port) = self.office.peers.get(peer).map(|record| record.info.address) {
+            self.knock(peer, Knock::Path, port);
+        }
+    }
+
     fn knock(&mut self, peer: PeerId, knock: Knock, to: SocketAddr) {
         let token = ConnectToken(self.office.outbox.number());
+        // A port belongs to one process: where another one proves to listen, this one does not (rule 45).
+        let disputed = (knock == Knock::Lost && self.office.peers.is_disputed(peer)).then_some(peer);
         self.evidence.knocks.insert(token.0, (peer, knock));
-        self.office.outbox.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT });
+        self.office.outbox.act(Action::Connect { token, to, timeout: KNOCK_TIMEOUT, disputed });
     }
 
     pub(super) fn knocked(&mut self, now: Instant, peer: PeerId, knock: Knock, outcome: ConnectOutcome) {
-        let replaced = self.office.peers.is_replaced(peer);
         let Some(record) = self.office.peers.get_mut(peer) else { return };
         match (knock, outcome) {
             (Knock::TrialPort, ConnectOutcome::Accepted) => record.accepts = Some(true),
@@ -81,7 +89,7 @@ impl Inquiry<'_> {
             (Knock::TrialClosed, ConnectOutcome::Refused) => record.refuses = Some(true),
             (Knock::TrialClosed, ConnectOutcome::Accepted) => record.refuses = Some(false),
             (Knock::Lost, _) if record.lost_since.is_none() => {}
-            (Knock::Lost, outcome) if outcome == ConnectOutcome::Refused || replaced => {
+            (Knock::Lost, ConnectOutcome::Refused) => {
                 record.refused_at = Some(now);
                 // A firewall refuses for the living, too. Whoever lives must have the chance to say so before
                 // the refusal counts.
@@ -94,7 +102,11 @@ impl Inquiry<'_> {
                 record.knock_at = Some(now + self.config.probe_timeout);
                 self.review_lost(now, peer);
             }
-            (Knock::TrialPort | Knock::TrialClosed, _) => {}
+            (Knock::Path, ConnectOutcome::Accepted) => record.takes_dials = Some((now, true)),
+            (Knock::Path, ConnectOutcome::Refused | ConnectOutcome::Silent) => {
+                record.takes_dials = Some((now, false));
+            }
+            (Knock::TrialPort | Knock::TrialClosed | Knock::Path, _) => {}
         }
     }
 
@@ -102,14 +114,23 @@ impl Inquiry<'_> {
     pub(super) fn note_sign(&mut self, now: Instant, peer: PeerId, sign: Sign) {
         let Some(record) = self.office.peers.get_mut(peer) else { return };
         record.sign = sign;
-        if let Sign::Alive { acked: Some(acked) } = sign
-            && record.refused_at.is_some_and(|refused| acked > refused)
-        {
-            record.refused_at = None; // It answered since: the refusal was somebody else's (rule 22).
-            record.knock_at.get_or_insert(now + self.config.probe_timeout);
+        if let Sign::Alive { acked: Some(acked) } = sign {
+            if record.refused_at.is_some_and(|refused| acked > refused) {
+                record.refused_at = None; // It answered since: the refusal was somebody else's (rule 22).
+                record.knock_at.get_or_insert(now + self.config.probe_timeout);
+            }
+            self.note_answer(peer, acked);
         }
         if matches!(sign, Sign::Dead(_)) {
             self.review_lost(now, peer);
+        }
+    }
+
+    /// The health plane had an answer from a peer then. One from before it registered was given in another session (rule
+    /// 45).
+    pub(super) fn note_answer(&mut self, peer: PeerId, acked: Instant) {
+        if let Some(record) = self.office.peers.get_mut(peer) {
+            record.answered |= acked > record.registered;
         }
     }
 
@@ -141,13 +162,9 @@ impl Inquiry<'_> {
         ];
         let due = |moment: &Instant| *moment <= now;
         if record.knock_at.as_ref().is_some_and(due) && record.kernel_trusted() {
-            let (port, replaced) = (record.info.address, self.office.peers.is_replaced(peer));
+            let port = record.info.address;
             if let Some(record) = self.office.peers.get_mut(peer) {
                 record.knock_at = None;
-            }
-            if replaced {
-                // Whoever answers there is the one who registered there since (rule 45).
-                return self.knocked(now, peer, Knock::Lost, ConnectOutcome::Refused);
             }
             self.knock(peer, Knock::Lost, port);
         }
@@ -176,14 +193,15 @@ impl Inquiry<'_> {
             && reason != DeathReason::Evicted
         {
             // A refusal alone does not outweigh a control connection that is open (rule 20b wants both).
-            if peer.connection.is_none() || reason != DeathReason::Refused {
+            if reason != DeathReason::Refused || (peer.connection.is_none() && peer.answered) {
                 return Some(LossReason::Dead(reason));
             }
         }
         let lost = peer.lost_since?;
         let quiet =
             |refused: Instant| peer.heard <= refused && now.since(refused) >= self.config.probe_timeout;
-        if peer.refused_at.is_some_and(quiet) {
+        // Who never answered the health plane cannot be missed there: it has its control grace (rule 20b).
+        if peer.answered && peer.refused_at.is_some_and(quiet) {
             return Some(LossReason::Killed);
         }
         let away = now.since(lost);

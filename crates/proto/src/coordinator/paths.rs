@@ -16,6 +16,12 @@
 //! broken links are dialled, and after every link that healed. While a process is stopped or away nobody else leaves
 //! on its account: it takes no dials, which says nothing about paths, and its health decides (rule 20).
 //!
+//! That a link is broken is at first one end's word, and that end may lie. To plan around it costs nobody anything; a place
+//! must not hang on it (rule 20: "a link report alone: never"). So while there is no ring the far ends are asked to dial,
+//! too. A link that neither end can make counts for both. One that only one end misses is word against word. It counts for
+//! an end that misses, or is missed by, several; or that takes no dial of the coordinator's either; and puts nobody out
+//! by itself.
+//!
 //! ```text
 //!            blamed twice, silent, undialled             no ring avoids it          dead_after, proved
 //!  usable ------------------------------------> broken -------------------> stuck ------------------> one leaves
@@ -73,6 +79,13 @@ struct Redial {
     asked: bool,
 }
 
+/// How a dial ended that a member was asked for.
+#[derive(Clone, Copy, Debug, Hash)]
+struct Answer {
+    at: Instant,
+    well: bool,
+}
+
 /// No ring is known that avoids what is broken.
 #[derive(Clone, Copy, Debug, Hash)]
 struct Stuck {
@@ -90,7 +103,10 @@ pub(super) struct Paths {
     told: BTreeSet<Link>,
     blames: BTreeMap<Link, u32>,
     settling: Option<Settling>,
+    /// Of broken links, and of their other directions while no ring is known.
     redials: BTreeMap<Link, Redial>,
+    /// While no ring is known: how the last dial ended that each member was asked for.
+    answers: BTreeMap<Link, Answer>,
     /// How long the last pause was for links that answered a dial and have carried no collective since.
     grudges: BTreeMap<Link, Duration>,
     stuck: Option<Stuck>,
@@ -102,7 +118,7 @@ impl Paths {
     pub(super) fn footprint(&self) -> usize {
         let settling = self.settling.as_ref().map_or(0, |settling| settling.links.len());
         let known = self.broken.len() + self.told.len() + self.blames.len();
-        known + settling + self.redials.len() + self.grudges.len()
+        known + settling + self.redials.len() + self.answers.len() + self.grudges.len()
     }
 
     /// The links that count as broken.
@@ -135,6 +151,7 @@ impl Paths {
         self.broken.retain(stays);
         self.blames.retain(|link, _| stays(link));
         self.redials.retain(|link, _| stays(link));
+        self.answers.retain(|link, _| stays(link));
         self.grudges.retain(|link, _| stays(link));
     }
 
@@ -216,6 +233,21 @@ impl Paths {
                 None => first_pause,
             };
             self.redials.insert(link, Redial { due: now + pause, pause, asked: false });
+        }
+    }
+
+    /// Which dials are to be asked for: those of broken links; and, where somebody may have to leave, those of their far
+    /// ends, because an end that lies could say that it reaches nobody.
+    fn list_redials(&mut self, now: Instant, first_pause: Duration) {
+        let Self { broken, redials, answers, stuck, .. } = self;
+        let back = |(from, to): &Link| (*to, *from);
+        redials.retain(|link, _| broken.contains(link) || (stuck.is_some() && broken.contains(&back(link))));
+        let others = broken.iter().filter(|_| stuck.is_some()).map(back);
+        for link in broken.iter().copied().chain(others) {
+            redials.entry(link).or_insert(Redial { due: now, pause: first_pause, asked: false });
+        }
+        if stuck.is_none() {
+            answers.clear();
         }
     }
 
@@ -367,14 +399,31 @@ impl Epochs<'_> {
             {
                 paths.stuck = Some(Stuck { since: now, budget, search_at });
             }
-            Plan::None => {
+            Plan::None if now.since(since) < dead_after => {
                 paths.stuck = Some(Stuck { since, budget, search_at: search_at.min(since + dead_after) });
-                if now.since(since) >= dead_after {
-                    return self.give_up_unreachable(group);
+            }
+            Plan::None => {
+                paths.stuck = Some(Stuck { since, budget, search_at });
+                // Whoever is asked to dial many has its time to do so.
+                if self.all_were_asked(group, since) || now.since(since) >= 2 * dead_after {
+                    match self.least_reached(now, group, since) {
+                        Ok(victim) => return self.office.lose(victim, LossReason::Unreachable),
+                        Err(undecided) => self.office.agenda.knock(undecided),
+                    }
                 }
             }
         }
         self.watch_paths(now, group);
+    }
+
+    /// Whether both ends of every broken link have said, or failed to say in time, if they reach each other.
+    fn all_were_asked(&self, group: Group, since: Instant) -> bool {
+        let paths = &self.groups[group].paths;
+        let asked = |link: Link| {
+            self.office.peers.connection(link.0).is_none()
+                || paths.answers.get(&link).is_some_and(|answer| answer.at >= since)
+        };
+        paths.broken.iter().all(|(a, b)| asked((*a, *b)) && asked((*b, *a)))
     }
 
     /// The broken links whose ends could all be asked: whoever is stopped or away answers no dial.
@@ -389,29 +438,46 @@ impl Epochs<'_> {
         state.paths.broken.iter().copied().filter(|(a, b)| !excused(a) && !excused(b)).collect()
     }
 
-    /// No ring exists: of the ends of broken links, the one that fewest can reach leaves.
-    fn give_up_unreachable(&mut self, group: Group) {
+    /// No ring exists since then: of the ends of broken links, the one that fewest can reach leaves.
+    ///
+    /// # Errors
+    /// Whom to ask first, if there is only one member's word against another's.
+    fn least_reached(&self, now: Instant, group: Group, since: Instant) -> Result<PeerId, BTreeSet<PeerId>> {
         let state = &self.groups[group];
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
-        // Whom a broken link in either direction separates it from.
+        let doubtful = |peer: PeerId| self.office.peers.get(peer).is_none_or(Peer::is_doubtful);
+        let recent = self.config.dead_after / 2;
+        // Who says so and has fallen silent since says nothing about now.
+        let reaches = |from: PeerId, to: PeerId| {
+            let answer = state.paths.answers.get(&(from, to)).filter(|answer| answer.well);
+            answer.is_some_and(|answer| now.since(answer.at) <= recent || !doubtful(from))
+        };
+        // Whom a broken link in either direction separates it from; and from whom, if only one of the two says so.
         let mut cut_from: BTreeMap<PeerId, BTreeSet<PeerId>> = BTreeMap::new();
+        let mut one_sided: BTreeMap<PeerId, BTreeSet<PeerId>> = BTreeMap::new();
         for (a, b) in state.paths.broken.iter().filter(|(a, b)| members.contains(a) && members.contains(b)) {
-            cut_from.entry(*a).or_default().insert(*b);
-            cut_from.entry(*b).or_default().insert(*a);
+            let separated = if reaches(*a, *b) || reaches(*b, *a) { &mut one_sided } else { &mut cut_from };
+            separated.entry(*a).or_default().insert(*b);
+            separated.entry(*b).or_default().insert(*a);
+        }
+        let undecided: BTreeSet<_> = one_sided.keys().copied().collect();
+        let turns_away = |peer: PeerId| {
+            let tried = self.office.peers.get(peer).and_then(|peer| peer.takes_dials);
+            tried.is_some_and(|(at, accepted)| at >= since && !accepted)
+        };
+        for (peer, others) in one_sided {
+            // What several say, or we see ourselves, is no longer one word against one.
+            if others.len() > 1 || turns_away(peer) {
+                cut_from.entry(peer).or_default().extend(others);
+            }
         }
         // Of whom there are doubts already, because it is away or the health plane does not call it alive, is
         // reached by fewer still.
-        let rank = |peer: &PeerId| {
-            self.office.peers.get(*peer).map_or((true, 0), |peer| (peer.is_doubtful(), peer.age))
-        };
         let victim = cut_from.iter().max_by_key(|(peer, cut)| {
-            let (doubtful, age) = rank(peer);
-            (doubtful, cut.len(), age)
+            let age = self.office.peers.get(**peer).map_or(0, |peer| peer.age);
+            (doubtful(**peer), cut.len(), age)
         });
-        let victim = victim.map(|(peer, _)| *peer);
-        if let Some(victim) = victim {
-            self.office.lose(victim, LossReason::Unreachable);
-        }
+        victim.map(|(peer, _)| *peer).ok_or(undecided)
     }
 
     /// Asks for the dials that are due, and to be woken for what comes next.
@@ -419,10 +485,8 @@ impl Epochs<'_> {
         let (first_pause, patience) = (2 * self.config.probe_timeout, self.config.control_grace);
         let (dead_after, settle) = (self.config.dead_after, self.config.link_settle);
         let Some(state) = self.groups.get_mut(group).filter(|state| state.is_served()) else { return };
-        let Paths { broken, redials, stuck, healed, .. } = &mut state.paths;
-        for link in broken.iter() {
-            redials.entry(*link).or_insert(Redial { due: now, pause: first_pause, asked: false });
-        }
+        state.paths.list_redials(now, first_pause);
+        let Paths { redials, answers, stuck, healed, .. } = &mut state.paths;
         let mut busy: BTreeMap<PeerId, usize> = BTreeMap::new();
         for ((from, _), _) in redials.iter().filter(|(_, redial)| redial.asked && redial.due > now) {
             *busy.entry(*from).or_default() += 1;
@@ -442,6 +506,9 @@ impl Epochs<'_> {
             if redial.due <= now {
                 if std::mem::take(&mut redial.asked) {
                     // Nobody answered: that went wrong, too.
+                    if stuck.is_some() {
+                        answers.insert((*from, *to), Answer { at: now, well: false });
+                    }
                     redial.pause = retry::longer(redial.pause, dead_after);
                     redial.due = now + redial.pause;
                 } else if self.office.peers.connection(*from).is_none() {
@@ -505,7 +572,10 @@ impl Epochs<'_> {
             self.office.count_stale();
             return;
         };
-        if !well {
+        if paths.stuck.is_some() {
+            paths.answers.insert(link, Answer { at: now, well });
+        }
+        if !well || !paths.broken.contains(&link) {
             redial.asked = false;
             redial.pause = retry::longer(redial.pause, dead_after);
             redial.due = now + redial.pause;

@@ -32,6 +32,8 @@ pub(super) enum Knock {
     TrialClosed,
     /// The peer's own, after its connection closed.
     Lost,
+    /// The peer's own, because another says that it cannot reach it.
+    Path,
 }
 
 /// How far a peer is.
@@ -70,9 +72,14 @@ pub(super) struct Peer {
     /// Whether port and closed port behaved while it lived.
     pub(super) accepts: Option<bool>,
     pub(super) refuses: Option<bool>,
+    /// When its port was last tried because another could not reach it, and whether it accepted.
+    pub(super) takes_dials: Option<(Instant, bool)>,
     /// When it last sent anything.
     pub(super) heard: Instant,
     pub(super) sign: Sign,
+    /// Whether it has answered the health plane in this session. Until then its silence there says nothing: perhaps it
+    /// has yet to be asked, and a firewall that refuses for the living would be taken for its death.
+    pub(super) answered: bool,
     /// What it last called, and when.
     pub(super) last_call: (String, Instant),
     /// Messages held back while the coordinator is being rebuilt.
@@ -98,8 +105,10 @@ impl Peer {
             knock_at: None,
             accepts: None,
             refuses: None,
+            takes_dials: None,
             heard: now,
             sign: Sign::Alive { acked: None },
+            answered: false,
             last_call: ("connect".to_owned(), now),
             held: Vec::new(),
         }

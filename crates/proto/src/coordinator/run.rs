@@ -47,11 +47,15 @@ pub enum Action {
         to: SocketAddr,
         /// After this long the outcome is `Silent`.
         timeout: Duration,
+        /// Whom the question is about, where somebody else says to be there, too. Then whoever accepts is asked to prove
+        /// who it is: if that is another peer, the outcome is `Refused`, because this one does not listen there (rule
+        /// 45). Without a proof it is what the kernel said.
+        disputed: Option<PeerId>,
     },
     /// Tell the health plane that this peer is out.
     Evict(PeerId),
-    /// Tell the health plane that this peer has just registered: it lives, and what was held against it or against
-    /// its address is about somebody else (rule 45).
+    /// Tell the health plane that this peer has just registered: it lives, and what was held against it is about an
+    /// earlier session (rule 45).
     Renew(MemberInfo),
     /// Ask the health plane to probe this peer now: there is evidence that its answer could outweigh.
     Look(PeerId),
@@ -284,6 +288,12 @@ impl Run {
         self.finish(now);
     }
 
+    /// The health plane had an answer from a peer at that moment, however the peer is now. Told before its sign: from the
+    /// first answer on it can be missed there.
+    pub fn handle_answer(&mut self, peer: PeerId, acked: Instant) {
+        self.inquiry().note_answer(peer, acked);
+    }
+
     /// A connect attempt ended.
     pub fn handle_connect(&mut self, now: Instant, token: ConnectToken, outcome: ConnectOutcome) {
         if let Some((peer, knock)) = self.evidence.take_answered(token) {
@@ -327,6 +337,7 @@ impl Run {
                     self.office.agenda.count_votes();
                 }
                 Chore::CountVotes => self.epochs().count_votes(now),
+                Chore::Knock(peers) => peers.into_iter().for_each(|peer| self.inquiry().try_path(peer)),
                 Chore::TellWorld => {
                     let known_by = self.claims.known_by(now, &self.config);
                     self.epochs().tell_world(now, known_by);

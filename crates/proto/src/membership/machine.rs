@@ -6,7 +6,7 @@ use super::dissemination::Dissemination;
 use super::joining::{Joining, TableJob};
 use super::local_health::LocalHealth;
 use super::probing::{Probe, Purpose, Relay, Trial};
-use super::table::{Entry, KernelTrust, Table};
+use super::table::{Entry, KernelTrust, Presence, Table};
 use super::{Action, Config, Event, Health, Member, Path};
 use crate::id::PeerId;
 use crate::limits::{FAILED_MAX, PACKET_BYTES_MAX, PACKET_RECORDS_MAX};
@@ -145,6 +145,7 @@ impl Membership {
                 .map(|info| {
                     let mut entry = Entry::new(Arc::clone(info), 0);
                     entry.kernel = KernelTrust::Trusted;
+                    entry.presence = Presence::Proven;
                     entry
                 })
                 .collect(),

@@ -10,12 +10,14 @@
 use super::case::{Case, testimony_life, vouch_life};
 use super::machine::{Failed, Membership, Timer};
 use super::probing::millis;
-use super::table::{Entry, KernelTrust};
+use super::table::{Entry, KernelTrust, Presence};
 use super::{Event, Path, Source};
 use crate::id::PeerId;
 use crate::limits::MEMBERS_MAX;
 use crate::time::{Duration, Instant};
 use crate::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
+use std::collections::BTreeSet;
+use std::net::SocketAddr;
 use std::sync::Arc;
 
 /// On hearing an accusation, about this many members in the whole group look for themselves.
@@ -43,7 +45,7 @@ impl Membership {
         if self
             .table
             .get(source.id)
-            .is_some_and(|entry| entry.replaced && entry.info.address == source.address)
+            .is_some_and(|entry| entry.presence != Presence::Proven && entry.info.address == source.address)
         {
             self.claim_address(now, source.id);
         }
@@ -186,44 +188,99 @@ impl Membership {
         if self.failed.get(&member).is_some_and(|failed| failed.incarnation >= incarnation) {
             return;
         }
+        let is_full = self.size() >= MEMBERS_MAX;
         match self.table.get_mut(member) {
             Some(entry) if incarnation <= entry.incarnation => return,
             Some(entry) => {
                 entry.incarnation = incarnation;
-                if entry.info.address != info.address || entry.info.closed_port != info.closed_port {
-                    entry.kernel = KernelTrust::Untried(0);
-                    entry.path = Path::Datagram;
-                    entry.replaced = false;
-                }
-                if *entry.info != *info {
-                    entry.info = Arc::clone(&info);
-                }
+                self.describe_anew(now, &info);
                 self.close_case(now, member);
             }
-            None => {
-                if self.size() >= MEMBERS_MAX {
-                    return;
-                }
-                self.failed.remove(&member);
-                self.replace_at(now, &info);
-                let mut entry = Entry::new(Arc::clone(&info), incarnation);
-                // At our own address only our own kernel answers.
-                entry.replaced = info.address == self.me.address;
-                self.table.insert(entry, &mut self.rng);
-                self.notify(Event::Joined(Arc::clone(&info)));
-            }
+            None if is_full => return,
+            None => self.hear_of(now, vec![(Arc::clone(&info), incarnation)]),
         }
         self.dissemination.push(now, Record::Alive { info, incarnation });
         self.want_push();
     }
 
-    /// A port belongs to one process: whoever was at a newcomer's address before is gone, and its kernel
-    /// speaks for the newcomer now.
-    fn replace_at(&mut self, now: Instant, newcomer: &MemberInfo) {
+    /// The coordinator told us who is in our group. That is hearsay like any other: whoever is not known here is from now
+    /// on, and is probed in its turn, so that one who stopped before it said a word is found by its kernel. Who is on the
+    /// failed list stays there until it says itself that it is back.
+    pub fn handle_roster(&mut self, now: Instant, roster: &[MemberInfo]) {
+        if self.left {
+            return;
+        }
+        self.guard(now);
+        let unknown = |info: &&MemberInfo| !self.is_active(info.id) && !self.is_failed(info.id);
+        let newcomers = roster.iter().filter(unknown).map(|info| (Arc::new(info.clone()), 0)).collect();
+        self.hear_of(now, newcomers);
+        self.flush_push(now);
+    }
+
+    /// Takes in members of whom others have told.
+    fn hear_of(&mut self, now: Instant, newcomers: Vec<(Arc<MemberInfo>, u32)>) {
+        let addresses = newcomers.iter().map(|(info, _)| info.address).collect();
+        let disputed = self.dispute(now, &addresses);
+        for (info, incarnation) in newcomers {
+            if self.size() >= MEMBERS_MAX {
+                return;
+            }
+            self.failed.remove(&info.id);
+            if disputed.contains(&info.address) {
+                self.schedule(now, Timer::Look(info.id));
+            }
+            let mut entry = Entry::new(Arc::clone(&info), incarnation);
+            if info.address == self.me.address {
+                // At our own address only our own kernel answers.
+                entry.presence = Presence::Replaced;
+            }
+            self.table.insert(entry, &mut self.rng);
+            self.notify(Event::Joined(info));
+        }
+    }
+
+    /// A member that is known describes itself anew: what was found out about its old address says nothing of another.
+    fn describe_anew(&mut self, now: Instant, info: &Arc<MemberInfo>) {
+        let Some(entry) = self.table.get(info.id).filter(|entry| *entry.info != **info) else { return };
+        let moved = entry.info.address != info.address || entry.info.closed_port != info.closed_port;
+        if moved {
+            self.dispute(now, &BTreeSet::from([info.address]));
+        }
+        let Some(entry) = self.table.get_mut(info.id) else { return };
+        entry.info = Arc::clone(info);
+        if moved {
+            entry.kernel = KernelTrust::Untried(0);
+            entry.path = Path::Datagram;
+            entry.presence = Presence::Said;
+        }
+    }
+
+    /// Somebody else is said to be at these addresses. Whoever was there before is asked, and has its address again as soon
+    /// as it speaks from there; and has lost it when the other one does (rule 45). Returns which of them are disputed.
+    fn dispute(&mut self, now: Instant, addresses: &BTreeSet<SocketAddr>) -> BTreeSet<SocketAddr> {
+        let (mut disputed, mut asked) = (BTreeSet::new(), Vec::new());
+        for entry in self.table.iter_mut().filter(|entry| addresses.contains(&entry.info.address)) {
+            if entry.presence == Presence::Proven {
+                entry.presence = Presence::Said;
+            }
+            disputed.insert(entry.info.address);
+            asked.push(entry.id());
+        }
+        for member in asked {
+            self.schedule(now, Timer::Look(member));
+        }
+        disputed
+    }
+
+    /// That member spoke from its address: whoever else is said to be there is not (rule 45).
+    fn claim_address(&mut self, now: Instant, member: PeerId) {
+        let Some(entry) = self.table.get_mut(member) else { return };
+        entry.presence = Presence::Proven;
+        let address = entry.info.address;
         let mut replaced = Vec::new();
-        for entry in self.table.iter_mut() {
-            if entry.info.address == newcomer.address && entry.id() != newcomer.id {
-                entry.replaced = true;
+        for entry in self.table.iter_mut().filter(|entry| entry.info.address == address) {
+            if entry.id() != member && entry.presence != Presence::Replaced {
+                entry.presence = Presence::Replaced;
                 replaced.push(entry.id());
             }
         }
@@ -232,16 +289,8 @@ impl Membership {
         }
     }
 
-    /// That member spoke from its address: whoever else is said to be there is not (rule 45).
-    fn claim_address(&mut self, now: Instant, member: PeerId) {
-        let Some(entry) = self.table.get_mut(member) else { return };
-        entry.replaced = false;
-        let info = Arc::clone(&entry.info);
-        self.replace_at(now, &info);
-    }
-
     /// The coordinator saw that member register over an authenticated stream: it lives. What was held against an
-    /// earlier session of it is dropped, and so is what was believed of others at its address (rule 45).
+    /// earlier session of it is dropped. That it is where it says to be is seen when it answers from there (rule 45).
     pub fn handle_registration(&mut self, now: Instant, info: MemberInfo) {
         if self.left || info.id == self.me.id {
             return;
@@ -251,20 +300,14 @@ impl Membership {
         let buried = self.failed.remove(&member).map(|failed| failed.incarnation.saturating_add(1));
         let doubted = self.cases.contains_key(&member);
         self.sightings.remove(&member);
+        self.describe_anew(now, &info);
         if let Some(entry) = self.table.get_mut(member) {
-            if *entry.info != *info {
-                entry.kernel = KernelTrust::Untried(0);
-                entry.path = Path::Datagram;
-                entry.info = Arc::clone(&info);
-            }
             // Whatever is still on its way about the incarnation of before finds a newer one.
             entry.incarnation = entry.incarnation.saturating_add(u32::from(doubted));
             self.close_case(now, member);
-        } else if self.size() < MEMBERS_MAX {
-            self.table.insert(Entry::new(Arc::clone(&info), buried.unwrap_or(0)), &mut self.rng);
-            self.notify(Event::Joined(Arc::clone(&info)));
+        } else {
+            self.hear_of(now, vec![(Arc::clone(&info), buried.unwrap_or(0))]);
         }
-        self.claim_address(now, member);
         if let Some(entry) = self.table.get(member).filter(|_| doubted || buried.is_some()) {
             let record = Record::Alive { info, incarnation: entry.incarnation };
             self.dissemination.push(now, record);

@@ -11,7 +11,7 @@
 
 use super::case::{Case, Shown, Unanswered, testimony_life, vouch_life};
 use super::machine::{Membership, Timer};
-use super::table::{Entry, KernelTrust};
+use super::table::{Entry, KernelTrust, Presence};
 use super::{Action, ConnectOutcome, ConnectToken, Event, Path, Source};
 use crate::id::PeerId;
 use crate::time::{Duration, Instant};
@@ -204,7 +204,7 @@ impl Membership {
     pub(super) fn escalate(&mut self, now: Instant, id: u64) {
         let Some(target) = self.probes.get(&id).map(|probe| probe.target) else { return };
         let Some(entry) = self.table.get(target) else { return };
-        let (kernel, replaced, path) = (entry.kernel, entry.replaced, entry.path);
+        let (kernel, presence, path) = (entry.kernel, entry.presence, entry.path);
         let timeout = self.config.probe_timeout * self.health.patience();
 
         let half_life = vouch_life(&self.config, self.size()) / 2;
@@ -234,7 +234,7 @@ impl Membership {
             self.send(relay, packet);
         }
         self.schedule(now + timeout * 3, Timer::Conclude(id));
-        if replaced {
+        if presence == Presence::Replaced {
             self.kernel_said(now, id, Unanswered::Refused);
         } else if kernel == KernelTrust::Trusted {
             self.knock(now, id);

@@ -23,6 +23,18 @@ pub(super) enum KernelTrust {
     Untrusted,
 }
 
+/// Whether a member is where it is said to be. A port belongs to one process, and anybody may say that it is at another's
+/// address, so only who speaks from there has it (rule 45).
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Presence {
+    /// It is said to be there. It may have spoken from there before somebody else was said to be there, too.
+    Said,
+    /// It spoke from there, and nobody else is said to be there since.
+    Proven,
+    /// Another member spoke from there since: what the kernel says there is not about this one.
+    Replaced,
+}
+
 /// What is known of every member at all times.
 #[derive(Clone, Debug)]
 pub(super) struct Entry {
@@ -34,8 +46,7 @@ pub(super) struct Entry {
     round_trip_us: u32,
     pub(super) path: Path,
     pub(super) kernel: KernelTrust,
-    /// Another member answers at its address, so what the kernel says there is not about this one.
-    pub(super) replaced: bool,
+    pub(super) presence: Presence,
 }
 
 impl Entry {
@@ -47,7 +58,7 @@ impl Entry {
             round_trip_us: 0,
             path: Path::Datagram,
             kernel: KernelTrust::Untried(0),
-            replaced: false,
+            presence: Presence::Said,
         }
     }
 

@@ -213,6 +213,9 @@ fn who_was_lost_in_a_rebuild_is_not_expected_again_and_is_told() {
 #[test]
 fn who_is_put_out_in_the_moment_in_which_it_resumes_is_told_on_the_connection_that_it_came_on() {
     let mut net = Net::of(&[1, 2, 3]);
+    net.wait(ms(1));
+    let acked = Some(net.now);
+    net.health(3, Sign::Alive { acked });
     // Its port refuses. As long as its connection is open, for all that we know, that is not enough (rule 20b).
     net.health(3, Sign::Dead(DeathReason::Refused));
     net.settle();

@@ -173,6 +173,13 @@ impl World {
         if lives { ConnectOutcome::Accepted } else { ConnectOutcome::Refused }
     }
 
+    /// Whether the process there proves to be another peer than the one that was asked for. One that is stopped proves
+    /// nothing.
+    pub(super) fn is_another_at(&self, address: SocketAddr, asked_for: Option<PeerId>) -> bool {
+        let (Some(Node::Process(index)), Some(peer)) = (Node::at(address), asked_for) else { return false };
+        self.processes.get(index).is_some_and(|process| process.runs() && process.id != peer)
+    }
+
     /// A coordinator's own member gets to know a peer that registers or resumes.
     pub(super) fn meet(&mut self, index: usize, peer: PeerId, address: SocketAddr) {
         if !self.settings.health {
@@ -216,10 +223,13 @@ impl World {
                     Health::Dead { since, reason } => (Sign::Dead(reason), since),
                     Health::Left { .. } => return None,
                 };
-                Some((member.info.id, sign, since))
+                Some((member.info.id, sign, since, member.acked))
             })
             .collect();
-        for (peer, sign, since) in signs {
+        for (peer, sign, since, acked) in signs {
+            if let Some(acked) = acked {
+                self.coordinators[index].run.handle_answer(peer, acked);
+            }
             self.coordinators[index].run.handle_health_since(now, peer, sign, since);
         }
     }

@@ -4,6 +4,7 @@
 use super::executor::dial_timeout;
 use super::facts::Fact;
 use super::fault::Sabotage;
+use super::health::Node;
 use super::process::Process;
 use super::stream::{Stream, framed};
 use super::world::{Coordinator, Event, World};
@@ -306,6 +307,8 @@ impl World {
                     });
                     let delay = self.some(Duration::from_millis(20));
                     self.after(delay, Event::LinksBuilt(process, record.epoch, self.now + dial_timeout()));
+                    let node = Node::Process(process);
+                    self.tell_member(node, |machine, now| machine.handle_roster(now, &record.roster));
                     let peer = self.processes[process].id;
                     self.fact(Fact::Opened { process, peer, record });
                 }

@@ -428,7 +428,9 @@ impl World {
                 }
                 Action::Close(_) if self.settings.sabotage == Some(Sabotage::KeepEvictionsSecret) => {}
                 Action::Close(ConnectionId(wire)) => self.coordinator_closes(wire),
-                Action::Connect { token, to, timeout } => self.knock(index, token, to, timeout),
+                Action::Connect { token, to, timeout, disputed } => {
+                    self.knock(index, token, to, timeout, disputed);
+                }
                 Action::Evict(peer) => self.evicted(index, peer),
                 Action::Look(peer) => {
                     let node = Node::Coordinator(index);
@@ -492,8 +494,18 @@ impl World {
         }
     }
 
-    fn knock(&mut self, index: usize, token: ConnectToken, to: SocketAddr, timeout: Duration) {
-        let outcome = self.kernel(Node::Coordinator(index), to);
+    fn knock(
+        &mut self,
+        index: usize,
+        token: ConnectToken,
+        to: SocketAddr,
+        timeout: Duration,
+        disputed: Option<PeerId>,
+    ) {
+        let outcome = match self.kernel(Node::Coordinator(index), to) {
+            ConnectOutcome::Accepted if self.is_another_at(to, disputed) => ConnectOutcome::Refused,
+            outcome => outcome,
+        };
         let delay = match outcome {
             ConnectOutcome::Silent => timeout,
             _ => self.some(self.settings.latency_max),

@@ -22,6 +22,8 @@ pub(super) struct Bench {
     pub(super) closed: Vec<ConnectionId>,
     pub(super) notes: Vec<Note>,
     pub(super) knocks: Vec<(ConnectToken, std::net::SocketAddr)>,
+    /// Those of them that ask who is there, and whether it is that one.
+    pub(super) disputes: Vec<(ConnectToken, PeerId)>,
     /// Dials of broken links that were asked for and are not answered yet.
     redials: Vec<(ConnectionId, Group, PeerId)>,
     /// Whom the health plane was asked to probe.
@@ -133,6 +135,7 @@ impl Bench {
             closed: Vec::new(),
             notes: Vec::new(),
             knocks: Vec::new(),
+            disputes: Vec::new(),
             redials: Vec::new(),
             looks: Vec::new(),
             questions: Vec::new(),
@@ -165,7 +168,10 @@ impl Bench {
                     self.closed.push(at);
                     self.run.handle_closed(self.now, at);
                 }
-                Action::Connect { token, to, .. } => self.knocks.push((token, to)),
+                Action::Connect { token, to, disputed, .. } => {
+                    self.knocks.push((token, to));
+                    self.disputes.extend(disputed.map(|peer| (token, peer)));
+                }
                 Action::Evict(_) | Action::Renew(_) => {}
                 Action::Look(peer) => self.looks.push(peer),
                 Action::Solve { token, question } => self.questions.push((token, question)),

@@ -2,15 +2,25 @@
 
 use super::bench::*;
 
-/// A group whose kernels have shown that their refusals mean something.
-fn trusted(numbers: &[u8]) -> Bench {
+/// A group whose kernels have shown that their refusals mean something, and of whom the health plane has yet to hear.
+fn unheard(numbers: &[u8]) -> Bench {
     let mut bench = Bench::new();
     for number in numbers {
         bench.register(*number, 0, numbers.len() as u32);
     }
     bench.confirm(numbers, 1);
     bench.answer_knocks(ConnectOutcome::Accepted);
+    bench.wait(ms(1));
     bench.clear();
+    bench
+}
+
+/// The same when all have answered the health plane.
+fn trusted(numbers: &[u8]) -> Bench {
+    let mut bench = unheard(numbers);
+    for number in numbers {
+        bench.health(*number, Sign::Alive { acked: Some(bench.now) });
+    }
     bench
 }
 
@@ -33,6 +43,42 @@ fn a_closed_connection_and_a_refusal_evict_after_a_probe_timeout() {
     bench.wait(ms(49));
     assert_eq!(bench.lost(), []);
     bench.wait(ms(1));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Killed)]);
+}
+
+#[test]
+fn a_refusal_says_nothing_of_a_member_that_the_health_plane_has_not_heard_in_this_session() {
+    // A reset, and a firewall that refuses, in the first moments of a member that lives: nobody could have missed it yet.
+    for answered_before in [false, true] {
+        let mut bench = unheard(&[1, 2]);
+        if answered_before {
+            // That was another session, whose answers say nothing of this one's silence (rule 45).
+            bench.health(2, Sign::Alive { acked: Some(bench.now - ms(2)) });
+        }
+        bench.close(2);
+        bench.answer_knocks(ConnectOutcome::Refused);
+        bench.health(2, Sign::Dead(DeathReason::Refused));
+        bench.wait(ms(1_999));
+        assert_eq!(bench.lost(), [], "answered before: {answered_before}");
+        // Whoever was killed then does not come back, and is missed no later than that (rule 20c).
+        bench.wait(ms(1));
+        assert_eq!(bench.lost(), [(id(2), LossReason::NotResumed)]);
+    }
+}
+
+#[test]
+fn an_answer_that_is_told_after_the_refusal_and_was_given_before_it_lets_the_refusal_count() {
+    let mut bench = unheard(&[1, 2]);
+    bench.wait(ms(1));
+    let acked = bench.now;
+    bench.wait(ms(1));
+    bench.close(2);
+    bench.answer_knocks(ConnectOutcome::Refused);
+    bench.wait(ms(20));
+    // By now it is missed.
+    bench.run.handle_answer(id(2), acked);
+    bench.health(2, Sign::Suspect);
+    bench.wait(ms(30));
     assert_eq!(bench.lost(), [(id(2), LossReason::Killed)]);
 }
 

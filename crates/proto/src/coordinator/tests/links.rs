@@ -1,6 +1,7 @@
 //! Broken links: rules 4, 16, 20 (a report never condemns).
 
 use super::bench::*;
+use std::collections::BTreeSet;
 
 fn broken(from: u8, to: u8, epoch: u64, dialling: bool) -> ToCoordinator {
     let error = "reset".to_owned();
@@ -135,6 +136,110 @@ fn between_two_the_younger_leaves() {
     bench.wait(ms(5_025));
     assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
     assert_eq!(members(&bench.epoch(2).unwrap()), [id(2)]);
+}
+
+/// Lets time pass. These members say that they reach whomever they are asked to dial, the others that they do not; and all
+/// ports accept when the coordinator knocks but those of the last ones.
+fn argue(bench: &mut Bench, millis: u64, who_reaches: &[u8], closed: &[u8]) {
+    for _ in 0..millis / 10 {
+        bench.wait(ms(10));
+        bench.answer_redials(|(from, _)| who_reaches.iter().any(|number| id(*number) == from));
+        for (token, to) in std::mem::take(&mut bench.knocks) {
+            let is_closed = closed.iter().any(|number| info(*number).address == to);
+            let outcome = if is_closed { ConnectOutcome::Silent } else { ConnectOutcome::Accepted };
+            bench.run.handle_connect(bench.now, token, outcome);
+        }
+        bench.drain();
+    }
+}
+
+#[test]
+fn one_word_against_one_puts_nobody_out() {
+    // The older says that it cannot reach the younger, or not be reached by it; the younger says that it reaches the older.
+    // Either may lie: the older about its dials, the younger by taking none of them.
+    for lies in [vec![(1, 2)], vec![(1, 2), (2, 1)], vec![(2, 1)]] {
+        for (older, younger) in [(1, 2), (2, 1)] {
+            let mut bench = Bench::of(&[older, younger]);
+            bench.answer_knocks(ConnectOutcome::Accepted);
+            for _ in 0..100 {
+                for (from, to) in &lies {
+                    let epoch = bench.run.groups[0].epoch;
+                    bench.say(1, broken(*from, *to, epoch, true));
+                }
+                argue(&mut bench, 500, &[2], &[]);
+            }
+            assert_eq!(bench.lost(), [], "{lies:?}, and {older} is the older");
+        }
+    }
+}
+
+#[test]
+fn a_lie_at_the_last_moment_does_not_make_it_look_as_if_both_said_so() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, broken(1, 2, 1, true));
+    argue(&mut bench, 5_000, &[2], &[]);
+    bench.say(1, broken(2, 1, 1, true));
+    bench.wait(ms(30));
+    argue(&mut bench, 3_000, &[2], &[]);
+    assert_eq!(bench.lost(), []);
+}
+
+#[test]
+fn before_anybody_leaves_both_ends_were_asked_and_had_their_time_to_answer() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, broken(1, 2, 1, true));
+    let mut asked = BTreeSet::new();
+    for _ in 0..500 {
+        bench.wait(ms(10));
+        asked.extend(bench.answer_redials(|_| false));
+    }
+    assert_eq!(asked, BTreeSet::from([(id(1), id(2)), (id(2), id(1))]));
+    assert_eq!(bench.lost(), []);
+    bench.wait(ms(30));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Unreachable)], "both say so, and 2 is the younger");
+}
+
+#[test]
+fn who_takes_no_dial_of_the_coordinators_either_leaves_though_it_is_the_older_and_reaches_the_other() {
+    // A firewall lets nobody in to 1; all that goes out of it goes well.
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(2, broken(2, 1, 1, true));
+    argue(&mut bench, 7_000, &[1], &[1]);
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+}
+
+#[test]
+fn whom_several_cannot_reach_leaves_though_it_reaches_them() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    for from in [2, 3] {
+        let epoch = bench.run.groups[0].epoch;
+        bench.say(from, broken(from, 1, epoch, true));
+        bench.wait(ms(25));
+    }
+    argue(&mut bench, 7_000, &[1], &[]);
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+}
+
+#[test]
+fn who_says_that_it_reaches_nobody_leaves_if_several_reach_it() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    for to in [2, 3] {
+        let epoch = bench.run.groups[0].epoch;
+        bench.say(1, broken(1, to, epoch, true));
+        bench.wait(ms(25));
+    }
+    argue(&mut bench, 7_000, &[2, 3], &[]);
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
+}
+
+#[test]
+fn who_said_that_it_reaches_another_and_is_in_doubt_since_is_not_believed() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(2, broken(2, 1, 1, true));
+    argue(&mut bench, 1_500, &[1], &[]);
+    bench.health(1, Sign::Suspect);
+    bench.wait(ms(4_000));
+    assert_eq!(bench.lost(), [(id(1), LossReason::Unreachable)]);
 }
 
 #[test]

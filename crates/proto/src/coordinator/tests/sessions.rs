@@ -262,12 +262,16 @@ fn who_was_evicted_again_and_again_is_admitted_later_each_time() {
     assert_eq!(bench.run.gate.footprint(), 0);
 }
 
-#[test]
-fn a_new_process_at_a_dead_peers_address_does_not_vouch_for_it() {
+/// 1, 2 and 3, who all have answered the health plane and whose kernels' word counts; and 4, who registers as being at 2's
+/// address.
+fn with_another_at_the_address_of_2() -> Bench {
     let mut bench = Bench::of(&[1, 2, 3]);
-    // Its kernel's word counts, and the health plane, which hears the kernel of the newcomer, calls it stalled.
     for (_, peer) in bench.run.office.peers.iter_mut() {
         (peer.accepts, peer.refuses) = (Some(true), Some(true));
+    }
+    bench.wait(ms(1));
+    for number in [1, 2, 3] {
+        bench.health(number, Sign::Alive { acked: Some(bench.now) });
     }
     let mut newcomer = registration(4, 0, 1);
     newcomer.info.address = info(2).address;
@@ -276,11 +280,40 @@ fn a_new_process_at_a_dead_peers_address_does_not_vouch_for_it() {
     bench.run.handle_message(now, at, id(4), ToCoordinator::Register(newcomer, 1, 0));
     bench.drain();
     bench.knocks.clear();
+    bench
+}
+
+#[test]
+fn a_new_process_at_a_dead_peers_address_does_not_vouch_for_it() {
+    let mut bench = with_another_at_the_address_of_2();
     bench.close(2);
+    // The health plane, which hears the kernel of the newcomer, calls it stalled.
     bench.health(2, Sign::Stalled);
-    bench.answer_knocks(ConnectOutcome::Accepted);
+    let asked: Vec<_> = bench.disputes.iter().map(|(_, peer)| *peer).collect();
+    assert_eq!(asked, [id(2)], "who accepts there is to prove who it is (rule 45)");
+    // It proved to be 4, so 2 does not listen there.
+    bench.answer_knocks(ConnectOutcome::Refused);
     bench.wait(ms(50));
     assert_eq!(bench.lost(), [(id(2), LossReason::Killed)], "who answers there is the newcomer (rule 45)");
+}
+
+#[test]
+fn who_says_to_be_at_anothers_address_takes_nothing_from_it() {
+    let mut bench = with_another_at_the_address_of_2();
+    // The other one's connection breaks for a moment. Its kernel accepts, and nobody else proved to be there.
+    bench.close(2);
+    for _ in 0..20 {
+        bench.answer_knocks(ConnectOutcome::Accepted);
+        bench.wait(ms(60));
+    }
+    assert_eq!(bench.lost(), []);
+    bench.resume(2, resume(2, record(1, &[1, 2, 3])));
+    bench.wait(ms(60_000));
+    assert_eq!(bench.lost(), []);
+    // A peer whose address nobody else claims is asked for by its kernel alone.
+    (bench.knocks, bench.disputes) = (Vec::new(), Vec::new());
+    bench.close(3);
+    assert_eq!((bench.knocks.len(), bench.disputes.len()), (1, 0));
 }
 
 #[test]

@@ -145,16 +145,74 @@ fn who_was_stalled_before_we_came_does_not_die_of_an_old_list() {
     assert_eq!(stage.health(9), "stalled");
 }
 
+/// Somebody whom we have not met, and who is said to be where member 1 is.
+fn at_the_address_of_1() -> Arc<MemberInfo> {
+    Arc::new(MemberInfo { id: peer(40), ..(*info(1)).clone() })
+}
+
 #[test]
 fn a_port_that_another_member_took_over_no_longer_speaks_for_the_first() {
     let mut stage = Stage::new(3);
     stage.script(1, STOPPED);
-    let successor = Arc::new(MemberInfo { id: peer(40), ..(*info(1)).clone() });
-    stage.say(2, None, vec![Record::Alive { info: successor, incarnation: 0 }]);
+    let alive = Record::Alive { info: at_the_address_of_1(), incarnation: 0 };
+    stage.say(2, None, vec![alive]);
+    // It speaks from there.
+    let source = Source { id: peer(40), address: info(1).address, path: Path::Datagram };
+    stage.machine.handle_packet(stage.now, source, Packet { body: None, records: vec![] });
+    stage.carry_out();
     stage.run(ms(500));
     stage.accuse(1, 2, Silence::Refused);
     stage.run(ms(200));
     assert_eq!(stage.died(1), Some(DeathReason::Refused));
+}
+
+#[test]
+fn who_is_only_said_to_be_at_anothers_address_takes_nothing_from_it() {
+    // One holder of the secret can say so by datagram, and register so; the other one is stopped and cannot object.
+    for by_registration in [false, true] {
+        let mut stage = Stage::new(3);
+        stage.script(1, STOPPED);
+        if by_registration {
+            stage.machine.handle_registration(stage.now, (*at_the_address_of_1()).clone());
+            stage.carry_out();
+        } else {
+            stage.say(2, None, vec![Record::Alive { info: at_the_address_of_1(), incarnation: 0 }]);
+        }
+        stage.run(ms(500));
+        stage.accuse(1, 2, Silence::Refused);
+        stage.run(ms(2_000));
+        assert_eq!((stage.died(1), stage.health(1)), (None, "stalled"), "by registration: {by_registration}");
+    }
+}
+
+#[test]
+fn a_member_that_stopped_before_it_said_a_word_is_found_stalled_if_the_roster_named_it() {
+    let mut stage = Stage::new(3);
+    stage.script(9, STOPPED);
+    stage.run(ms(500));
+    assert_eq!(stage.health(9), "unknown");
+    stage.machine.handle_roster(stage.now, &[(*info(1)).clone(), (*info(9)).clone(), (*info(0)).clone()]);
+    stage.carry_out();
+    stage.run(ms(3_000));
+    assert_eq!((stage.health(9), stage.health(1)), ("stalled", "alive"));
+    assert_eq!(stage.machine.size(), 5, "four who were there before");
+}
+
+#[test]
+fn a_roster_is_no_sign_of_life() {
+    let mut stage = Stage::new(3);
+    stage.script(1, KILLED);
+    stage.run(ms(2_000));
+    stage.accuse(1, 2, Silence::Refused);
+    stage.run(ms(300));
+    assert_eq!(stage.health(1), "dead");
+    // Of who is dead it changes nothing; and of who was never there we find out the same.
+    stage.script(9, CUT);
+    stage.machine.handle_roster(stage.now, &[(*info(1)).clone(), (*info(9)).clone()]);
+    stage.carry_out();
+    assert_eq!(stage.health(1), "dead");
+    stage.run(ms(15_000));
+    assert_eq!((stage.health(1), stage.died(9)), ("dead", Some(DeathReason::SilentTooLong)));
 }
 
 #[test]
