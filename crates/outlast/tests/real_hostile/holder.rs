@@ -11,7 +11,7 @@ use outlast_proto::wire::control::{
 use outlast_proto::wire::membership::MemberInfo;
 use outlast_proto::wire::{decode, encode};
 use std::net::SocketAddr;
-use tokio::io::AsyncWriteExt as _;
+use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
 
@@ -111,13 +111,15 @@ impl Holder {
         self.say(&[ToCoordinator::Resume(resume)]);
     }
 
-    /// Writes bytes that need not be a frame.
-    pub(crate) fn shout(self, bytes: &[u8]) -> bool {
+    /// Writes bytes that need not be a frame, and waits until the other side closes the connection.
+    pub(crate) fn shout(self, bytes: &[u8]) {
         let (mut stream, _) = self.frames.into_parts();
-        self.runtime.block_on(async {
-            let written = stream.write_all(bytes).await;
-            written.and(stream.flush().await).is_ok()
-        })
+        let ended = self.runtime.block_on(async {
+            // How much of it is taken does not matter.
+            let _ = stream.write_all(bytes).await;
+            tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await
+        });
+        assert!(ended.is_ok(), "the connection is closed");
     }
 
     /// Asks for the status so many times at once.
