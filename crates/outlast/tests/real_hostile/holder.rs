@@ -11,9 +11,13 @@ use outlast_proto::wire::control::{
 use outlast_proto::wire::membership::MemberInfo;
 use outlast_proto::wire::{decode, encode};
 use std::net::SocketAddr;
+use std::time::Duration;
 use tokio::io::{AsyncReadExt as _, AsyncWriteExt as _};
 use tokio::net::TcpStream;
 use tokio::runtime::Runtime;
+
+/// Sooner than a connection is closed on which nothing is said: that takes ten seconds.
+const AT_ONCE: Duration = Duration::from_secs(5);
 
 pub(crate) struct Holder {
     runtime: std::sync::Arc<Runtime>,
@@ -111,13 +115,13 @@ impl Holder {
         self.say(&[ToCoordinator::Resume(resume)]);
     }
 
-    /// Writes bytes that need not be a frame, and waits until the other side closes the connection.
+    /// Writes bytes that need not be a frame, and waits until the other side closes the connection for them.
     pub(crate) fn shout(self, bytes: &[u8]) {
         let (mut stream, _) = self.frames.into_parts();
         let ended = self.runtime.block_on(async {
             // How much of it is taken does not matter.
             let _ = stream.write_all(bytes).await;
-            tokio::time::timeout(PATIENCE, stream.read_to_end(&mut Vec::new())).await
+            tokio::time::timeout(AT_ONCE, stream.read_to_end(&mut Vec::new())).await
         });
         assert!(ended.is_ok(), "the connection is closed");
     }
