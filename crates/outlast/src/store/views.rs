@@ -29,7 +29,7 @@ pub(super) async fn keep_always(
     silent_after: Duration,
     led_by_a_member: bool,
 ) {
-    let keep = || keep(Arc::clone(&shared), addresses.clone(), silent_after, led_by_a_member);
+    let keep = || Box::pin(keep(Arc::clone(&shared), addresses.clone(), silent_after, led_by_a_member));
     while runtime::to_its_end("the stream for views", keep()).await.is_none() {
         shared.post(Letter::NoRegistrar("the stream for views panicked".to_owned()));
         tokio::time::sleep(PAUSE_MAX).await;
