@@ -3,6 +3,14 @@
 //! One task, the *clerk*, owns the machines of all runs and never waits for anybody: what arrives is put into
 //! its inbox, what it says is put into bounded queues, and a peer whose queue is full loses its connection,
 //! not everybody's time. Health comes from a member of its own in each run.
+//!
+//! # What a mistake of ours costs
+//!
+//! A panic in what decides for one run costs that run a rebuild (see `clerk`). If the clerk itself ends without having been
+//! told to, or a task that it cannot be without, the coordinator is over and says so to everybody (rule 40): lines and
+//! registers are closed, the port is closed, so that peers are refused at once and look for another one, a lease is given
+//! back, so that another one reigns, and the handle answers with an error, so that its owner starts a new one. A coordinator
+//! that accepts connections and decides nothing would be waited for by all of them.
 
 mod ask;
 mod backend;
@@ -18,6 +26,7 @@ mod quotas;
 mod registers;
 pub(crate) mod registry;
 mod solver;
+mod strikes;
 mod whereabouts;
 
 pub use ask::ask_status;
@@ -37,7 +46,7 @@ use crate::security::{Credentials, KeyError, ProcessKey, RunSecret, SecretError}
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep_while};
 use crate::{clock, port, settings};
 use backend::{Book, FileBook};
-use clerk::{Clerk, Inbox};
+use clerk::{Clerk, Ended, Inbox};
 use outlast_proto::coordinator::Config;
 use outlast_proto::id::RunId;
 use post::Post;
@@ -45,7 +54,9 @@ use registers::Registers;
 use std::io;
 use std::net::{Ipv4Addr, SocketAddr};
 use std::path::PathBuf;
-use std::time::Duration;
+use std::sync::mpsc::{RecvTimeoutError, sync_channel};
+use std::time::{Duration, Instant};
+use tokio::sync::mpsc::error::TrySendError;
 use tokio::sync::{mpsc, oneshot};
 
 /// Letters that wait for the clerk; beyond it connections wait, not the clerk.
@@ -54,6 +65,8 @@ const INBOX_MAX: usize = 16_384;
 const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a question about the status may take.
 const STATUS_TIMEOUT: Duration = Duration::from_secs(5);
+/// How soon a letter is tried again that found the inbox full.
+const STATUS_PAUSE: Duration = Duration::from_millis(1);
 
 /// A coordinator. Dropping it stops it; its runs can be continued by another at the same address.
 #[derive(Debug)]
@@ -64,15 +77,20 @@ pub struct Coordinator {
     registers: Arc<Registers>,
     /// Dropping it stops the clerk, who closes every connection.
     stop: Option<oneshot::Sender<()>>,
-    /// Whether the clerk is gone.
-    gone: Arc<(Mutex<bool>, Condvar)>,
+    /// How the clerk has ended, once it has.
+    gone: Gone,
     /// Ends its part in an election (rule 19).
     #[cfg(feature = "etcd")]
     resign: Option<oneshot::Sender<std::sync::mpsc::Sender<()>>>,
-    _serving: Serving,
-    _port: Port,
+    doors: Doors,
     creator: Creator,
 }
+
+/// How the clerk has ended, once it has: as it was told, or why else.
+type Gone = Arc<(Mutex<Option<Result<(), &'static str>>>, Condvar)>;
+
+/// What is open to the world, until the coordinator ends.
+type Doors = Arc<Mutex<Option<(Serving, Port)>>>;
 
 /// Why a coordinator could not start or does not answer.
 #[derive(Debug, thiserror::Error)]
@@ -114,8 +132,14 @@ pub enum CoordinatorError {
         cause: String,
     },
     /// The clerk did not answer in time.
-    #[error("the coordinator did not answer within {STATUS_TIMEOUT:?}")]
+    #[error("the coordinator did not say within {STATUS_TIMEOUT:?} how the run stands: ask again")]
     Silent,
+    /// It is over although nobody told it to stop. Its port is closed; it cannot be used any more.
+    #[error(
+        "the coordinator has ended: {0} panicked, which is a bug in outlast (standard error says where; please report it). \
+         Start it again with the same address and secret: its runs go on"
+    )]
+    Ended(&'static str),
 }
 
 /// Describes a coordinator before it starts.
@@ -291,7 +315,7 @@ impl CoordinatorBuilder {
         let posted = post.clone();
         let stores = runtime::of(Plane::Store)?;
         let of_store = outlast_proto::store::Config::preset(self.preset);
-        let (registry, standings) =
+        let (registry, standings, registrars) =
             registry::Registry::start(&stores, of_store, fresh_after, 1, post.clone());
         let routes = Routes::new()
             .route(port::CONTROL, move |stream| {
@@ -339,13 +363,12 @@ impl CoordinatorBuilder {
             }
         };
         let (stop, stopped) = oneshot::channel();
-        let gone = Arc::<(Mutex<bool>, Condvar)>::default();
-        let left = Arc::clone(&gone);
-        handle.spawn(async move {
-            clerk.run(letters, stopped).await;
-            *lock(&left.0) = true;
-            left.1.notify_all();
-        });
+        let (gone, doors) = (Gone::default(), Doors::new(Mutex::new(Some((serving, port)))));
+        handle.spawn(clerk_to_its_end(
+            clerk.run(letters, stopped, registrars),
+            (Arc::clone(&registers), Arc::clone(&doors)),
+            Arc::clone(&gone),
+        ));
         let (stop, creator) = (Some(stop), Creator::this_process());
         Ok(Coordinator {
             address,
@@ -356,11 +379,38 @@ impl CoordinatorBuilder {
             gone,
             #[cfg(feature = "etcd")]
             resign,
-            _serving: serving,
-            _port: port,
+            doors,
             creator,
         })
     }
+}
+
+/// The clerk at work. However that ends, whoever waits for the coordinator hears of it (rule 40); an election does because the
+/// clerk's ear is gone, and gives the lease back.
+async fn clerk_to_its_end(
+    working: impl Future<Output = Ended>,
+    (registers, doors): (Arc<Registers>, Doors),
+    gone: Gone,
+) {
+    let outcome = match runtime::to_its_end("the clerk", working).await {
+        Some(Ended::Told) => Ok(()),
+        Some(Ended::ElectionGone) => Err("its part in the election"),
+        Some(Ended::RegistrarsGone) => Err("what decides on the views of stores"),
+        None => Err("its clerk"),
+    };
+    if let Err(what) = outcome {
+        tracing::error!("{}", CoordinatorError::Ended(what));
+        // The door is waited for; the threads of the clerk have lines to close meanwhile.
+        let closing = tokio::task::spawn_blocking(move || {
+            registers.stop();
+            let doors = lock(&doors).take();
+            drop(doors);
+        });
+        // Nothing can be done about a panic there, and the word must not wait for it.
+        let _ = closing.await;
+    }
+    *lock(&gone.0) = Some(outcome);
+    gone.1.notify_all();
 }
 
 impl Coordinator {
@@ -392,26 +442,57 @@ impl Coordinator {
         &self.secret
     }
 
-    /// How a run stands, as a JSON object; `None` if nobody has joined it.
+    /// Whether it still serves. If not, and nobody told it to stop, the error says why: its owner starts a new one.
+    pub fn check(&self) -> Result<(), CoordinatorError> {
+        self.creator.check()?;
+        let ended = *lock(&self.gone.0);
+        ended.unwrap_or(Ok(())).map_err(CoordinatorError::Ended)
+    }
+
+    /// How a run stands, as a JSON object; `None` if nobody has joined it. Waits for the answer for five seconds at most.
     pub fn status(&self, run: &RunId) -> Result<Option<String>, CoordinatorError> {
         self.creator.check()?;
-        let (answer, answered) = oneshot::channel();
-        let letter = Inbox::Status(run.clone(), answer);
-        let asked = self.inbox.blocking_send(letter);
-        asked.map_err(|_| CoordinatorError::Silent)?;
-        answered.blocking_recv().map_err(|_| CoordinatorError::Silent)
+        let deadline = Instant::now() + STATUS_TIMEOUT;
+        // Neither wait may hang on the clerk's threads: they may be what does not get on.
+        let (answer, answered) = sync_channel(1);
+        let mut letter = Inbox::Status(run.clone(), answer);
+        while let Err(error) = self.inbox.try_send(letter) {
+            letter = match error {
+                TrySendError::Closed(_) => return Err(self.why_silent(deadline)),
+                TrySendError::Full(_) if Instant::now() >= deadline => return Err(CoordinatorError::Silent),
+                TrySendError::Full(letter) => letter,
+            };
+            std::thread::sleep(STATUS_PAUSE);
+        }
+        let left = deadline.saturating_duration_since(Instant::now());
+        answered.recv_timeout(left).map_err(|error| match error {
+            RecvTimeoutError::Timeout => CoordinatorError::Silent,
+            RecvTimeoutError::Disconnected => self.why_silent(deadline),
+        })
+    }
+
+    /// Why there will be no answer. A clerk that is gone has its last words within a moment; one that is not has dropped the
+    /// question with the machine that panicked over it.
+    fn why_silent(&self, deadline: Instant) -> CoordinatorError {
+        if self.inbox.is_closed() {
+            let (gone, left) = &*self.gone;
+            let time = deadline.saturating_duration_since(Instant::now());
+            drop(sleep_while(left, lock(gone), time, |gone| gone.is_none()));
+        }
+        self.check().err().unwrap_or(CoordinatorError::Silent)
     }
 }
 
 impl Drop for Coordinator {
-    /// Nothing is decided any more once it returns. (A forked child has a copy of this object and no clerk.)
+    /// Nothing is decided any more once it returns, and its port is free. (A forked child has a copy of this object and no
+    /// clerk.)
     fn drop(&mut self) {
         self.stop = None;
         if self.creator.check().is_ok() {
             self.registers.stop();
             let (gone, left) = &*self.gone;
             let gone = lock(gone);
-            drop(sleep_while(left, gone, STOP_TIMEOUT, |gone| !*gone));
+            drop(sleep_while(left, gone, STOP_TIMEOUT, |gone| gone.is_none()));
             // Only now may another reign.
             #[cfg(feature = "etcd")]
             if let Some(resign) = self.resign.take() {
@@ -419,6 +500,9 @@ impl Drop for Coordinator {
                 let _ = resign.send(done);
                 let _ = resigned.recv_timeout(STOP_TIMEOUT);
             }
+            // Even if the clerk is stuck, and holds on to them.
+            let doors = lock(&self.doors).take();
+            drop(doors);
         }
     }
 }
@@ -440,3 +524,31 @@ fn reachable(listen: SocketAddr, options: &crate::etcd::EtcdOptions) -> String {
 
 /// The port of a coordinator unless another is given.
 pub const DEFAULT_PORT: u16 = 29_400;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// It was waited for without end.
+    #[test]
+    fn a_clerk_that_does_not_get_on_is_asked_for_the_status_for_so_long_only() {
+        let listen = (Ipv4Addr::LOCALHOST, 0).into();
+        let coordinator = Coordinator::builder().listen(listen).preset(Preset::Local).start().unwrap();
+        let run: RunId = "default".parse().unwrap();
+        assert_eq!(coordinator.status(&run).unwrap(), None);
+        let (go_on, waits) = sync_channel::<()>(0);
+        let (is_stuck, stuck) = sync_channel(0);
+        runtime::of(Plane::Clerk).unwrap().spawn(async move {
+            is_stuck.send(()).unwrap();
+            let _ = waits.recv_timeout(4 * STATUS_TIMEOUT);
+        });
+        stuck.recv().unwrap();
+        let began = Instant::now();
+        let error = coordinator.status(&run).unwrap_err();
+        assert!(matches!(error, CoordinatorError::Silent), "{error:?}");
+        assert!(error.to_string().contains("within 5s how the run stands"), "{error}");
+        assert!(began.elapsed() < 2 * STATUS_TIMEOUT, "{:?}", began.elapsed());
+        drop(go_on);
+        assert_eq!(coordinator.status(&run).unwrap(), None, "it answers again");
+    }
+}

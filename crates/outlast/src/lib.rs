@@ -55,6 +55,12 @@ mod link;
 pub mod link;
 #[cfg(not(feature = "internals"))]
 #[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
+mod planted;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod planted;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
 mod port;
 #[cfg(feature = "internals")]
 #[doc(hidden)]

@@ -283,7 +283,7 @@ impl StoreBuilder {
         standin::start(Arc::clone(&shared), Arc::clone(&baton))?;
         let silent_after = self.config.control_grace;
         let led_by_a_member = self.bootstrap.is_some();
-        runtime.spawn(views::keep(Arc::clone(&shared), coordinator, silent_after, led_by_a_member));
+        runtime.spawn(views::keep_always(Arc::clone(&shared), coordinator, silent_after, led_by_a_member));
         let store = Store {
             shared,
             baton,

@@ -22,7 +22,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// How often it looks whether it was told to stop.
+/// How often it looks whether it was told to stop, or has ended by itself.
 const GLANCE: Duration = Duration::from_millis(50);
 
 const EXAMPLES: &str = "\
@@ -77,7 +77,7 @@ pub(crate) struct Args {
     control_lost_after: Option<Duration>,
 }
 
-/// Serves until it is told to stop.
+/// Serves until it is told to stop. If it ends by itself, that is an error.
 pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     outlast::port::raise_files_max();
     let stop = StopSignal::install()?;
@@ -155,6 +155,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     out.flush()?;
     drop(out);
     while !stop.is_set() {
+        // One that serves nobody any more must not look as if it ran: whoever supervises it starts another one.
+        coordinator.check()?;
         std::thread::sleep(GLANCE);
     }
     drop(coordinator);

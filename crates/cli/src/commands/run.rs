@@ -99,7 +99,8 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     signals.pass_on(orders.clone())?;
     let (logs, writer) = Logs::start(args.json)?;
     let round = Arc::<AtomicU32>::default();
-    let progress = Progress::start(logs.clone(), source, common.clone(), Arc::clone(&round))?;
+    let watched = (common.clone(), Arc::clone(&round));
+    let progress = Progress::start(logs.clone(), source, watched, orders.clone())?;
     let processors = if args.numa { devices::near_processors(workers) } else { None };
     let shown = args.redirects.as_ref().map_or_else(|| args.tee.clone(), options::Shown::others);
     let output = (logs.clone(), args.log_dir.clone(), shown);

@@ -113,8 +113,13 @@ impl ExitWitness {
         let (name, shared) = (identity.peer(), Arc::<Shared>::default());
         lock(&shared.facts).anew = true;
         let (addresses, told) = (addresses.to_owned(), Arc::clone(&shared));
-        let task = runtime::of(Plane::Control)?
-            .spawn(async move { Box::pin(testify(&addresses, &identity, &told)).await });
+        let task = runtime::of(Plane::Control)?.spawn(async move {
+            loop {
+                // Whoever relies on a witness hears of exits late without it (rule 40).
+                runtime::to_its_end("a witness of exits", testify(&addresses, &identity, &told)).await;
+                tokio::time::sleep(PAUSE_MAX).await;
+            }
+        });
         Ok(Self { name, shared, task })
     }
 

@@ -18,6 +18,7 @@ use crate::clock;
 use crate::coordinator::{self, Dialled, Unreached};
 use crate::executor::{Abort, DataPlane, LinkEvent, Seat};
 use crate::health::RosterPost;
+use crate::planted::{self, Place};
 use crate::port::KnownSources;
 use crate::presets::Warned;
 use crate::recorder::{Entry, Owner, Recorder, What, key_of};
@@ -620,13 +621,21 @@ impl Control {
         self.epoch_opened.notify_all();
     }
 
-    /// One connection to the coordinator, from dialling to its end.
+    /// One connection to the coordinator, from dialling to its end. However it ends, the session hears below that it is
+    /// disconnected: it would never dial again otherwise (rule 40).
     async fn converse(self: Arc<Self>, dial: u64) {
-        let line = self.open().await.and_then(|dialled| {
+        let opening = async {
+            planted::step(|place| matches!(place, Place::Dial(address) if *address == self.coordinator));
+            let dialled = self.open().await?;
             let line = Line::new(dialled.frames, dialled.version, self.silent_after);
             let line = line.map_err(|error| Unreached::from(error.to_string()))?;
             let reign = dialled.standing.map(|standing| standing.term);
             Ok((line, dialled.is_kept.then_some(dialled.coordinator), reign))
+        };
+        let opened = runtime::to_its_end("dialling the coordinator", opening).await;
+        let line = opened.unwrap_or_else(|| {
+            let address = &self.coordinator;
+            Err(Unreached::from(format!("{address}: dialling it panicked, which is a bug in outlast")))
         });
         match line {
             Ok((line, pin, reign)) => {
@@ -637,7 +646,6 @@ impl Control {
                 };
                 *lock(&self.talks) += 1;
                 let line = Arc::new(line);
-                // However it ends, the session hears below that it is disconnected (rule 40).
                 let talking = self.talk_until_superseded(dial, &line, pinned, reign);
                 if runtime::to_its_end("the control connection", talking).await.is_none() {
                     line.hang_up();

@@ -1,4 +1,10 @@
 //! The clerk: one task that owns the machines of all runs.
+//!
+//! A machine asserts what it takes for granted, and may be wrong. Runs share this task and nothing else, so whatever is done
+//! for one run is guarded (rule 40): a machine that panics is dropped alone, and its lines are closed, so that its peers come
+//! back and rebuild it as after a restart of the coordinator (rule 17). Letters that were meant for it are not shown to its
+//! successor. One that breaks again and again is given up (see `strikes`). A panic anywhere else ends the clerk, and
+//! with it the coordinator: see `super::Coordinator::check`.
 
 mod reigning;
 
@@ -11,13 +17,15 @@ use super::post::Post;
 use super::quotas::{Customers, Pace};
 use super::registry::Standings;
 use super::solver::Solver;
-use crate::clock;
+use super::strikes::{self, Strikes};
 use crate::membership::{Health, Membership, Preset};
+use crate::planted::{self, Place};
 use crate::port::PortWatch;
 use crate::presets::{self, Warned};
 use crate::recorder::{Entry, Owner, Recorder, What, key_of};
 use crate::security::Credentials;
 use crate::sync::lock;
+use crate::{clock, runtime};
 use outlast_proto::coordinator::{
     Action, Config, ConnectionId, FactsStamp, KickStatus, Note, Run, RunStatus, Sign, SolveToken,
 };
@@ -32,6 +40,7 @@ use outlast_proto::wire::control::{KickReason, LossReason, Term, ToCoordinator, 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
+use std::sync::mpsc::SyncSender;
 use std::time::Duration;
 use tokio::sync::{OwnedSemaphorePermit, mpsc, oneshot};
 
@@ -74,16 +83,31 @@ pub(super) enum Inbox {
     },
     Connected {
         run: RunId,
-        token: ConnectToken,
+        token: Asked<ConnectToken>,
         outcome: ConnectOutcome,
     },
-    Status(RunId, oneshot::Sender<Option<String>>),
+    Status(RunId, SyncSender<Option<String>>),
     /// The solver is done with a question.
     Solved {
         run: RunId,
-        token: SolveToken,
+        token: Asked<SolveToken>,
         answer: Answer,
     },
+}
+
+/// A question, and the number of the machine that asked it. Another machine of the same run counts its questions from the
+/// beginning, and must not take the answer for one of its own.
+pub(super) type Asked<T> = (u64, T);
+
+/// Why the clerk has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Ended {
+    /// It was told to.
+    Told,
+    /// There is no news of the election any more: whoever takes part in it for us is gone.
+    ElectionGone,
+    /// What decides on the views of stores is gone.
+    RegistrarsGone,
 }
 
 /// One run and what it needs of the world.
@@ -97,7 +121,7 @@ struct ServedRun {
     names: Names,
     /// What was last said of it, and when.
     status: Option<(Instant, String)>,
-    /// What the flight recorder calls it.
+    /// What the flight recorder calls it, and its questions carry.
     number: u64,
     /// Peers with another preset that were warned of.
     warned: Warned,
@@ -176,6 +200,10 @@ pub(super) struct Clerk {
     /// Who was told to go, the latest last.
     refusals: VecDeque<Refusal>,
     lines: Pace,
+    /// Machines that broke.
+    strikes: Strikes,
+    /// Lines of machines that broke, until they are closed: what is still said there was meant for those.
+    cut: BTreeSet<ConnectionId>,
     solver: Solver,
     /// Where facts are written down before anybody hears of them.
     book: Option<Book>,
@@ -221,6 +249,8 @@ impl Clerk {
             customers: Customers::default(),
             refusals: VecDeque::new(),
             lines: Pace::default(),
+            strikes: Strikes::default(),
+            cut: BTreeSet::new(),
             solver,
             book: None,
             recorder: Recorder::start(owner),
@@ -236,10 +266,16 @@ impl Clerk {
         self.book = Some(book);
     }
 
-    /// Works until the service is dropped; then every line is closed, because its queue is.
+    /// Works until the service is dropped, or cannot be without a task that is gone; then every line is closed, because its
+    /// queue is.
     ///
     /// Each turn takes a bounded number of letters and then looks at timers and health, whoever writes how much.
-    pub(super) async fn run(mut self, mut letters: mpsc::Receiver<Inbox>, mut stop: oneshot::Receiver<()>) {
+    pub(super) async fn run(
+        mut self,
+        mut letters: mpsc::Receiver<Inbox>,
+        mut stop: oneshot::Receiver<()>,
+        mut registrars: oneshot::Receiver<()>,
+    ) -> Ended {
         let mut look_at = clock::now();
         let mut news = self.news.take();
         loop {
@@ -247,10 +283,14 @@ impl Clerk {
             let wake = next.map_or(look_at, |next| next.min(look_at));
             tokio::select! {
                 biased;
-                _ = &mut stop => return,
-                told = reigning::next_of(&mut news) => self.hear(told),
+                _ = &mut stop => return Ended::Told,
+                _ = &mut registrars => return Ended::RegistrarsGone,
+                told = reigning::next_of(&mut news) => match told {
+                    Some(told) => self.hear(told),
+                    None => return Ended::ElectionGone,
+                },
                 letter = letters.recv() => {
-                    let Some(letter) = letter else { return };
+                    let Some(letter) = letter else { return Ended::Told };
                     self.handle(letter);
                     // Take what waits already before looking at timers: votes beat deadlines.
                     for _ in 1..LETTERS_MAX {
@@ -264,6 +304,9 @@ impl Clerk {
             }
             self.tick();
             if look_at <= clock::now() {
+                planted::step(
+                    |place| matches!(place, Place::Clerk(at) if at.is_none_or(|at| at == self.address)),
+                );
                 self.look_at_health();
                 look_at = clock::now() + HEALTH_INTERVAL;
             }
@@ -282,13 +325,47 @@ impl Clerk {
             .map(|(run, _)| run.clone())
             .collect();
         for run in due {
-            if let Some(served) = self.runs.get_mut(&run) {
-                // Who answered a moment ago must not be evicted for silence in this one.
-                served.pass_on_health(now);
-                served.run.handle_timeout(now);
-            }
-            self.carry_out(&run);
+            self.work_for(&run, None, |clerk| {
+                if let Some(served) = clerk.runs.get_mut(&run) {
+                    // Who answered a moment ago must not be evicted for silence in this one.
+                    served.pass_on_health(now);
+                    served.run.handle_timeout(now);
+                }
+                clerk.carry_out(&run);
+            });
         }
+    }
+
+    /// Does something for one run, on behalf of that line if there is one. If it panics, the run pays for it.
+    fn work_for(&mut self, run: &RunId, line: Option<ConnectionId>, work: impl FnOnce(&mut Self)) {
+        let done = runtime::guarded("what decides for a run", || {
+            planted::step(|place| matches!(place, Place::Machine(planted) if planted == run));
+            work(self);
+        });
+        if done.is_none() {
+            self.strike(run, line);
+        }
+    }
+
+    /// What decides for a run has panicked. Nothing of it is trusted any more: it is dropped with its lines, and its peers come
+    /// back to a coordinator that knows nothing of them.
+    fn strike(&mut self, run: &RunId, line: Option<ConnectionId>) {
+        let is_given_up = self.strikes.strike(clock::now(), run);
+        let fate = if is_given_up { "too often: it is given up" } else { "its peers rebuild it" };
+        tracing::error!(%run, "what decides for this run has panicked; {fate}");
+        // Whoever said it may not have had a place in the run yet.
+        if let Some(id) = line.filter(|id| self.guests.contains_key(id)) {
+            self.strangers.remove(&id);
+            self.cut.insert(id);
+        }
+        let Some(mut served) = self.runs.remove(run) else { return };
+        self.solver.forget(run, served.number);
+        let panicked = Entry::new(What::Decided, "panicked").about(served.number);
+        self.recorder.note(&panicked.saying(fate));
+        // Every line is closed, because its queue is.
+        self.cut.extend(std::mem::take(&mut served.lines).into_keys());
+        // A goodbye on the health plane takes a moment, and nobody waits for it.
+        tokio::task::spawn_blocking(move || drop(served));
     }
 
     fn handle(&mut self, letter: Inbox) {
@@ -304,9 +381,11 @@ impl Clerk {
                 self.seat(&run, id);
             }
             Inbox::Message { run, id, peer, message, share } => {
-                match message {
-                    Ok(message) => self.listen(now, &run, id, peer, *message),
-                    Err(error) => self.part(now, &run, id, peer, &error),
+                if !self.cut.contains(&id) {
+                    self.work_for(&run, Some(id), |clerk| match message {
+                        Ok(message) => clerk.listen(now, &run, id, peer, *message),
+                        Err(error) => clerk.part(now, &run, id, peer, &error),
+                    });
                 }
                 drop(share);
             }
@@ -316,30 +395,46 @@ impl Clerk {
                     self.customers.closed(peer);
                 }
                 self.strangers.remove(&id);
-                let Some(served) = self.runs.get_mut(&run) else { return };
-                if let Some(peer) = peer {
-                    self.recorder.note(&Entry::new(What::Line, "closed").about(served.number).with(peer));
+                if !self.cut.remove(&id) {
+                    self.work_for(&run, None, |clerk| clerk.line_closed(now, &run, id, peer));
                 }
-                served.lines.remove(&id);
-                served.run.handle_closed(now, id);
-                self.carry_out(&run);
             }
-            Inbox::Connected { run, token, outcome } => {
-                let Some(served) = self.runs.get_mut(&run) else { return };
-                served.run.handle_connect(now, token, outcome);
-                self.carry_out(&run);
+            Inbox::Connected { run, token: (number, token), outcome } => {
+                self.work_for(&run, None, |clerk| {
+                    let Some(served) = clerk.machine(&run, number) else { return };
+                    served.run.handle_connect(now, token, outcome);
+                    clerk.carry_out(&run);
+                });
             }
-            Inbox::Solved { run, token, answer } => {
-                self.solver.answered(&run, token);
-                let Some(served) = self.runs.get_mut(&run) else { return };
-                served.run.handle_solved(now, token, &answer);
-                self.carry_out(&run);
+            Inbox::Solved { run, token: (number, token), answer } => {
+                self.solver.answered(&run, (number, token));
+                self.work_for(&run, None, |clerk| {
+                    let Some(served) = clerk.machine(&run, number) else { return };
+                    served.run.handle_solved(now, token, &answer);
+                    clerk.carry_out(&run);
+                });
             }
-            Inbox::Status(run, answer) => {
-                let status = self.runs.get(&run).map(|served| self.describe(now, &run, &served.run));
-                let _ = answer.send(status);
-            }
+            Inbox::Status(run, answer) => self.work_for(&run, None, |clerk| {
+                let status = clerk.runs.get(&run).map(|served| clerk.describe(now, &run, &served.run));
+                // Whoever asked may not wait any more.
+                let _ = answer.try_send(status);
+            }),
         }
+    }
+
+    /// The machine of that number, if it is still what decides for the run.
+    fn machine(&mut self, run: &RunId, number: u64) -> Option<&mut ServedRun> {
+        self.runs.get_mut(run).filter(|served| served.number == number)
+    }
+
+    fn line_closed(&mut self, now: Instant, run: &RunId, id: ConnectionId, peer: Option<PeerId>) {
+        let Some(served) = self.runs.get_mut(run) else { return };
+        if let Some(peer) = peer {
+            self.recorder.note(&Entry::new(What::Line, "closed").about(served.number).with(peer));
+        }
+        served.lines.remove(&id);
+        served.run.handle_closed(now, id);
+        self.carry_out(run);
     }
 
     fn listen(&mut self, now: Instant, run: &RunId, id: ConnectionId, peer: PeerId, message: ToCoordinator) {
@@ -404,6 +499,9 @@ impl Clerk {
 
     /// Whether there is room for this peer in this run (rule 39).
     fn admit(&mut self, now: Instant, run: &RunId, peer: PeerId, registers: bool) -> Result<(), String> {
+        if let Some(left) = self.strikes.given_up_for(now, run) {
+            return Err(strikes::reason(run, left));
+        }
         self.customers.may_speak(peer)?;
         if registers {
             self.customers.may_register(now, peer)?;
@@ -523,18 +621,21 @@ impl Clerk {
         self.runs.entry(run.clone()).or_insert_with(|| {
             self.served += 1;
             self.recorder.name(self.served, run.as_str());
+            let now = clock::now();
             let mut machine = Run::new(self.config.clone());
             let term = self.book.as_ref().and_then(Book::term);
+            // After a panic everybody who was in is an old member.
+            let struck = self.strikes.last(now, run).map(|last| last + self.config.control_grace);
             match self.book.as_ref().map(|book| book.facts(run)) {
                 // Whoever was ever let in is written down: in a run that is not, nobody can have been.
                 Some(Ok(None)) => {}
-                Some(Ok(Some(facts))) => machine.succeed(&facts, clock::now() + self.config.control_grace),
+                Some(Ok(Some(facts))) => machine.succeed(&facts, now + self.config.control_grace),
                 Some(Err(error)) => {
                     tracing::error!(%run, %error, "nothing is known of this run; it is rebuilt from its peers");
-                    machine.expect_old_members(clock::now() + self.config.control_grace);
+                    machine.expect_old_members(now + self.config.control_grace);
                 }
                 None => {
-                    if let Some(until) = self.fresh_after {
+                    if let Some(until) = self.fresh_after.max(struck) {
                         machine.expect_old_members(until);
                     }
                 }
@@ -542,7 +643,10 @@ impl Clerk {
             if let Some(term) = term {
                 machine.reign_under(term);
             }
-            machine.handle_wall_clock(clock::now(), history::unix_us());
+            machine.handle_wall_clock(now, history::unix_us());
+            if struck.is_some() {
+                machine.handle_incident(now, "what decides for this run panicked, and began anew: report this bug");
+            }
             ServedRun {
                 run: machine,
                 lines: BTreeMap::new(),
@@ -598,20 +702,24 @@ impl Clerk {
         let now = clock::now();
         let runs: Vec<_> = self.runs.keys().cloned().collect();
         for run in runs {
-            let Some(served) = self.runs.get_mut(&run) else { continue };
-            served.pass_on_health(now);
-            // Of those who came and went before they were admitted nobody tells us.
-            served.met.retain(|peer| served.run.knows(*peer));
-            let idle = served.run.is_empty() && served.lines.is_empty();
-            let since = *served.empty_since.get_or_insert_with(std::time::Instant::now);
-            if !idle {
-                served.empty_since = None;
-            } else if since.elapsed() >= EMPTY_RUN_LIFE {
-                self.runs.remove(&run);
-                continue;
-            }
-            self.carry_out(&run);
+            self.work_for(&run, None, |clerk| clerk.look_after(now, &run));
         }
+    }
+
+    fn look_after(&mut self, now: Instant, run: &RunId) {
+        let Some(served) = self.runs.get_mut(run) else { return };
+        served.pass_on_health(now);
+        // Of those who came and went before they were admitted nobody tells us.
+        served.met.retain(|peer| served.run.knows(*peer));
+        let idle = served.run.is_empty() && served.lines.is_empty();
+        let since = *served.empty_since.get_or_insert_with(std::time::Instant::now);
+        if !idle {
+            served.empty_since = None;
+        } else if since.elapsed() >= EMPTY_RUN_LIFE {
+            self.runs.remove(run);
+            return;
+        }
+        self.carry_out(run);
     }
 
     /// Writes down what has changed. False if it is not written: then nothing may be said of it, and the run stands still
@@ -672,9 +780,9 @@ impl Clerk {
                 }
                 Action::Connect { token, to, timeout, disputed } => {
                     let Some(inbox) = self.inbox.upgrade() else { continue };
-                    let run = run.clone();
                     let disputed =
-                        disputed.and_then(|peer| Some((peer, identity_in(&self.credentials, &run)?)));
+                        disputed.and_then(|peer| Some((peer, identity_in(&self.credentials, run)?)));
+                    let (run, token) = (run.clone(), (served.number, token));
                     tokio::spawn(async move {
                         let outcome = match disputed {
                             None => knock(to, timeout).await,
@@ -699,8 +807,10 @@ impl Clerk {
                         member.evict(peer);
                     }
                 }
-                Action::Solve { token, question } => self.solver.ask(run.clone(), token, question),
-                Action::CallOff(token) => self.solver.call_off(run, token),
+                Action::Solve { token, question } => {
+                    self.solver.ask(run.clone(), (served.number, token), question);
+                }
+                Action::CallOff(token) => self.solver.call_off(run, (served.number, token)),
                 Action::Note(note) => {
                     let text = served.names.words(&note);
                     if let Some(text) = &text {

@@ -161,7 +161,8 @@ impl Election {
         }
     }
 
-    /// Takes part until it is told to stop; then the lease is given back, and whoever asked hears of it.
+    /// Takes part until it is told to stop, or there is no clerk any more who could serve under a lease (rule 40); then the
+    /// lease is given back, and whoever asked hears of it.
     pub(super) async fn run(
         mut self,
         mut writes: mpsc::UnboundedReceiver<Write>,
@@ -183,6 +184,10 @@ impl Election {
                     if let Ok(done) = told {
                         let _ = done.send(());
                     }
+                    return;
+                }
+                () = self.clerk.closed() => {
+                    self.resign().await;
                     return;
                 }
                 opened = next(&mut self.opening) => self.opened(opened),

@@ -29,8 +29,9 @@ mod stream;
 pub(super) use stream::serve;
 
 use super::post::Post;
-use crate::clock;
+use crate::planted::{self, Place};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::{clock, runtime};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::{REGISTERS_BYTES_MAX, REGISTERS_PER_RUN_MAX, RUNS_MAX};
 use outlast_proto::rendezvous::Register;
@@ -46,6 +47,8 @@ use tokio::sync::{Notify, watch};
 
 /// How long a register is remembered that nobody is at.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
+/// How long the nodes have to bring what they saw of a register whose keeper panicked.
+const BROUGHT_WITHIN: Duration = Duration::from_secs(5);
 
 /// All registers of a coordinator.
 #[derive(Debug)]
@@ -173,8 +176,24 @@ impl Registers {
         let kept = Arc::new(KeptRegister::new(register, now, self.post.clone(), Arc::clone(&self.bytes)));
         named.insert(name.to_owned(), Arc::clone(&kept));
         let (registers, weak) = (Arc::downgrade(self), Arc::downgrade(&kept));
-        self.runtime.spawn(keep(registers, run.clone(), name.to_owned(), weak));
+        self.runtime.spawn(keep_to_the_end(registers, run.clone(), name.to_owned(), weak));
         Ok(kept)
+    }
+
+    /// Takes a register out of the table whose keeper is gone. Its streams end, and the nodes bring what they saw to the next
+    /// one, as after a restart.
+    fn give_up(&self, run: &RunId, name: &str, kept: &KeptRegister) {
+        let mut table = lock(&self.table);
+        table.fresh_after = table.fresh_after.max(Some(clock::now() + BROUGHT_WITHIN));
+        let is_it = |named: &Arc<KeptRegister>| std::ptr::eq(Arc::as_ptr(named), kept);
+        if let Some(named) = table.runs.get_mut(run)
+            && named.get(name).is_some_and(is_it)
+        {
+            named.remove(name);
+        }
+        kept.held().is_forgotten = true;
+        drop(table);
+        kept.news.send_modify(|news| *news = u64::MAX);
     }
 
     /// Takes a register out of the table if nobody has been at it for long enough. Whether it is gone.
@@ -301,10 +320,21 @@ impl Drop for Open {
     }
 }
 
+/// As [`keep`]. Leases that never run out would be waited for: a register without a keeper is given up (rule 40).
+async fn keep_to_the_end(registers: Weak<Registers>, run: RunId, name: String, kept: Weak<KeptRegister>) {
+    let keeping = keep(registers.clone(), run.clone(), name.clone(), kept.clone());
+    if runtime::to_its_end("the keeper of a register", keeping).await.is_none()
+        && let (Some(all), Some(kept)) = (registers.upgrade(), kept.upgrade())
+    {
+        all.give_up(&run, &name, &kept);
+    }
+}
+
 /// The keeper of a register: lets leases run out, ends listening, and forgets what nobody needs.
 async fn keep(registers: Weak<Registers>, run: RunId, name: String, kept: Weak<KeptRegister>) {
     loop {
         let (Some(all), Some(kept)) = (registers.upgrade(), kept.upgrade()) else { return };
+        planted::step(|place| matches!(place, Place::Keeper(planted) if *planted == run));
         let now = clock::now();
         if all.forget(&run, &name, &kept, now) || kept.step(Register::handle_timeout).is_err() {
             return;
@@ -330,7 +360,7 @@ fn era() -> u64 {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::runtime::{self, Plane};
+    use crate::runtime::Plane;
     use outlast_proto::wire::register::{Fate, Token};
 
     fn registers() -> Arc<Registers> {
@@ -391,6 +421,25 @@ mod tests {
             assert!(std::time::Instant::now() < patience, "what was written is still counted");
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    #[test]
+    fn a_register_whose_keeper_panics_is_given_up_and_the_next_one_listens() {
+        let registers = registers();
+        let (struck, spared): (RunId, RunId) = ("keeper-panics".parse().unwrap(), run(2));
+        let others = registers.open(&spared, "r").unwrap();
+        planted::plant(Place::Keeper(struck.clone()));
+        let open = registers.open(&struck, "r").unwrap();
+        let patience = std::time::Instant::now() + Duration::from_secs(10);
+        while open.0.step(Register::handle_timeout).is_ok() {
+            assert!(
+                std::time::Instant::now() < patience,
+                "nobody lets its leases run out, and nobody says so"
+            );
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        assert!(registers.open(&struck, "r").unwrap().0.held().register.listens());
+        assert_eq!(others.0.step(Register::handle_timeout), Ok(()));
     }
 
     #[test]

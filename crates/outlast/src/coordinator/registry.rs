@@ -8,9 +8,14 @@
 //! asked before anything is done. Every reign begins with registrars that know nothing and listen, as after a restart
 //! (decision 39), and their orders carry its term: members obey no lower one than they have obeyed. A reign that is over
 //! leaves nothing: its streams are closed, and members find whoever reigns (decision 76).
+//!
+//! A registrar that panics costs its own run a reign of that kind, and the others nothing (rule 40): it is dropped, its
+//! streams are closed, and the next one listens. One that breaks again and again is given up (see `strikes`).
 
 use super::knock::knock;
 use super::post::Post;
+use super::strikes::Strikes;
+use crate::planted::{self, Place};
 use crate::port::{self, AuthenticatedStream};
 use crate::sync::{Arc, Mutex, lock};
 use crate::{clock, runtime};
@@ -29,7 +34,7 @@ use std::net::SocketAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 use tokio::runtime::Handle;
-use tokio::sync::mpsc;
+use tokio::sync::{mpsc, oneshot};
 
 /// How long the hello may take, and one write.
 const HELLO_TIMEOUT: Duration = Duration::from_secs(10);
@@ -65,14 +70,14 @@ impl Registry {
     }
 
     /// Starts the task. Members of a coordinator that was here before may come back until `fresh_after`.
-    /// A first view needs that many `founders`.
+    /// A first view needs that many `founders`. What comes back last ends when the task has.
     pub(super) fn start(
         runtime: &Handle,
         config: Config,
         fresh_after: Option<Instant>,
         founders: usize,
         post: Post,
-    ) -> (Self, Standings) {
+    ) -> (Self, Standings, oneshot::Receiver<()>) {
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
         let standings = Standings::default();
         let registrars = Registrars {
@@ -81,15 +86,18 @@ impl Registry {
             founders,
             runs: BTreeMap::new(),
             streams: BTreeMap::new(),
+            strikes: Strikes::default(),
             inbox: inbox.downgrade(),
             standings: Arc::clone(&standings),
             reign: post.reign(),
             post: post.clone(),
         };
+        let (lives, ended) = oneshot::channel();
         runtime.spawn(async move {
             runtime::to_its_end("the registrars of the store", registrars.run(letters)).await;
+            drop(lives);
         });
-        (Self { inbox, runtime: runtime.clone(), post }, standings)
+        (Self { inbox, runtime: runtime.clone(), post }, standings, ended)
     }
 
     /// Takes over a stream that a member has opened.
@@ -161,7 +169,9 @@ struct Registrars {
     fresh_after: Option<Instant>,
     founders: usize,
     runs: BTreeMap<RunId, Registrar>,
-    streams: BTreeMap<StreamId, mpsc::Sender<FromRegistrar>>,
+    streams: BTreeMap<StreamId, (RunId, mpsc::Sender<FromRegistrar>)>,
+    /// Registrars that broke.
+    strikes: Strikes,
     inbox: mpsc::WeakSender<Letter>,
     standings: Standings,
     post: Post,
@@ -191,14 +201,38 @@ impl Registrars {
             let now = clock::now();
             let runs: Vec<_> = self.runs.keys().cloned().collect();
             for run in runs {
-                if let Some(registrar) = self.runs.get_mut(&run)
-                    && registrar.poll_timeout().is_some_and(|due| due <= now)
-                {
-                    registrar.handle_timeout(now);
-                }
-                self.carry_out(&run);
+                self.work_for(&run, |all| {
+                    if let Some(registrar) = all.runs.get_mut(&run)
+                        && registrar.poll_timeout().is_some_and(|due| due <= now)
+                    {
+                        registrar.handle_timeout(now);
+                    }
+                });
             }
         }
+    }
+
+    /// Does something for one run, and what follows from it. If that panics, the run pays for it.
+    fn work_for(&mut self, run: &RunId, work: impl FnOnce(&mut Self)) {
+        let done = runtime::guarded("what decides on a store's views", || {
+            planted::step(|place| matches!(place, Place::Registrar(planted) if planted == run));
+            work(self);
+            self.carry_out(run);
+        });
+        if done.is_none() {
+            let is_given_up = self.strikes.strike(clock::now(), run);
+            let fate = if is_given_up { "too often: it is given up" } else { "its members rebuild it" };
+            tracing::error!(%run, "what decides on the views of this run's store has panicked; {fate}");
+            // Every stream is closed, because its queue is.
+            self.streams.retain(|_, (of, _)| of != run);
+            self.runs.remove(run);
+            lock(&self.standings).remove(run);
+        }
+    }
+
+    /// The time in which members of before are listened to.
+    fn grace(&self) -> Duration {
+        self.config.control_grace.max(self.config.view_lease)
     }
 
     /// Nothing of a reign is of use in another one, or when there is none.
@@ -211,8 +245,7 @@ impl Registrars {
         self.streams.clear();
         self.runs.clear();
         lock(&self.standings).clear();
-        let grace = self.config.control_grace.max(self.config.view_lease);
-        self.fresh_after = reign.map(|_| clock::now() + grace);
+        self.fresh_after = reign.map(|_| clock::now() + self.grace());
     }
 
     fn handle(&mut self, letter: Letter) {
@@ -222,42 +255,47 @@ impl Registrars {
             return;
         };
         let now = clock::now();
-        let run = match letter {
+        match letter {
             Letter::Opened(run, id, stream) => {
-                self.streams.insert(id, stream);
-                run
+                // Who comes to a store that is given up finds its stream closed.
+                if self.strikes.given_up_for(now, &run).is_none() {
+                    self.streams.insert(id, (run, stream));
+                }
             }
-            // Words on a stream of an earlier reign.
-            Letter::Said(_, id, ..) if !self.streams.contains_key(&id) => return,
-            Letter::Said(run, id, peer, message) => {
-                let (config, fresh_after, founders) = (self.config.clone(), self.fresh_after, self.founders);
-                let registrar = self.runs.entry(run.clone()).or_insert_with(|| {
-                    let mut registrar = Registrar::new(config, founder());
-                    registrar.found_with(founders);
-                    registrar.reign_under(term);
-                    if let Some(until) = fresh_after.filter(|until| now < *until) {
-                        registrar.listen(until);
-                    }
-                    registrar
-                });
-                registrar.handle_message(now, id, peer, *message);
-                run
-            }
+            // Words on a stream of an earlier reign, or of a registrar that broke.
+            Letter::Said(_, id, ..) if !self.streams.contains_key(&id) => {}
+            Letter::Said(run, id, peer, message) => self.work_for(&run, |all| {
+                all.registrar(now, &run, term).handle_message(now, id, peer, *message);
+            }),
             Letter::Closed(run, id) => {
                 self.streams.remove(&id);
-                if let Some(registrar) = self.runs.get_mut(&run) {
-                    registrar.handle_closed(now, id);
-                }
-                run
+                self.work_for(&run, |all| {
+                    if let Some(registrar) = all.runs.get_mut(&run) {
+                        registrar.handle_closed(now, id);
+                    }
+                });
             }
-            Letter::Knocked(run, member, knocked) => {
-                if let Some(registrar) = self.runs.get_mut(&run) {
+            Letter::Knocked(run, member, knocked) => self.work_for(&run, |all| {
+                if let Some(registrar) = all.runs.get_mut(&run) {
                     registrar.handle_knock(now, member, knocked);
                 }
-                run
+            }),
+        }
+    }
+
+    /// What decides on the views of that run's store; made if it is not there.
+    fn registrar(&mut self, now: Instant, run: &RunId, term: Term) -> &mut Registrar {
+        let struck = self.strikes.last(now, run).map(|last| last + self.grace());
+        let (config, fresh_after, founders) = (&self.config, self.fresh_after.max(struck), self.founders);
+        self.runs.entry(run.clone()).or_insert_with(|| {
+            let mut registrar = Registrar::new(config.clone(), founder());
+            registrar.found_with(founders);
+            registrar.reign_under(term);
+            if let Some(until) = fresh_after.filter(|until| now < *until) {
+                registrar.listen(until);
             }
-        };
-        self.carry_out(&run);
+            registrar
+        })
     }
 
     fn carry_out(&mut self, run: &RunId) {
@@ -265,7 +303,7 @@ impl Registrars {
         while let Some(command) = registrar.poll_command() {
             match command {
                 Command::Send(id, order) => {
-                    if self.streams.get(&id).is_some_and(|stream| stream.try_send(order).is_err()) {
+                    if self.streams.get(&id).is_some_and(|(_, stream)| stream.try_send(order).is_err()) {
                         self.streams.remove(&id);
                     }
                 }

@@ -7,7 +7,7 @@
 //! Every question gets an answer: what was found, or `Unknown` if the lane is full, has no thread, or panicked over it.
 //! Only one that was called off may get none. The lanes end with the clerk.
 
-use super::clerk::Inbox;
+use super::clerk::{Asked, Inbox};
 use outlast_proto::coordinator::SolveToken;
 use outlast_proto::id::RunId;
 use outlast_proto::topology::{Answer, Question};
@@ -23,7 +23,7 @@ const WAITING_MAX: usize = 64;
 
 struct Job {
     run: RunId,
-    token: SolveToken,
+    token: Asked<SolveToken>,
     question: Question,
     is_off: Arc<AtomicBool>,
 }
@@ -35,7 +35,7 @@ pub(super) struct Solver {
     quick_steps: u64,
     quick: Option<SyncSender<Job>>,
     background: Option<SyncSender<Job>>,
-    open: BTreeMap<(RunId, SolveToken), Arc<AtomicBool>>,
+    open: BTreeMap<(RunId, Asked<SolveToken>), Arc<AtomicBool>>,
 }
 
 impl Solver {
@@ -44,7 +44,7 @@ impl Solver {
     }
 
     /// Has a question worked on. The answer comes to the inbox.
-    pub(super) fn ask(&mut self, run: RunId, token: SolveToken, question: Question) {
+    pub(super) fn ask(&mut self, run: RunId, token: Asked<SolveToken>, question: Question) {
         let (name, lane) = if question.steps <= self.quick_steps {
             ("outlast-rings", &mut self.quick)
         } else {
@@ -74,14 +74,23 @@ impl Solver {
     }
 
     /// Nobody waits for that answer any more.
-    pub(super) fn call_off(&mut self, run: &RunId, token: SolveToken) {
+    pub(super) fn call_off(&mut self, run: &RunId, token: Asked<SolveToken>) {
         if let Some(flag) = self.open.remove(&(run.clone(), token)) {
             flag.store(true, Ordering::Relaxed);
         }
     }
 
+    /// The machine of that number is gone, and whatever it asked.
+    pub(super) fn forget(&mut self, run: &RunId, number: u64) {
+        self.open.retain(|(asked_for, (asker, _)), flag| {
+            let stays = asked_for != run || *asker != number;
+            flag.fetch_or(!stays, Ordering::Relaxed);
+            stays
+        });
+    }
+
     /// An answer came.
-    pub(super) fn answered(&mut self, run: &RunId, token: SolveToken) {
+    pub(super) fn answered(&mut self, run: &RunId, token: Asked<SolveToken>) {
         self.open.remove(&(run.clone(), token));
     }
 }
@@ -92,7 +101,7 @@ impl Drop for Solver {
     }
 }
 
-async fn tell(inbox: &mpsc::WeakSender<Inbox>, run: RunId, token: SolveToken, answer: Answer) {
+async fn tell(inbox: &mpsc::WeakSender<Inbox>, run: RunId, token: Asked<SolveToken>, answer: Answer) {
     if let Some(inbox) = inbox.upgrade() {
         let _ = inbox.send(Inbox::Solved { run, token, answer }).await;
     }
@@ -131,7 +140,7 @@ mod tests {
         Question { costs, clusters: (0..members as u32).map(|host| (host, 0)).collect(), seed: 1, steps }
     }
 
-    async fn next(letters: &mut mpsc::Receiver<Inbox>) -> (SolveToken, Answer) {
+    async fn next(letters: &mut mpsc::Receiver<Inbox>) -> (Asked<SolveToken>, Answer) {
         let letter = tokio::time::timeout(Duration::from_mins(1), letters.recv()).await;
         match letter.expect("an answer in time").expect("the inbox is open") {
             Inbox::Solved { token, answer, .. } => (token, answer),
@@ -145,13 +154,13 @@ mod tests {
         let mut solver = Solver::new(inbox.downgrade(), 1_000);
         let run: RunId = "run".parse().unwrap();
         // It would take forever.
-        solver.ask(run.clone(), SolveToken(1), question(60, u64::MAX));
-        solver.ask(run.clone(), SolveToken(2), question(8, 1_000));
+        solver.ask(run.clone(), (1, SolveToken(1)), question(60, u64::MAX));
+        solver.ask(run.clone(), (1, SolveToken(2)), question(8, 1_000));
         let (token, answer) = next(&mut letters).await;
-        assert!(token == SolveToken(2) && matches!(answer, Answer::Best(_)), "{token:?} {answer:?}");
-        solver.call_off(&run, SolveToken(1));
+        assert!(token == (1, SolveToken(2)) && matches!(answer, Answer::Best(_)), "{token:?} {answer:?}");
+        solver.call_off(&run, (1, SolveToken(1)));
         let (token, answer) = next(&mut letters).await;
-        assert!(token == SolveToken(1) && answer.ring().is_some(), "what was found so far");
+        assert!(token == (1, SolveToken(1)) && answer.ring().is_some(), "what was found so far");
     }
 
     #[tokio::test]
@@ -161,9 +170,9 @@ mod tests {
         let run: RunId = "run".parse().unwrap();
         let mut wrong = question(8, 1_000);
         wrong.clusters = vec![(0, 0), (0, 0), (1, 1)]; // Fewer than members: an index beyond its end.
-        solver.ask(run.clone(), SolveToken(1), wrong);
-        assert_eq!(next(&mut letters).await, (SolveToken(1), Answer::Unknown));
-        solver.ask(run, SolveToken(2), question(5, 1_000));
-        assert_eq!(next(&mut letters).await.0, SolveToken(2), "the lane goes on");
+        solver.ask(run.clone(), (1, SolveToken(1)), wrong);
+        assert_eq!(next(&mut letters).await, ((1, SolveToken(1)), Answer::Unknown));
+        solver.ask(run, (1, SolveToken(2)), question(5, 1_000));
+        assert_eq!(next(&mut letters).await.0, (1, SolveToken(2)), "the lane goes on");
     }
 }

@@ -5,6 +5,8 @@
 //! before it are left out, rather than memory filled with copies. A checkpoint that could not be written does not stop a
 //! training; it is told to whoever asks, and in the log.
 
+use crate::planted::{self, Place};
+use crate::runtime;
 use crate::state::{Revision, SharedState};
 use crate::sync::{Arc, Mutex, lock};
 use std::num::NonZeroU64;
@@ -58,7 +60,15 @@ impl Keeper {
         drop(tray);
         self.wait();
         let (tray, folder) = (Arc::clone(&self.tray), self.folder.clone());
-        let write = move || while write_next(&tray, &folder) {};
+        let write = move || {
+            // Whoever saves next leaves the writing to this thread, so it says when it is done even after a panic (rule 40).
+            while runtime::guarded("writing a checkpoint", || write_next(&tray, &folder)).unwrap_or_else(
+                || {
+                    lock(&tray).fail(&folder, "writing it panicked, which is a bug in outlast".to_owned());
+                    true
+                },
+            ) {}
+        };
         match std::thread::Builder::new().name("outlast-keeper".to_owned()).spawn(write) {
             Ok(writer) => self.writer = Some(writer),
             Err(error) => {
@@ -72,11 +82,7 @@ impl Keeper {
     /// Waits for what is being written, and for what waits.
     pub(super) fn wait(&mut self) {
         let Some(writer) = self.writer.take() else { return };
-        if writer.join().is_err() {
-            let mut tray = lock(&self.tray);
-            tray.busy = false;
-            tray.fail(&self.folder, "the thread that wrote it panicked".to_owned());
-        }
+        let _ = writer.join();
     }
 
     /// The newest that is on the disk, and why the last one is not.
@@ -104,6 +110,7 @@ fn write_next(tray: &Mutex<Tray>, folder: &Path) -> bool {
         };
         next
     };
+    planted::step(|place| matches!(place, Place::Checkpoint(planted) if planted == folder));
     let outcome = state.save(&folder.join(revision.to_string()));
     let mut tray = lock(tray);
     match outcome {
@@ -152,5 +159,26 @@ mod tests {
         keeper.wait();
         assert_eq!(keeper.saved(), (Some(2_000), None));
         assert_eq!(read.load(folder.path()).unwrap(), folder.path().join("2000"));
+    }
+
+    /// Once the thread that writes panicked, nothing was written any more, and nobody was told.
+    #[test]
+    fn a_panic_over_one_checkpoint_is_told_and_the_next_is_written() {
+        let folder = tempfile::tempdir().unwrap();
+        let mut keeper = Keeper::new(folder.path().to_owned(), NonZeroU64::new(10).unwrap());
+        planted::plant(Place::Checkpoint(folder.path().to_owned()));
+        keeper.save(10, &state(10));
+        let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
+        while keeper.saved().1.is_none() {
+            assert!(
+                std::time::Instant::now() < deadline,
+                "a failure is told without anybody who waits for it"
+            );
+            std::thread::sleep(std::time::Duration::from_millis(1));
+        }
+        assert!(keeper.saved().1.unwrap().contains("panicked"));
+        keeper.save(20, &state(20));
+        keeper.wait();
+        assert_eq!(keeper.saved(), (Some(20), None));
     }
 }

@@ -12,9 +12,9 @@
 //! A packet is one frame of the stream, after both sides said hello (`crate::port::greet`).
 
 use super::shared::{Letter, Shared, Tally};
-use crate::clock;
 use crate::port::{FrameError, Frames};
 use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::{clock, runtime};
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{Path, Source};
 use outlast_proto::time::{Duration, Instant};
@@ -129,7 +129,9 @@ impl<D: Dialler> Streams<D> {
     }
 
     async fn dial_and_run(self: Arc<Self>, to: SocketAddr, outgoing: mpsc::Receiver<Vec<u8>>) {
-        let dialled = self.dialler.dial(to).await;
+        // However it ends, its place among the dials is given back: nobody would dial there again (rule 40).
+        let dialled = runtime::to_its_end("dialling a health stream", self.dialler.dial(to)).await;
+        let dialled = dialled.unwrap_or_else(|| Err(io::Error::other("dialling it panicked")));
         let settled = {
             let mut lanes = self.lanes();
             let lane = lanes.dialling.remove(&to).expect("only its own dial takes a lane out");
@@ -160,7 +162,9 @@ impl<D: Dialler> Streams<D> {
         frames: Frames<D::Stream>,
     ) {
         let source = Source { id: peer, address, path: Path::Stream };
-        if let Err(error) = self.move_packets(source, outgoing, frames).await {
+        // However it ends, a lane that carries nothing must not stand in the way of the next (rule 40).
+        let moving = self.move_packets(source, outgoing, frames);
+        if let Some(Err(error)) = runtime::to_its_end("a health stream", moving).await {
             tracing::debug!(?peer, %address, %error, "a health stream ended");
         }
         let mut lanes = self.lanes();

@@ -246,7 +246,9 @@ impl Doorman {
                 Ok((stream, address)) => {
                     pause = ACCEPT_PAUSE_MIN;
                     self.counters.count_accepted();
-                    if self.receive(stream, address) {
+                    // A port that is not served any more would look like a death (rule 40).
+                    let received = runtime::guarded("the door", || self.receive(stream, address));
+                    if received == Some(true) {
                         // Whoever gave way holds its descriptor until its task is dropped: that comes first.
                         tokio::task::yield_now().await;
                     }

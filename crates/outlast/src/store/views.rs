@@ -4,8 +4,8 @@ use super::engine::Letter;
 use super::shared::Shared;
 use crate::coordinator::registry::knocked;
 use crate::coordinator::{dial_plane, superseded};
-use crate::port;
 use crate::sync::Arc;
+use crate::{port, runtime};
 use outlast_proto::retry;
 use outlast_proto::store::registrar::Knocked;
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
@@ -22,14 +22,23 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Words for the registrar that wait to be said.
 const QUEUE_MAX: usize = 1_024;
 
-/// Opens streams to the registrar, one after the other, until the store is over. Of several coordinators the one has it
-/// that reigns. A stream breaks by itself once the other host has acknowledged nothing for `silent_after`.
-pub(super) async fn keep(
+/// As [`keep`], even after a panic: a store that never hears of a view again serves nobody (rule 40).
+pub(super) async fn keep_always(
     shared: Arc<Shared>,
     addresses: String,
     silent_after: Duration,
     led_by_a_member: bool,
 ) {
+    let keep = || Box::pin(keep(Arc::clone(&shared), addresses.clone(), silent_after, led_by_a_member));
+    while runtime::to_its_end("the stream for views", keep()).await.is_none() {
+        shared.post(Letter::NoRegistrar("the stream for views panicked".to_owned()));
+        tokio::time::sleep(PAUSE_MAX).await;
+    }
+}
+
+/// Opens streams to the registrar, one after the other, until the store is over. Of several coordinators the one has it
+/// that reigns. A stream breaks by itself once the other host has acknowledged nothing for `silent_after`.
+async fn keep(shared: Arc<Shared>, addresses: String, silent_after: Duration, led_by_a_member: bool) {
     let mut failures = 0;
     while shared.ending().is_none() {
         let identity = &shared.identity;

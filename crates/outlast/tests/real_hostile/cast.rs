@@ -40,7 +40,8 @@ pub(crate) fn play() {
     let setting = |name| std::env::var(name).expect("a setting");
     let secret: RunSecret = setting(SECRET).parse().expect("a secret");
     if role == "coordinator" {
-        let listen = "127.0.0.1:0".parse().expect("an address");
+        let listen = std::env::var(ADDRESS).unwrap_or_else(|_| "127.0.0.1:0".to_owned());
+        let listen = listen.parse().expect("an address");
         let coordinator = Coordinator::builder().listen(listen).secret(secret).preset(Preset::Lan);
         let coordinator = coordinator.start().expect("a coordinator");
         say(&format!("at {}", coordinator.address()));
@@ -187,6 +188,29 @@ impl Stage {
         self.add(1);
         // The others say so many steps meanwhile that nobody need read them.
         self.workers.last_mut().expect("just added").settle();
+    }
+
+    /// The coordinator is killed, and another one started in its place, which serves when this returns.
+    pub(crate) fn restart_coordinator(&mut self) {
+        self.stop_coordinator();
+        self.start_coordinator();
+    }
+
+    pub(crate) fn stop_coordinator(&mut self) {
+        let _ = self.coordinator.process.kill();
+        let _ = self.coordinator.process.wait();
+    }
+
+    /// Another one, in the place of the one that was stopped.
+    pub(crate) fn start_coordinator(&mut self) {
+        let address = self.coordinator().to_string();
+        self.coordinator =
+            Actor::start("coordinator", &[(SECRET, self.secret.to_text()), (ADDRESS, address)]);
+        self.coordinator.settle();
+    }
+
+    pub(crate) fn secret(&self) -> &RunSecret {
+        &self.secret
     }
 
     pub(crate) fn coordinator(&self) -> SocketAddr {

@@ -3,11 +3,13 @@
 //!
 //! What each test shows was once otherwise: about a thousand silent connections ended a training process (`Too many
 //! open files`), held places made a link undiallable and a live peer was evicted for it, a flood of TLS hellos slowed
-//! votes down a hundredfold, one holder of the secret could exhaust the coordinator, and none of it was to be seen.
+//! votes down a hundredfold, one holder of the secret could exhaust the coordinator, and none of it was to be seen; one forged
+//! resume dissolved a run, froze it or poisoned its term (`claims.rs`).
 //!
 //! All of it is bounded in number and in time. Nothing here waits for a moment: each waits for what the workers say.
 
 mod cast;
+mod claims;
 mod holder;
 mod strangers;
 

@@ -22,6 +22,7 @@ use outlast::membership::RunId;
 use outlast::rendezvous::{RendezvousError, Round};
 use outlast::security::Credentials;
 use serde_json::json;
+use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -196,7 +197,13 @@ impl Meeting {
         !closed && self.rendezvous.num_nodes_waiting().is_ok_and(|waiting| waiting > 0)
     }
 
+    /// The next round. Whoever asked for it waits for an answer, so there is one even after a panic (rule 40).
     fn next(&mut self) -> Result<Placement, RendezvousError> {
+        let settled = catch_unwind(AssertUnwindSafe(|| self.settle()));
+        settled.unwrap_or(Err(RendezvousError::Bug("meeting other nodes panicked")))
+    }
+
+    fn settle(&mut self) -> Result<Placement, RendezvousError> {
         self.introduction.port = free_port();
         self.rendezvous.set_address(self.introduction.text())?;
         let round = self.rendezvous.next_rendezvous()?;

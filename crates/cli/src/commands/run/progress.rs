@@ -4,8 +4,10 @@ use super::environment::Common;
 use super::logs::Logs;
 use super::report;
 use outlast::Coordinator;
+use outlast::agent::{Abandoned, Orders};
 use outlast::membership::RunId;
 use outlast::security::Credentials;
+use serde_json::json;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
@@ -33,6 +35,14 @@ impl Source {
         match self {
             Self::Embedded(_) => EVERY,
             Self::Remote(..) => EVERY_REMOTE,
+        }
+    }
+
+    /// Why the coordinator in this process serves nobody any more, if so.
+    fn has_ended(&self) -> Option<String> {
+        match self {
+            Self::Embedded(coordinator) => coordinator.check().err().map(|error| error.to_string()),
+            Self::Remote(..) => None,
         }
     }
 
@@ -65,13 +75,19 @@ impl Progress {
     pub(super) fn start(
         logs: Logs,
         source: Source,
-        common: Common,
-        round: Arc<AtomicU32>,
+        (common, round): (Common, Arc<AtomicU32>),
+        orders: Orders,
     ) -> std::io::Result<Self> {
         let (stop, stopped) = sync_channel::<()>(0);
         let look = move || {
             let (began, mut last) = (Instant::now(), Seen::default());
             while stopped.recv_timeout(source.every()) == Err(RecvTimeoutError::Timeout) {
+                if let Some(error) = source.has_ended() {
+                    // Workers would look for it until they give up, one life after the other.
+                    logs.say(error.clone(), json!({ "event": "unreachable", "error": error }));
+                    orders.abandon(Abandoned::Unreachable);
+                    break;
+                }
                 let run = common.run_of(round.load(Ordering::Relaxed)).parse().ok();
                 let Some(status) = run.and_then(|run| source.status(&run)) else { continue };
                 let Some(seen) = read(&status) else { continue };

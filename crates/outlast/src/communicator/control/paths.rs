@@ -1,11 +1,11 @@
 //! What the links of the ring report, and what the coordinator wants to know of ways to other members.
 
 use super::Control;
-use crate::clock;
 use crate::communicator::links;
 use crate::executor::{Direction, LinkEvent};
 use crate::recorder::Entry;
 use crate::sync::lock;
+use crate::{clock, runtime};
 use outlast_proto::collective::BrokenLink;
 use outlast_proto::id::PeerId;
 use outlast_proto::topology::Figure;
@@ -55,18 +55,25 @@ impl Control {
         let next = record.successor_of(self.me).map(|info| (info.id, info.address));
         self.runtime.spawn(async move {
             let error = match next {
-                Some((peer, address)) => links::reach(&this.identity, peer, address, this.silent_after).await,
+                Some((peer, address)) => this.reach(peer, address).await,
                 None => None,
             };
             this.tell(|session, _| session.handle_prepared(number, error));
         });
     }
 
+    /// Whether a member can be reached; if not, why. Somebody waits for the answer, so there is one even after a panic (rule 40).
+    async fn reach(&self, peer: PeerId, address: SocketAddr) -> Option<String> {
+        let reaching = links::reach(&self.identity, peer, address, self.silent_after);
+        let panicked = || Some("dialling it panicked, which is a bug in outlast".to_owned());
+        runtime::to_its_end("dialling a member", reaching).await.unwrap_or_else(panicked)
+    }
+
     /// The coordinator asks whether a link that counts as broken would carry again (rule 16).
     pub(super) fn redial(&self, peer: PeerId, address: SocketAddr) {
         let Some(this) = self.this.upgrade() else { return };
         self.redials.spawn(async move {
-            let error = links::reach(&this.identity, peer, address, this.silent_after).await;
+            let error = this.reach(peer, address).await;
             this.tell(|session, _| session.handle_redialled(peer, error));
         });
     }

@@ -53,10 +53,12 @@ impl Clerk {
                 let _ = answer.send(appeal.served_of(self.guests.values().copied()));
             }
             News::Written(run, stamp) => {
-                if let Some(served) = self.runs.get_mut(&run) {
-                    served.written = Some(stamp);
-                    self.carry_out(&run);
-                }
+                self.work_for(&run, None, |clerk| {
+                    if let Some(served) = clerk.runs.get_mut(&run) {
+                        served.written = Some(stamp);
+                        clerk.carry_out(&run);
+                    }
+                });
             }
         }
     }
@@ -94,22 +96,21 @@ impl Clerk {
                 if let Some(peer) = self.guests.remove(&id) {
                     self.customers.closed(peer);
                 }
+                self.cut.remove(&id);
             }
             Inbox::Solved { run, token, .. } => self.solver.answered(&run, token),
             Inbox::Status(_, answer) => {
-                let _ = answer.send(None);
+                let _ = answer.try_send(None);
             }
             Inbox::Message { .. } | Inbox::Connected { .. } => {}
         }
     }
 }
 
-/// The next news of an election; never where there is none.
-pub(super) async fn next_of(news: &mut Option<mpsc::UnboundedReceiver<News>>) -> News {
-    if let Some(news) = news
-        && let Some(told) = news.recv().await
-    {
-        return told;
+/// The next news of an election, `None` if there will be no more of it; never where there is no election.
+pub(super) async fn next_of(news: &mut Option<mpsc::UnboundedReceiver<News>>) -> Option<News> {
+    match news {
+        Some(news) => news.recv().await,
+        None => std::future::pending().await,
     }
-    std::future::pending().await
 }

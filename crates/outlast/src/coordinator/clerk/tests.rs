@@ -65,7 +65,7 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
         while !flooding.load(Ordering::Relaxed) {
             let letter = Inbox::Connected {
                 run: name.clone(),
-                token: ConnectToken(u64::MAX),
+                token: (1, ConnectToken(u64::MAX)),
                 outcome: ConnectOutcome::NotAsked,
             };
             if flood.blocking_send(letter).is_err() {
@@ -76,8 +76,8 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
     while inbox.capacity() > 2 * LETTERS_MAX {
         tokio::task::yield_now().await;
     }
-    let (stop, stopped) = oneshot::channel();
-    let working = tokio::spawn(clerk.run(letters, stopped));
+    let ((stop, stopped), (_registrars, lives)) = (oneshot::channel(), oneshot::channel());
+    let working = tokio::spawn(clerk.run(letters, stopped, lives));
     // It is admitted when the timer fires that waits for old members of the run.
     let admitted = tokio::time::timeout(Duration::from_secs(20), async {
         while let Some(message) = told.recv().await {
@@ -92,7 +92,7 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
     over.store(true, Ordering::Relaxed);
     drop(stop);
     drop(inbox);
-    working.await.unwrap();
+    assert_eq!(working.await.unwrap(), Ended::Told);
     flooder.join().unwrap();
 }
 
@@ -100,8 +100,8 @@ async fn a_flood_of_letters_does_not_keep_timers_and_health_waiting() {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn whoever_cannot_be_read_is_told_why_before_the_line_is_closed() {
     let (clerk, _serving, inbox, letters) = clerk(None);
-    let (_stop, stopped) = oneshot::channel();
-    let working = tokio::spawn(clerk.run(letters, stopped));
+    let ((_stop, stopped), (_registrars, lives)) = (oneshot::channel(), oneshot::channel());
+    let working = tokio::spawn(clerk.run(letters, stopped, lives));
     let secret = RunSecret::generate();
     let keys = RunKeys::derive(&secret, &"flooded".parse().unwrap());
     let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();

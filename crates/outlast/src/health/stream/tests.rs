@@ -20,6 +20,9 @@ fn packet(probe: u64) -> Packet {
     Packet { body: Some(Body::Ack { probe }), records: Vec::new() }
 }
 
+/// Where dialling panics.
+const PANICS: u16 = 13;
+
 /// Gives out one prepared stream, then refuses; counts.
 struct OneStream {
     stream: Mutex<Option<DuplexStream>>,
@@ -28,8 +31,9 @@ struct OneStream {
 
 impl Dialler for OneStream {
     type Stream = DuplexStream;
-    async fn dial(&self, _to: SocketAddr) -> io::Result<(PeerId, Frames<DuplexStream>)> {
+    async fn dial(&self, to: SocketAddr) -> io::Result<(PeerId, Frames<DuplexStream>)> {
         self.dials.fetch_add(1, Ordering::Relaxed);
+        assert!(to.port() != PANICS, "on purpose");
         let stream = self.stream.lock().unwrap().take().ok_or(io::ErrorKind::ConnectionRefused)?;
         Ok((peer(7), frames(stream)))
     }
@@ -112,6 +116,20 @@ async fn an_address_that_refuses_is_left_alone_for_a_while() {
     tokio::time::timeout(SOON, wait).await.expect("the dial fails");
     assert!(!streams.send(address(1), None, wire::encode(&packet(2))));
     assert_eq!(dials.load(Ordering::Relaxed), 1);
+}
+
+/// Its place among the dials was never given back, and nobody dialled there again.
+#[tokio::test]
+async fn an_address_over_which_a_dial_panics_is_left_alone_for_a_while_only() {
+    let (streams, _, _) = streams(None);
+    assert!(streams.send(address(PANICS), None, wire::encode(&packet(1))));
+    let wait = async {
+        while !streams.lanes().paused.contains_key(&address(PANICS)) {
+            tokio::time::sleep(Duration::from_millis(1)).await;
+        }
+    };
+    tokio::time::timeout(SOON, wait).await.expect("the dial is over");
+    assert!(streams.lanes().dialling.is_empty());
 }
 
 #[tokio::test]

@@ -1,0 +1,220 @@
+//! What a mistake of ours costs (rule 40): a panic in what decides for one run, in the clerk that serves all of them, and in
+//! a peer that dials. Nobody waits for something that is gone, and whoever has nothing to do with it goes on.
+
+mod peers;
+
+use outlast::communicator::{Call, Error};
+use outlast::coordinator::{Backend, CoordinatorError};
+use outlast::membership::{Preset, RunId};
+use outlast::planted::{Place, is_planted, plant};
+use outlast::{Communicator, Coordinator, Store};
+use std::net::TcpStream;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::thread::JoinHandle;
+use std::time::{Duration, Instant};
+
+/// How long any single thing may take.
+const PATIENCE: Duration = Duration::from_secs(20);
+/// Steps that show that training goes on.
+const STEPS: u64 = 50;
+
+fn until(what: &str, mut is_so: impl FnMut() -> bool) {
+    let deadline = Instant::now() + PATIENCE;
+    while !is_so() {
+        assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
+        std::thread::sleep(Duration::from_millis(2));
+    }
+}
+
+/// What the members of one run have seen.
+#[derive(Default)]
+struct Seen {
+    over: AtomicBool,
+    /// Steps of each member.
+    steps: [AtomicU64; 2],
+    /// The most attempts that one step took, and the last epoch.
+    attempts: AtomicU64,
+    epoch: AtomicU64,
+}
+
+/// Two members of one run that add numbers up until they are told to stop.
+struct Training {
+    run: RunId,
+    seen: Arc<Seen>,
+    members: Vec<JoinHandle<Result<(), Error>>>,
+    comms: Vec<Arc<Communicator>>,
+}
+
+impl Training {
+    fn begin(coordinator: &Coordinator, run: &str) -> Self {
+        let (run, seen): (RunId, Arc<Seen>) = (run.parse().unwrap(), Arc::default());
+        let comm = |number: u32| {
+            let builder = peers::builder(coordinator).run_id(run.clone()).name(format!("{run}-{number}"));
+            Arc::new(builder.start().unwrap())
+        };
+        let comms: Vec<_> = (0..2).map(comm).collect();
+        let members = comms.iter().zip(0..).map(|(comm, number)| {
+            let (comm, seen) = (Arc::clone(comm), Arc::clone(&seen));
+            std::thread::spawn(move || train(&comm, number, &seen))
+        });
+        let members = members.collect();
+        let training = Self { run, seen, members, comms };
+        training.goes_on("it begins");
+        training
+    }
+
+    fn steps(&self) -> [u64; 2] {
+        [0, 1].map(|number| self.seen.steps[number].load(Ordering::SeqCst))
+    }
+
+    fn goes_on(&self, what: &str) {
+        let before = self.steps();
+        until(what, || {
+            let now = self.steps();
+            (0..2).all(|number| now[number] >= before[number] + STEPS)
+        });
+    }
+
+    fn finish(self) -> Arc<Seen> {
+        self.seen.over.store(true, Ordering::SeqCst);
+        for member in self.members {
+            member.join().unwrap().unwrap();
+        }
+        self.seen
+    }
+}
+
+fn train(comm: &Communicator, number: usize, seen: &Seen) -> Result<(), Error> {
+    comm.connect(2)?;
+    loop {
+        // The last element says whether to stop, so that both stop after the same step.
+        let stop = u32::from(number == 0 && seen.over.load(Ordering::SeqCst));
+        let mut data = [1, 2, 3, stop];
+        let receipt = comm.all_reduce(&mut data, &Call::sum())?;
+        assert_eq!(
+            (&data[..3], receipt.world_size),
+            (&[2, 4, 6][..], 2),
+            "every sum is right, and nobody is lost"
+        );
+        seen.attempts.fetch_max(receipt.attempts.into(), Ordering::SeqCst);
+        seen.epoch.store(receipt.epoch, Ordering::SeqCst);
+        seen.steps[number].fetch_add(1, Ordering::SeqCst);
+        if data[3] > 0 {
+            return Ok(());
+        }
+    }
+}
+
+fn events(coordinator: &Coordinator, run: &RunId) -> String {
+    coordinator.status(run).unwrap().unwrap_or_default()
+}
+
+/// One run's assert ended the task that all runs share: every run's peers redialled a coordinator that accepted them and
+/// never answered, until they gave up.
+#[test]
+fn a_panic_in_what_decides_for_one_run_costs_that_run_a_rebuild_and_the_others_nothing() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("coordinator.redb");
+    for (name, backend) in [("memory", Backend::Memory), ("file", Backend::File(file))] {
+        let builder = Coordinator::builder().listen("127.0.0.1:0".parse().unwrap()).preset(Preset::Local);
+        let coordinator = builder.backend(backend).start().unwrap();
+        let struck = Training::begin(&coordinator, &format!("struck-{name}"));
+        let spared = Training::begin(&coordinator, &format!("spared-{name}"));
+        let epoch = spared.seen.epoch.load(Ordering::SeqCst);
+        for round in 0..2 {
+            plant(Place::Machine(struck.run.clone()));
+            until("somebody steps on it", || !is_planted(&Place::Machine(struck.run.clone())));
+            struck.goes_on(&format!("it is rebuilt, {name}, round {round}"));
+        }
+        spared.goes_on("nothing happened there");
+        let status = events(&coordinator, &struck.run);
+        assert!(status.contains("panicked, and began anew"), "the status tells of it: {status}");
+        assert!(status.contains("\"evictions\":0") && status.contains("\"kicks\":0"), "{status}");
+        assert!(!events(&coordinator, &spared.run).contains("panicked"));
+        coordinator.check().unwrap();
+        struck.finish();
+        let seen = spared.finish();
+        let found = (seen.attempts.load(Ordering::SeqCst), seen.epoch.load(Ordering::SeqCst));
+        assert_eq!(found, (1, epoch), "no step was taken twice, and the epoch is the same");
+    }
+}
+
+#[test]
+fn a_run_that_panics_again_and_again_is_given_up_with_a_reason() {
+    let coordinator = peers::coordinator();
+    let spared = Training::begin(&coordinator, "spared");
+    let mut struck = Training::begin(&coordinator, "hopeless");
+    let place = Place::Machine(struck.run.clone());
+    for _ in 0..3 {
+        plant(place.clone());
+    }
+    let errors = struck.members.drain(..).map(|member| member.join().unwrap().unwrap_err().to_string());
+    let errors: Vec<_> = errors.collect();
+    assert!(!is_planted(&place), "all of them were stepped on");
+    let reason = "run hopeless is given up: what decides for it broke 3 times within 5 minutes";
+    assert!(errors.iter().all(|error| error.contains(reason)), "{errors:?}");
+    // Whoever tries again hears the same, and not a silence.
+    let began = Instant::now();
+    let error = struck.comms[0].connect(1).unwrap_err().to_string();
+    assert!(error.contains(reason) && error.contains("another run id"), "{error}");
+    assert!(began.elapsed() < Duration::from_secs(5), "{:?}", began.elapsed());
+    spared.goes_on("nothing happened there");
+    coordinator.check().unwrap();
+    spared.finish();
+}
+
+/// The port of a coordinator whose clerk was gone still accepted connections and said hello.
+#[test]
+fn a_coordinator_whose_clerk_panics_closes_its_port_and_says_so_and_another_goes_on() {
+    let coordinator = peers::coordinator();
+    let (address, secret) = (coordinator.address(), coordinator.secret().clone());
+    let training = Training::begin(&coordinator, "default");
+    plant(Place::Clerk(Some(address)));
+    until("the handle says so", || coordinator.check().is_err());
+    for error in [coordinator.check().unwrap_err(), coordinator.status(&training.run).unwrap_err()] {
+        assert!(matches!(error, CoordinatorError::Ended("its clerk")), "{error:?}");
+        assert!(error.to_string().contains("Start it again with the same address and secret"), "{error}");
+    }
+    TcpStream::connect(address).expect_err("nobody listens there any more");
+    // The port is free although the handle is still there.
+    let next = Coordinator::builder().listen(address).secret(secret).preset(Preset::Local).start().unwrap();
+    training.goes_on("the next one rebuilds it");
+    next.check().unwrap();
+    training.finish();
+    drop(coordinator);
+    next.check().unwrap();
+}
+
+/// A session waits for the end of the connection that it asked for, and dials again only then.
+#[test]
+fn a_peer_whose_dial_panics_dials_again() {
+    let coordinator = peers::coordinator();
+    let comm = peers::peer(&coordinator, "dials");
+    let place = Place::Dial(coordinator.address().to_string());
+    plant(place.clone());
+    comm.connect(1).unwrap();
+    assert!(!is_planted(&place), "it was stepped on");
+}
+
+#[test]
+fn a_panic_in_what_decides_on_one_stores_views_leaves_other_stores_alone() {
+    let coordinator = peers::coordinator();
+    let join = |run: &str| {
+        let builder =
+            Store::builder().coordinator(coordinator.address().to_string()).run_id(run.parse().unwrap());
+        let builder = builder.secret(coordinator.secret().clone()).listen("127.0.0.1:0".parse().unwrap());
+        builder.preset(Preset::Local).timeout(PATIENCE).join().unwrap()
+    };
+    let (struck, spared) = (join("struck-store"), join("spared-store"));
+    struck.set("before", "1").unwrap();
+    spared.set("before", "2").unwrap();
+    let place = Place::Registrar("struck-store".parse().unwrap());
+    plant(place.clone());
+    until("somebody steps on it", || !is_planted(&place));
+    // Whoever comes needs a view of whoever decides on them.
+    let later = [join("struck-store"), join("spared-store")];
+    assert_eq!(later[0].get("before", None).unwrap(), b"1");
+    assert_eq!(later[1].get("before", None).unwrap(), b"2");
+    coordinator.check().unwrap();
+}
