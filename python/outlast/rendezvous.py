@@ -199,8 +199,8 @@ class Rendezvous(OfThisProcess):
         leave()
 
     def _store_of(self, number: int) -> Store:
-        # Joining may take minutes. Whoever meets again, or leaves, meanwhile does not wait for it: only those who want the
-        # same store do.
+        # Joining may take minutes. Whoever meets again, or leaves, meanwhile does not wait for it: only those who want
+        # the same store do.
         with self._lock:
             joining = self._joining
             if (store := self._joined(number)) is not None:
