@@ -5,13 +5,12 @@ import threading
 import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from hashlib import sha256
 from types import TracebackType
 from typing import Any, Self
 
 from outlast import _outlast
 from outlast._process import OfThisProcess
-from outlast.coordinator import Path, _run_id
+from outlast.coordinator import Path
 from outlast.errors import InvalidArgument, RetryError
 from outlast.store import Store
 
@@ -64,6 +63,15 @@ class RendezvousEvent:
     node_state: str
     """`INIT`, `RUNNING`, `SUCCEEDED` or `FAILED`, in torch's words."""
     error_trace: str | None
+    run_id: str
+    """The run."""
+    host: str
+    """Of the node that saw it, like the next two."""
+    pid: int
+    local_id: int
+    """Which node of its process."""
+    endpoint: str
+    """The backend."""
 
 
 def _place(
@@ -87,9 +95,8 @@ def _coordinator(backend: str) -> str:
     )
 
 
-def _name(text: str) -> str:
-    """A run id; what is too long for one is hashed."""
-    return text if len(text) <= 64 else "round-" + sha256(text.encode()).hexdigest()[:32]
+def _over(number: int) -> InvalidArgument:
+    return InvalidArgument(f"round {number} is over for this node: its store was left with it")
 
 
 class Rendezvous(OfThisProcess):
@@ -156,6 +163,8 @@ class Rendezvous(OfThisProcess):
         self._store: Store | None = None
         self._leave_store: Callable[[], object] = lambda: None
         self._lock = threading.Lock()
+        # Whoever joins the store of the present round holds this one, another one for each round.
+        self._joining = threading.Lock()
         most = min_nodes if max_nodes is None else max_nodes
         self._node = _outlast.Rendezvous(place, min_nodes, most, times, host or socket.getfqdn(), address)
 
@@ -186,25 +195,42 @@ class Rendezvous(OfThisProcess):
         with self._lock:
             leave, self._leave_store = self._leave_store, lambda: None
             self._round, self._store = number, None
+            self._joining = threading.Lock()
         leave()
 
     def _store_of(self, number: int) -> Store:
+        # Joining may take minutes. Whoever meets again, or leaves, meanwhile does not wait for it: only those who want
+        # the same store do.
         with self._lock:
-            if self._round != number:
-                raise InvalidArgument(f"round {number} is over for this node: its store was left with it")
-            if self._store is None:
-                place = self._place
-                self._store = Store(
-                    _coordinator(place["backend"]),
-                    _name(f"{_run_id(place['run_id'])}.{number}"),
-                    place["secret"],
-                    accept_secret=place["accept_secret"],
-                    tls=place["tls"],
-                )
-                leave = weakref.finalize(self, self._store.leave)
-                leave.atexit = False  # a program that ends leaves all its stores
-                self._leave_store = leave
-            return self._store
+            joining = self._joining
+            if (store := self._joined(number)) is not None:
+                return store
+        with joining:
+            with self._lock:
+                if (store := self._joined(number)) is not None:
+                    return store
+            place = self._place
+            store = Store(
+                _coordinator(place["backend"]),
+                self._node.run_of_round(number),
+                place["secret"],
+                accept_secret=place["accept_secret"],
+                tls=place["tls"],
+            )
+            with self._lock:
+                if self._round == number:
+                    leave = weakref.finalize(self, store.leave)
+                    leave.atexit = False  # a program that ends leaves all its stores
+                    self._store, self._leave_store = store, leave
+                    return store
+        store.leave()
+        raise _over(number)
+
+    def _joined(self, number: int) -> Store | None:
+        """The store of that round, if it was joined already. Needs the lock."""
+        if self._round != number:
+            raise _over(number)
+        return self._store
 
     def num_nodes_waiting(self) -> int:
         """Nodes that wait for the next round, and participants of this one that are gone: above zero, meet again."""

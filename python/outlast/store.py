@@ -33,6 +33,8 @@ class Store(OfThisProcess):
     them may die: what was acknowledged is still there. Operations on one key happen one after the other for everybody,
     and a call that had to be repeated internally takes effect once. Keys and values are bytes; text is taken as UTF-8.
 
+    Every call takes a `timeout` in seconds, for all of it; `None` means the store's own.
+
     Args:
         coordinator: The coordinator of the run, `host:port`. Default: `OUTLAST_COORDINATOR`.
         run_id: The run. Default: `OUTLAST_RUN_ID`, or `"default"`.
@@ -145,9 +147,9 @@ class Store(OfThisProcess):
         _OPEN.add(store)
         return store
 
-    def set(self, key: Bytes, value: Bytes) -> None:
+    def set(self, key: Bytes, value: Bytes, *, timeout: float | None = None) -> None:
         """Give a key a value. When it returns, two members have it."""
-        self._core.set(_bytes(key), _bytes(value))
+        self._core.set(_bytes(key), _bytes(value), timeout)
 
     def get(self, key: Bytes, timeout: float | None = None) -> bytes:
         """The value of a key, as soon as it has one."""
@@ -157,60 +159,66 @@ class Store(OfThisProcess):
         """Wait until all of these keys have values."""
         self._core.wait(_all(keys), timeout)
 
-    def check(self, keys: Bytes | Iterable[Bytes]) -> bool:
+    def check(self, keys: Bytes | Iterable[Bytes], *, timeout: float | None = None) -> bool:
         """Whether all of these keys have values now."""
-        return self._core.check(_all(keys))
+        return self._core.check(_all(keys), timeout)
 
-    def add(self, key: Bytes, amount: int) -> int:
+    def add(self, key: Bytes, amount: int, *, timeout: float | None = None) -> int:
         """Add to the number that a key holds as decimal text, and return the sum; no value counts as zero."""
-        return self._core.add(_bytes(key), amount)
+        return self._core.add(_bytes(key), amount, timeout)
 
-    def compare_set(self, key: Bytes, expected: Bytes, desired: Bytes) -> bytes:
+    def compare_set(self, key: Bytes, expected: Bytes, desired: Bytes, *, timeout: float | None = None) -> bytes:
         """Give a key the value `desired` if it has `expected`, and return the value that it has then.
 
         As in torch: a key without a value takes `desired` if `expected` is empty; otherwise `expected` is returned.
         """
-        return self._core.compare_set(_bytes(key), _bytes(expected), _bytes(desired))
+        return self._core.compare_set(_bytes(key), _bytes(expected), _bytes(desired), timeout)
 
-    def append(self, key: Bytes, value: Bytes) -> None:
+    def append(self, key: Bytes, value: Bytes, *, timeout: float | None = None) -> None:
         """Append to the value of a key."""
-        self._core.append(_bytes(key), _bytes(value))
+        self._core.append(_bytes(key), _bytes(value), timeout)
 
-    def delete_key(self, key: Bytes) -> bool:
+    def delete_key(self, key: Bytes, *, timeout: float | None = None) -> bool:
         """Delete the value of a key; returns whether it had one."""
-        return self._core.delete_key(_bytes(key))
+        return self._core.delete_key(_bytes(key), timeout)
 
-    def num_keys(self) -> int:
+    def num_keys(self, *, timeout: float | None = None) -> int:
         """How many keys have values. Not atomic."""
-        return self._core.num_keys()
+        return self._core.num_keys(timeout)
 
-    def multi_get(self, keys: Iterable[Bytes]) -> list[bytes]:
+    def multi_get(self, keys: Iterable[Bytes], *, timeout: float | None = None) -> list[bytes]:
         """The values of several keys, as soon as all have one. Not atomic."""
-        return self._core.multi_get(_all(keys))
+        return self._core.multi_get(_all(keys), timeout)
 
-    def multi_set(self, keys: Mapping[str, Bytes] | Iterable[Bytes], values: Iterable[Bytes] | None = None) -> None:
+    def multi_set(
+        self,
+        keys: Mapping[str, Bytes] | Iterable[Bytes],
+        values: Iterable[Bytes] | None = None,
+        *,
+        timeout: float | None = None,
+    ) -> None:
         """Give several keys values: a mapping, or keys and values as in torch. Not atomic."""
         if isinstance(keys, Mapping):
             pairs = [(_bytes(key), _bytes(value)) for key, value in keys.items()]
         else:
             pairs = [(_bytes(key), _bytes(value)) for key, value in zip(keys, values or (), strict=True)]
-        self._core.multi_set([key for key, _ in pairs], [value for _, value in pairs])
+        self._core.multi_set([key for key, _ in pairs], [value for _, value in pairs], timeout)
 
-    def queue_push(self, key: Bytes, value: Bytes) -> None:
+    def queue_push(self, key: Bytes, value: Bytes, *, timeout: float | None = None) -> None:
         """Put an element at the end of a queue. Queues and values may have the same names."""
-        self._core.queue_push(_bytes(key), _bytes(value))
+        self._core.queue_push(_bytes(key), _bytes(value), timeout)
 
     def queue_pop(self, key: Bytes, block: bool = True, timeout: float | None = None) -> bytes | None:
         """Take the first element of a queue; wait for one, or return `None` if there is none and `block` is false."""
         return self._core.queue_pop(_bytes(key), block, timeout)
 
-    def queue_len(self, key: Bytes) -> int:
+    def queue_len(self, key: Bytes, *, timeout: float | None = None) -> int:
         """How many elements a queue has."""
-        return self._core.queue_len(_bytes(key))
+        return self._core.queue_len(_bytes(key), timeout)
 
-    def keys(self, prefix: Bytes = b"") -> list[bytes]:
+    def keys(self, prefix: Bytes = b"", *, timeout: float | None = None) -> list[bytes]:
         """The keys that begin with `prefix` and have values, sorted. Not atomic."""
-        return self._core.keys(_bytes(prefix))
+        return self._core.keys(_bytes(prefix), timeout)
 
     def leave(self) -> None:
         """Leave and hand over what this member holds; the store goes on without it. Leaving twice is not an error."""

@@ -33,7 +33,12 @@ def test_all_nodes_of_a_round_are_told_the_same(coordinator):
     assert {(info.round, info.world_size, info.participants) for info in infos} == {(0, 3, infos[0].participants)}
     assert [one.address for one in infos[0].participants] == ["a:1", "b:1", "c:1"]
     assert infos[0].participants[0].node == nodes[1].name
-    assert [event.name for event in nodes[0].events()] == ["joining", "joined"]
+    events = nodes[0].events()
+    assert [event.name for event in events] == ["joining", "joined"]
+    for event in events:
+        assert (event.run_id, event.host, event.pid) == ("default", "c", os.getpid())
+        assert event.endpoint == f"embedded://{coordinator.address}"
+        assert nodes[0].name.endswith(f"_{event.local_id}")
     for one in nodes:
         assert one.shutdown()
         assert one.shutdown(), "leaving twice is no error"
@@ -158,6 +163,45 @@ def test_every_round_has_a_store_of_its_own(coordinator, scheme):
     with pytest.raises(outlast.InvalidArgument, match="left the store"):
         stores[0].get("key")
     assert [a.shutdown(), b.shutdown()] == [True, True]
+
+
+@pytest.mark.parametrize("way", ["leave", "shutdown", "close", "next_rendezvous"])
+def test_a_store_that_takes_long_to_join_holds_nobody_up(coordinator, monkeypatch, way):
+    """One thread asks for the store of a round; another one goes on meanwhile, and the store comes too late."""
+    begun, goes_on, joined = threading.Event(), threading.Event(), []
+
+    def slow(*arguments, **options):
+        begun.set()
+        assert goes_on.wait(60)
+        joined.append(outlast.Store(*arguments, **options))
+        return joined[0]
+
+    one = node(coordinator, "a", 1)
+    info = one.next_rendezvous()
+    monkeypatch.setattr("outlast.rendezvous.Store", slow)
+    with ThreadPoolExecutor(2) as pool:
+        store = pool.submit(lambda: info.store)
+        assert begun.wait(60)
+        other = pool.submit(getattr(one, way))
+        try:
+            other.result(20)
+        finally:
+            goes_on.set()
+        with pytest.raises(outlast.InvalidArgument, match="round 0 is over"):
+            store.result(60)
+    with pytest.raises(outlast.InvalidArgument, match="left the store"):
+        joined[0].get("key")
+    one.shutdown()
+
+
+def test_threads_that_ask_for_a_rounds_store_at_once_get_one(coordinator):
+    one = node(coordinator, "a", 1)
+    info = one.next_rendezvous()
+    with ThreadPoolExecutor(4) as pool:
+        stores = list(pool.map(lambda _: info.store, range(4)))
+    assert len({id(store) for store in stores}) == 1
+    stores[0].set("key", "value")
+    one.shutdown()
 
 
 def test_without_a_coordinator_there_is_no_store_of_a_round():

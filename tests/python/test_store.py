@@ -9,6 +9,7 @@ import subprocess
 import sys
 import threading
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import outlast
 import pytest
@@ -24,14 +25,8 @@ def coordinator():
 
 
 def join(coordinator, **options):
-    return outlast.Store(
-        coordinator.address,
-        secret=coordinator.secret,
-        timeout=PATIENCE,
-        listen="127.0.0.1:0",
-        preset="local",
-        **options,
-    )
+    options = {"timeout": PATIENCE, "listen": "127.0.0.1:0", "preset": "local"} | options
+    return outlast.Store(coordinator.address, secret=coordinator.secret, **options)
 
 
 def test_every_operation(coordinator):
@@ -73,6 +68,55 @@ def test_a_wait_is_woken_and_a_timeout_explains_itself(coordinator):
         assert isinstance(raised.value, TimeoutError)
         with pytest.raises(outlast.OperationTimeout):
             one.queue_pop("empty", timeout=0.2)
+
+
+HOLDER = """
+import outlast, sys
+store = outlast.Store(sys.argv[1], secret=sys.argv[2], timeout=30, listen="127.0.0.1:0", preset="local")
+print("in", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_every_call_ends_in_its_own_time_while_a_member_is_stopped(coordinator):
+    """Half of the keys are its own, and the copies of all others; the store's own timeout is much longer."""
+    arguments = [sys.executable, "-c", HOLDER, coordinator.address, coordinator.secret]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as other:
+        store = join(coordinator, timeout=300)
+        try:
+            assert other.stdout.readline() == "in\n"
+            wait_until(lambda: len(store._core.view()[1]) == 2)
+            keys = [f"key/{number}" for number in range(20)]
+            store.multi_set(keys, ["value"] * len(keys))
+            for key in keys:
+                store.queue_push(key, "element")
+            other.send_signal(signal.SIGSTOP)
+            calls = {
+                "set": lambda: store.set("key/0", "value", timeout=1),
+                "get": lambda: [store.get(key, timeout=1) for key in keys],
+                "wait": lambda: store.wait(keys, timeout=1),
+                "check": lambda: store.check(keys, timeout=1),
+                "add": lambda: store.add("number", 1, timeout=1),
+                "compare_set": lambda: store.compare_set("key/1", "value", "other", timeout=1),
+                "append": lambda: store.append("key/2", "more", timeout=1),
+                "delete_key": lambda: store.delete_key("key/3", timeout=1),
+                "num_keys": lambda: store.num_keys(timeout=1),
+                "multi_get": lambda: store.multi_get(keys, timeout=1),
+                "multi_set": lambda: store.multi_set(keys, keys, timeout=1),
+                "queue_push": lambda: store.queue_push("key/0", "element", timeout=1),
+                "queue_pop": lambda: store.queue_pop("key/1", timeout=1),
+                "queue_pop without waiting": lambda: store.queue_pop("key/2", block=False, timeout=1),
+                "queue_len": lambda: [store.queue_len(key, timeout=1) for key in keys[3:]],
+                "keys": lambda: store.keys("key/", timeout=1),
+            }
+            # Side by side: a member that is stopped for long is done without, and then calls succeed.
+            with ThreadPoolExecutor(len(calls)) as pool:
+                under_way = {name: pool.submit(call) for name, call in calls.items()}
+                for name, call in under_way.items():
+                    assert isinstance(call.exception(PATIENCE), outlast.OperationTimeout), name
+        finally:
+            other.kill()
+            store.leave()
 
 
 def test_wrong_arguments_are_named(coordinator):

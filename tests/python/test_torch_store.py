@@ -2,6 +2,7 @@
 
 import gc
 import re
+import signal
 import socket
 import threading
 import time
@@ -114,6 +115,55 @@ def test_what_waits_raises_what_torch_raises_in_time(join):
     with pytest.raises(dist.QueueEmptyError):
         store.queue_pop("empty", False)
     assert store.timeout == timedelta(seconds=0.5)
+
+
+HOLDER = """
+import sys, outlast
+store = outlast.Store(timeout=60, listen="127.0.0.1:0", preset="local")
+print("READY", flush=True)
+sys.stdin.read()
+"""
+
+
+def test_set_timeout_is_heeded_by_every_call_while_a_member_is_stopped(join, program):
+    """Half of the keys are its own, and the copies of all others; the member's own timeout is much longer."""
+    other = program(HOLDER)
+    assert other.stdout.readline() == "READY\n"
+    store = join(timeout=300)
+    wait_until(lambda: len(store.member._core.view()[1]) == 2)
+    keys = [f"key/{number}" for number in range(20)]
+    store.multi_set(keys, ["value"] * len(keys))
+    for key in keys:
+        store.queue_push(key, "element")
+    other.send_signal(signal.SIGSTOP)
+    through = dist.PrefixStore("key", store)
+    through.set_timeout(timedelta(seconds=2))
+    calls = {
+        "set": lambda: store.set("key/0", "value"),
+        "set by way of C++": lambda: through.set("1", "value"),
+        "get": lambda: [store.get(key) for key in keys],
+        "wait": lambda: store.wait(keys),
+        "check": lambda: store.check(keys),
+        "add": lambda: store.add("number", 1),
+        "compare_set": lambda: store.compare_set("key/2", "value", "other"),
+        "delete_key": lambda: store.delete_key("key/3"),
+        "num_keys": lambda: store.num_keys(),
+        "list_keys": lambda: store.list_keys(),
+        "append": lambda: store.append("key/4", "more"),
+        "multi_get": lambda: store.multi_get(keys),
+        "multi_set": lambda: store.multi_set(keys, keys),
+        "queue_push": lambda: store.queue_push("key/0", "element"),
+        "queue_pop": lambda: store.queue_pop("key/1"),
+        "queue_pop without waiting": lambda: store.queue_pop("key/2", False),
+        "queue_len": lambda: [store.queue_len(key) for key in keys[3:]],
+    }
+    # Side by side: a member that is stopped for long is done without, and then calls succeed.
+    with ThreadPoolExecutor(len(calls)) as pool:
+        under_way = {name: pool.submit(call) for name, call in calls.items()}
+        for name, call in under_way.items():
+            error = call.exception(PATIENCE)
+            assert isinstance(error, dist.DistStoreError), (name, error)
+            assert isinstance(error.__cause__, outlast.OperationTimeout), (name, error)
 
 
 def test_a_wait_ends_when_another_member_writes(join):

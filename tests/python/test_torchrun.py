@@ -158,16 +158,22 @@ def test_fifty_restarts_without_one_hang(agents):
     restarts(agents("2", "--max-restarts=60"), 50)
 
 
+@pytest.mark.soak
+def test_fifty_restarts_beside_a_coordinator_that_runs_already(agents, coordinator):
+    job = agents("2", "--max-restarts=60", endpoint=coordinator.address, OUTLAST_SECRET=coordinator.secret)
+    restarts(job, 50)
+
+
 def test_a_lost_agent_is_missed_and_another_one_takes_its_place(agents):
     job = agents("1:2", "--max-restarts=5")
-    job.start(1)
-    job.reaches(0, 1)
-    lost = job.start(1)
+    job.start()
     job.reaches(0, 2)
+    lost = job.start()
+    job.reaches(0, 4)
     job.kill(lost)
-    job.reaches(0, 1)
-    job.start(1)
     job.reaches(0, 2)
+    job.start()
+    job.reaches(0, 4)
     job.stop()
     assert [job.ends(0), job.ends(2)] == [0, 0]
 
@@ -175,13 +181,13 @@ def test_a_lost_agent_is_missed_and_another_one_takes_its_place(agents):
 def test_scale_from_one_to_three_to_two(agents, coordinator):
     # A coordinator that runs already is used.
     job = agents("1:3", "--max-restarts=5", endpoint=coordinator.address, OUTLAST_SECRET=coordinator.secret)
-    job.start(1)
-    job.reaches(0, 1)
-    job.start(1)
-    job.start(1)
-    job.reaches(0, 3)
-    job.kill(1)
+    job.start()
     job.reaches(0, 2)
+    job.start()
+    job.start()
+    job.reaches(0, 6)
+    job.kill(1)
+    job.reaches(0, 4)
     job.stop()
     assert [job.ends(0), job.ends(2)] == [0, 0]
 
@@ -189,13 +195,13 @@ def test_scale_from_one_to_three_to_two(agents, coordinator):
 def test_the_agent_of_rank_zero_is_killed_and_the_others_go_on(agents, coordinator):
     job = agents("1:3", "--max-restarts=5", endpoint=coordinator.address, OUTLAST_SECRET=coordinator.secret)
     for _ in range(3):
-        job.start(1)
-    job.reaches(0, 3)
-    first = next(number for number in range(3) if "STEP 0/3" in job.log(number))
+        job.start()
+    job.reaches(0, 6)
+    first = next(number for number in range(3) if "STEP 0/6" in job.log(number))
     job.kill(first)
     left = [number for number in range(3) if number != first]
     for number in left:
-        job.reaches(number, 2)
+        job.reaches(number, 4)
     job.stop()
     assert [job.ends(number) for number in left] == [0, 0]
 

@@ -45,6 +45,7 @@ mod embedded;
 mod etcd;
 mod event;
 mod remote;
+mod round_store;
 mod stored;
 
 pub use backend::{Backend, BackendError};
@@ -53,15 +54,18 @@ pub use event::RendezvousEvent;
 pub use outlast_proto::rendezvous::{Node, Round, Settings, SettingsError};
 pub use outlast_proto::wire::register::{Fate, Snapshot, Token};
 pub use remote::RemoteRegister;
+pub use round_store::RoundStore;
 
 use crate::communicator::NextStep;
 use crate::fork::{Creator, UsedAfterFork};
 use crate::security::SecretError;
 use crate::security::tls::TlsError;
 use crate::settings::SettingError;
+use crate::store::{StoreBuilder, StoreError};
 use crate::sync::{Arc, lock, sleep};
 use crate::watch;
 use driver::{Command, Ended, Seen, Shared};
+use outlast_proto::id::RunId;
 use outlast_proto::rendezvous::{Failure, Operation, Outcome};
 use outlast_proto::wire::InvalidMessage;
 use std::io;
@@ -83,7 +87,10 @@ const PATIENCE: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Rendezvous {
     settings: Settings,
+    run: RunId,
     node: Node,
+    /// Describes a member of a round's store, all but the run; none without a coordinator that counts members.
+    store: Option<StoreBuilder>,
     commands: mpsc::Sender<Command>,
     shared: Arc<Shared>,
     creator: Creator,
@@ -138,6 +145,15 @@ pub enum RendezvousError {
     /// The operating system refused something.
     #[error("the operating system refused what a rendezvous needs: {0}")]
     Start(#[from] io::Error),
+    /// The backend has no coordinator, which would count the members of a round's store. Nothing was started.
+    #[error(
+        "a round's store needs a coordinator, and an etcd is none: make a store of your own with Store::bootstrap, at an \
+         address of rank 0"
+    )]
+    NoStore,
+    /// The store of a round could not be joined.
+    #[error(transparent)]
+    Store(#[from] StoreError),
     /// The handle was inherited by a forked child.
     #[error(transparent)]
     Forked(#[from] UsedAfterFork),
@@ -150,7 +166,7 @@ impl RendezvousError {
     /// What a program does next.
     pub fn action(&self) -> NextStep {
         match self {
-            Self::Timeout(_) | Self::Cancelled => NextStep::Retry,
+            Self::Timeout(_) | Self::Cancelled | Self::Store(StoreError::NotJoined { .. }) => NextStep::Retry,
             _ => NextStep::Fatal,
         }
     }

@@ -25,10 +25,12 @@ mod links;
 mod shared;
 mod standin;
 mod views;
+mod within;
 
 pub use client::Client;
 pub use outlast_proto::store::{Config, Failure};
 pub use outlast_proto::wire::store::View;
+pub use within::Within;
 
 use crate::baton::{Baton, Seat};
 use crate::bell::Bell;
@@ -386,37 +388,44 @@ impl Store {
         self.timeout = timeout;
     }
 
+    /// The same store, whose calls may each take that long in place of the default: one deadline for a whole call, however
+    /// many keys it is about.
+    pub fn within(&self, timeout: Duration) -> Within<'_> {
+        Within::new(self, timeout)
+    }
+
+    fn within_default(&self) -> Within<'_> {
+        self.within(self.timeout)
+    }
+
     /// Gives a key a value.
     pub fn set(&self, key: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<(), StoreError> {
-        self.one(value_key(key)?, Operation::Set(value.into().into()), None).map(drop)
+        self.within_default().set(key, value)
     }
 
     /// The value of a key, as soon as it has one.
     pub fn get(&self, key: impl AsRef<[u8]>, timeout: Option<Duration>) -> Result<Vec<u8>, StoreError> {
-        self.one(value_key(key)?, Operation::Get, timeout).map(|answer| bytes(answer).unwrap_or_default())
+        self.within(timeout.unwrap_or(self.timeout)).get(key)
     }
 
     /// The value of a key, if it has one now.
     pub fn look(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, StoreError> {
-        self.one(value_key(key)?, Operation::Look, None).map(bytes)
+        self.within_default().look(key)
     }
 
     /// Waits until all of these keys have values.
     pub fn wait(&self, keys: &[impl AsRef<[u8]>], timeout: Option<Duration>) -> Result<(), StoreError> {
-        let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Await)));
-        self.all(calls.collect::<Result<_, StoreError>>()?, timeout).map(drop)
+        self.within(timeout.unwrap_or(self.timeout)).wait(keys)
     }
 
     /// Whether all of these keys have values now.
     pub fn check(&self, keys: &[impl AsRef<[u8]>]) -> Result<bool, StoreError> {
-        let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Check)));
-        let answers = self.all(calls.collect::<Result<_, StoreError>>()?, None)?;
-        Ok(answers.into_iter().all(|answer| answer == Answer::Truth(true)))
+        self.within_default().check(keys)
     }
 
     /// Adds to the number that a key holds as decimal text; no value counts as zero. The sum.
     pub fn add(&self, key: impl AsRef<[u8]>, amount: i64) -> Result<i64, StoreError> {
-        self.one(value_key(key)?, Operation::Add(amount), None).map(number)
+        self.within_default().add(key, amount)
     }
 
     /// Gives a key the value `desired` if it has the value `expected`; one without a value counts as having the empty
@@ -427,41 +436,32 @@ impl Store {
         expected: impl Into<Vec<u8>>,
         desired: impl Into<Vec<u8>>,
     ) -> Result<Vec<u8>, StoreError> {
-        let operation = Operation::CompareSet(expected.into().into(), desired.into().into());
-        self.one(value_key(key)?, operation, None).map(|answer| bytes(answer).unwrap_or_default())
+        self.within_default().compare_set(key, expected, desired)
     }
 
     /// Writes behind the value of a key.
     pub fn append(&self, key: impl AsRef<[u8]>, more: impl Into<Vec<u8>>) -> Result<(), StoreError> {
-        self.one(value_key(key)?, Operation::Append(more.into().into()), None).map(drop)
+        self.within_default().append(key, more)
     }
 
     /// Takes the value of a key away. Whether it had one.
     pub fn delete_key(&self, key: impl AsRef<[u8]>) -> Result<bool, StoreError> {
-        self.one(value_key(key)?, Operation::Delete, None).map(|answer| answer == Answer::Truth(true))
+        self.within_default().delete_key(key)
     }
 
     /// How many keys have values. Not atomic.
     pub fn num_keys(&self) -> Result<u64, StoreError> {
-        let answers = self.calls(vec![What::Count], self.timeout)?;
-        Ok(answers.into_iter().map(|answer| number(answer) as u64).sum())
+        self.within_default().num_keys()
     }
 
     /// The keys that begin with `prefix`, sorted. Not atomic.
     pub fn keys(&self, prefix: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, StoreError> {
-        let answers = self.calls(vec![What::Keys(prefix.as_ref().to_vec())], self.timeout)?;
-        let keys = answers.into_iter().flat_map(|answer| match answer {
-            Answer::Keys(keys, _) => keys,
-            _ => Vec::new(),
-        });
-        Ok(keys.map(|key| key.to_vec()).collect())
+        self.within_default().keys(prefix)
     }
 
     /// The values of several keys, as soon as all have one. Not atomic.
     pub fn multi_get(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Vec<u8>>, StoreError> {
-        let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Get)));
-        let answers = self.all(calls.collect::<Result<_, StoreError>>()?, None)?;
-        Ok(answers.into_iter().map(|answer| bytes(answer).unwrap_or_default()).collect())
+        self.within_default().multi_get(keys)
     }
 
     /// Gives several keys values. Not atomic.
@@ -469,37 +469,27 @@ impl Store {
         &self,
         pairs: impl IntoIterator<Item = (impl AsRef<[u8]>, impl Into<Vec<u8>>)>,
     ) -> Result<(), StoreError> {
-        let calls =
-            pairs.into_iter().map(|(key, value)| Ok((value_key(key)?, Operation::Set(value.into().into()))));
-        self.all(calls.collect::<Result<_, StoreError>>()?, None).map(drop)
+        self.within_default().multi_set(pairs)
     }
 
     /// Puts an element behind the last of a queue.
     pub fn queue_push(&self, key: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<(), StoreError> {
-        self.one(queue_key(key)?, Operation::Push(value.into().into()), None).map(drop)
+        self.within_default().queue_push(key, value)
     }
 
     /// Takes the first element of a queue, if there is one now.
     pub fn queue_try_pop(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, StoreError> {
-        self.one(queue_key(key)?, Operation::Pop, None).map(bytes)
+        self.within_default().queue_try_pop(key)
     }
 
     /// Takes the first element of a queue, as soon as there is one.
     pub fn queue_pop(&self, key: impl AsRef<[u8]>, timeout: Option<Duration>) -> Result<Vec<u8>, StoreError> {
-        let deadline = Instant::now() + timeout.unwrap_or(self.timeout);
-        loop {
-            let left = deadline.saturating_duration_since(Instant::now());
-            self.one(queue_key(&key)?, Operation::Await, Some(left))?;
-            // Somebody else may have been faster.
-            if let Some(value) = self.queue_try_pop(&key)? {
-                return Ok(value);
-            }
-        }
+        self.within(timeout.unwrap_or(self.timeout)).queue_pop(key)
     }
 
     /// How many elements a queue has.
     pub fn queue_len(&self, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
-        self.one(queue_key(key)?, Operation::Length, None).map(|answer| number(answer) as u64)
+        self.within_default().queue_len(key)
     }
 
     /// Tells all other members something, each once, along a tree: no member passes it on to more than its neighbours.
@@ -548,23 +538,6 @@ impl Store {
                 self.shared.post(Letter::Gone);
             }
         }
-    }
-
-    fn one(&self, key: Key, operation: Operation, timeout: Option<Duration>) -> Result<Answer, StoreError> {
-        let answers = self.all(vec![(key, operation)], timeout)?;
-        Ok(answers.into_iter().next().unwrap_or(Answer::Nothing))
-    }
-
-    fn all(
-        &self,
-        calls: Vec<(Key, Operation)>,
-        timeout: Option<Duration>,
-    ) -> Result<Vec<Answer>, StoreError> {
-        for (_, operation) in &calls {
-            check_value(operation)?;
-        }
-        let calls = calls.into_iter().map(|(key, operation)| What::One(key, operation)).collect();
-        self.calls(calls, timeout.unwrap_or(self.timeout))
     }
 
     /// Makes calls side by side, and waits for all of them. The first failure is the result.

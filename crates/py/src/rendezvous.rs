@@ -6,7 +6,9 @@ use crate::manners::{self, check_process};
 use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
-use outlast::rendezvous::{Fate, RemoteRegister, RendezvousBuilder, RendezvousError, Round, Snapshot, Token};
+use outlast::rendezvous::{
+    Fate, RemoteRegister, RendezvousBuilder, RendezvousError, RendezvousEvent, Round, Snapshot, Token,
+};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
@@ -92,8 +94,8 @@ impl Rendezvous {
 }
 
 type Participants = Vec<(String, String)>;
-/// Name, message, rank, node state, error trace.
-type EventRow = (String, String, Option<u32>, &'static str, Option<String>);
+/// Name, message, rank, node state, error trace; run, host, process, which one of its process, backend.
+type EventRow = (String, String, Option<u32>, &'static str, Option<String>, String, String, u32, u32, String);
 
 #[pymethods]
 impl Rendezvous {
@@ -160,6 +162,11 @@ impl Rendezvous {
         Ok((round, rank, participants))
     }
 
+    /// The run whose store the participants of that round keep.
+    fn run_of_round(&self, round: u64) -> PyResult<String> {
+        Ok(self.open()?.run_of_round(round).to_string())
+    }
+
     fn num_nodes_waiting(&self, py: Python<'_>) -> PyResult<usize> {
         self.call(py, outlast::Rendezvous::num_nodes_waiting)
     }
@@ -203,11 +210,23 @@ impl Rendezvous {
         self.creator.check().is_ok() && lock(&self.node).is_none()
     }
 
-    /// What happened since the last call: name, message, rank, node state, error trace.
+    /// What happened since the last call.
     fn events(&self, py: Python<'_>) -> PyResult<Vec<EventRow>> {
         let events = self.open()?.events().map_err(|error| of_rendezvous(py, &error))?;
-        let row = |event: outlast::rendezvous::RendezvousEvent| {
-            (event.name, event.message, event.rank, event.node_state, event.error_trace)
+        let row = |event: RendezvousEvent| {
+            let RendezvousEvent {
+                name,
+                message,
+                rank,
+                node_state,
+                error_trace,
+                run_id,
+                host,
+                pid,
+                local_id,
+                endpoint,
+            } = event;
+            (name, message, rank, node_state, error_trace, run_id, host, pid, local_id, endpoint)
         };
         Ok(events.into_iter().map(row).collect())
     }

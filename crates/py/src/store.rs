@@ -6,7 +6,7 @@ use crate::manners::{self, check_process};
 use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
-use outlast::store::StoreError;
+use outlast::store::{StoreError, Within};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex};
@@ -26,15 +26,18 @@ impl Store {
         store.ok_or_else(|| invalid("this member has left the store; join again to use it".to_owned()))
     }
 
-    /// Does something with the store while the interpreter is let go.
+    /// Does something with the store, within that many seconds or its default, while the interpreter is let go.
     fn call<R: Send>(
         &self,
         py: Python<'_>,
-        work: impl FnOnce(&outlast::Store) -> Result<R, StoreError> + Send,
+        timeout: Option<f64>,
+        work: impl FnOnce(Within<'_>) -> Result<R, StoreError> + Send,
     ) -> PyResult<R> {
         let visit = Visit::begin(py);
+        let limit = limit(timeout)?;
         let store = self.open()?;
-        let result = manners::blocking(py, &visit, None, || work(&store))?;
+        let limit = limit.unwrap_or(store.timeout());
+        let result = manners::blocking(py, &visit, None, || work(store.within(limit)))?;
         result.map_err(|error| of_store(py, &error))
     }
 
@@ -113,26 +116,24 @@ impl Store {
         Ok(Self { store: Mutex::new(Some(Arc::new(store))), creator: Creator::this_process() })
     }
 
-    fn set(&self, py: Python<'_>, key: &[u8], value: Vec<u8>) -> PyResult<()> {
-        self.call(py, |store| store.set(key, value))
+    fn set(&self, py: Python<'_>, key: &[u8], value: Vec<u8>, timeout: Option<f64>) -> PyResult<()> {
+        self.call(py, timeout, |store| store.set(key, value))
     }
 
     fn get<'py>(&self, py: Python<'py>, key: &[u8], timeout: Option<f64>) -> PyResult<Bound<'py, PyBytes>> {
-        let limit = limit(timeout)?;
-        self.call(py, |store| store.get(key, limit)).map(|value| PyBytes::new(py, &value))
+        self.call(py, timeout, |store| store.get(key)).map(|value| PyBytes::new(py, &value))
     }
 
     fn wait(&self, py: Python<'_>, keys: Vec<Vec<u8>>, timeout: Option<f64>) -> PyResult<()> {
-        let limit = limit(timeout)?;
-        self.call(py, |store| store.wait(&keys, limit))
+        self.call(py, timeout, |store| store.wait(&keys))
     }
 
-    fn check(&self, py: Python<'_>, keys: Vec<Vec<u8>>) -> PyResult<bool> {
-        self.call(py, |store| store.check(&keys))
+    fn check(&self, py: Python<'_>, keys: Vec<Vec<u8>>, timeout: Option<f64>) -> PyResult<bool> {
+        self.call(py, timeout, |store| store.check(&keys))
     }
 
-    fn add(&self, py: Python<'_>, key: &[u8], amount: i64) -> PyResult<i64> {
-        self.call(py, |store| store.add(key, amount))
+    fn add(&self, py: Python<'_>, key: &[u8], amount: i64, timeout: Option<f64>) -> PyResult<i64> {
+        self.call(py, timeout, |store| store.add(key, amount))
     }
 
     fn compare_set<'py>(
@@ -141,34 +142,46 @@ impl Store {
         key: &[u8],
         expected: Vec<u8>,
         desired: Vec<u8>,
+        timeout: Option<f64>,
     ) -> PyResult<Bound<'py, PyBytes>> {
-        let value = self.call(py, |store| store.compare_set(key, expected, desired))?;
+        let value = self.call(py, timeout, |store| store.compare_set(key, expected, desired))?;
         Ok(PyBytes::new(py, &value))
     }
 
-    fn append(&self, py: Python<'_>, key: &[u8], value: Vec<u8>) -> PyResult<()> {
-        self.call(py, |store| store.append(key, value))
+    fn append(&self, py: Python<'_>, key: &[u8], value: Vec<u8>, timeout: Option<f64>) -> PyResult<()> {
+        self.call(py, timeout, |store| store.append(key, value))
     }
 
-    fn delete_key(&self, py: Python<'_>, key: &[u8]) -> PyResult<bool> {
-        self.call(py, |store| store.delete_key(key))
+    fn delete_key(&self, py: Python<'_>, key: &[u8], timeout: Option<f64>) -> PyResult<bool> {
+        self.call(py, timeout, |store| store.delete_key(key))
     }
 
-    fn num_keys(&self, py: Python<'_>) -> PyResult<u64> {
-        self.call(py, outlast::Store::num_keys)
+    fn num_keys(&self, py: Python<'_>, timeout: Option<f64>) -> PyResult<u64> {
+        self.call(py, timeout, |store| store.num_keys())
     }
 
-    fn multi_get<'py>(&self, py: Python<'py>, keys: Vec<Vec<u8>>) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let values = self.call(py, |store| store.multi_get(&keys))?;
+    fn multi_get<'py>(
+        &self,
+        py: Python<'py>,
+        keys: Vec<Vec<u8>>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let values = self.call(py, timeout, |store| store.multi_get(&keys))?;
         Ok(values.iter().map(|value| PyBytes::new(py, value)).collect())
     }
 
-    fn multi_set(&self, py: Python<'_>, keys: Vec<Vec<u8>>, values: Vec<Vec<u8>>) -> PyResult<()> {
-        self.call(py, |store| store.multi_set(keys.into_iter().zip(values)))
+    fn multi_set(
+        &self,
+        py: Python<'_>,
+        keys: Vec<Vec<u8>>,
+        values: Vec<Vec<u8>>,
+        timeout: Option<f64>,
+    ) -> PyResult<()> {
+        self.call(py, timeout, |store| store.multi_set(keys.into_iter().zip(values)))
     }
 
-    fn queue_push(&self, py: Python<'_>, key: &[u8], value: Vec<u8>) -> PyResult<()> {
-        self.call(py, |store| store.queue_push(key, value))
+    fn queue_push(&self, py: Python<'_>, key: &[u8], value: Vec<u8>, timeout: Option<f64>) -> PyResult<()> {
+        self.call(py, timeout, |store| store.queue_push(key, value))
     }
 
     /// Nothing if it does not wait and the queue is empty.
@@ -179,19 +192,23 @@ impl Store {
         block: bool,
         timeout: Option<f64>,
     ) -> PyResult<Option<Bound<'py, PyBytes>>> {
-        let limit = limit(timeout)?;
-        let popped = self.call(py, |store| {
-            if block { store.queue_pop(key, limit).map(Some) } else { store.queue_try_pop(key) }
+        let popped = self.call(py, timeout, |store| {
+            if block { store.queue_pop(key).map(Some) } else { store.queue_try_pop(key) }
         })?;
         Ok(popped.map(|value| PyBytes::new(py, &value)))
     }
 
-    fn queue_len(&self, py: Python<'_>, key: &[u8]) -> PyResult<u64> {
-        self.call(py, |store| store.queue_len(key))
+    fn queue_len(&self, py: Python<'_>, key: &[u8], timeout: Option<f64>) -> PyResult<u64> {
+        self.call(py, timeout, |store| store.queue_len(key))
     }
 
-    fn keys<'py>(&self, py: Python<'py>, prefix: &[u8]) -> PyResult<Vec<Bound<'py, PyBytes>>> {
-        let keys = self.call(py, |store| store.keys(prefix))?;
+    fn keys<'py>(
+        &self,
+        py: Python<'py>,
+        prefix: &[u8],
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Bound<'py, PyBytes>>> {
+        let keys = self.call(py, timeout, |store| store.keys(prefix))?;
         Ok(keys.iter().map(|key| PyBytes::new(py, key)).collect())
     }
 

@@ -330,10 +330,10 @@ class RendezvousHandler(_TorchHandler):
                 message=f"[{event.name}] {event.message}{trace}",
                 node_state=NodeState[event.node_state],
                 name=f"outlast.{event.name}",
-                hostname=socket.gethostname(),
-                pid=os.getpid(),
+                hostname=event.host,
+                pid=event.pid,
                 master_endpoint=self._place.address,
-                local_id=int(self._node.name.rpartition("_")[2]),
+                local_id=event.local_id,
                 rank=event.rank,
             )
 

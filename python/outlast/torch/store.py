@@ -124,7 +124,7 @@ class Store(dist.Store):
     def set(self, key: Bytes, value: Bytes) -> None:
         """Give a key a value. When it returns, two members have it."""
         with _as_torch_says():
-            self._member.set(key, value)
+            self._member.set(key, value, timeout=self._limit())
 
     def get(self, key: Bytes) -> bytes:
         """The value of a key, as soon as it has one."""
@@ -139,32 +139,33 @@ class Store(dist.Store):
     def check(self, keys: Sequence[Bytes]) -> bool:
         """Whether all of these keys have values now."""
         with _as_torch_says():
-            return self._member.check(keys)
+            return self._member.check(keys, timeout=self._limit())
 
     def add(self, key: Bytes, amount: int) -> int:
         """Add to the number that a key holds, and return the sum."""
         with _as_torch_says():
-            return self._member.add(key, amount)
+            return self._member.add(key, amount, timeout=self._limit())
 
     def compare_set(self, key: Bytes, expected: Bytes, desired: Bytes) -> bytes:
         """Give a key the value `desired` if it has `expected`, and return the value that it has then."""
         with _as_torch_says():
-            return self._member.compare_set(key, expected, desired)
+            return self._member.compare_set(key, expected, desired, timeout=self._limit())
 
     def delete_key(self, key: Bytes) -> bool:
         """Take the value of a key away; whether it had one."""
         with _as_torch_says():
-            return self._member.delete_key(key)
+            return self._member.delete_key(key, timeout=self._limit())
 
     def num_keys(self) -> int:
         """How many keys have values."""
         with _as_torch_says():
-            return self._member.num_keys()
+            return self._member.num_keys(timeout=self._limit())
 
     def list_keys(self) -> list[str]:
         """All keys that have values."""
         with _as_torch_says():
-            return [key.decode(errors="surrogateescape") for key in self._member.keys(b"")]
+            keys = self._member.keys(b"", timeout=self._limit())
+            return [key.decode(errors="surrogateescape") for key in keys]
 
     def has_extended_api(self) -> bool:
         """Append, multi_get and multi_set are there."""
@@ -173,23 +174,22 @@ class Store(dist.Store):
     def append(self, key: Bytes, value: Bytes) -> None:
         """Write behind the value of a key."""
         with _as_torch_says():
-            self._member.append(key, value)
+            self._member.append(key, value, timeout=self._limit())
 
     def multi_get(self, keys: Sequence[Bytes]) -> list[bytes]:
         """The values of several keys, as soon as all have one."""
         with _as_torch_says():
-            self._member.wait(keys, self._limit())
-            return self._member.multi_get(keys)
+            return self._member.multi_get(keys, timeout=self._limit())
 
     def multi_set(self, keys: Sequence[Bytes], values: Sequence[Bytes]) -> None:
         """Give several keys values."""
         with _as_torch_says():
-            self._member.multi_set(keys, values)
+            self._member.multi_set(keys, values, timeout=self._limit())
 
     def queue_push(self, key: Bytes, value: Bytes) -> None:
         """Put an element behind the last of a queue."""
         with _as_torch_says():
-            self._member.queue_push(key, value)
+            self._member.queue_push(key, value, timeout=self._limit())
 
     def queue_pop(self, key: Bytes, block: bool = True) -> bytes:
         """Take the first element of a queue; wait for one, unless `block` is false."""
@@ -202,7 +202,7 @@ class Store(dist.Store):
     def queue_len(self, key: Bytes) -> int:
         """How many elements a queue has."""
         with _as_torch_says():
-            return self._member.queue_len(key)
+            return self._member.queue_len(key, timeout=self._limit())
 
     # Torch's C++ looks these two up by other names.
     deleteKey: Callable[..., bool] = delete_key  # noqa: N815

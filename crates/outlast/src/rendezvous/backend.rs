@@ -236,6 +236,15 @@ impl Backend {
         matches!(self.0, Kind::Embedded(_) | Kind::Store(_))
     }
 
+    /// The coordinators that it names, which can count a store's members.
+    pub(super) fn coordinators(&self) -> Option<&str> {
+        match &self.0 {
+            Kind::Embedded(addresses) | Kind::Store(addresses) => Some(addresses),
+            #[cfg(feature = "etcd")]
+            Kind::Etcd(_) => None,
+        }
+    }
+
     /// The run that it knows us by.
     pub(super) fn run_of(&self, run: &RunId) -> RunId {
         if matches!(self.0, Kind::Store(_)) { stored::run_of(run) } else { run.clone() }

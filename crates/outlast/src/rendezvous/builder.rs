@@ -10,6 +10,7 @@ use crate::runtime::{self, Plane};
 use crate::security::credentials::credential_settings;
 use crate::security::{Credentials, ProcessKey, random_bytes};
 use crate::settings;
+use crate::store::Store;
 use crate::sync::{Arc, Mutex};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::{
@@ -99,9 +100,13 @@ impl RendezvousBuilder {
         };
         node.check()?;
         let (backend, run, access) = self.reach()?;
+        let store = backend.coordinators().zip(access.clone()).map(|(addresses, access)| {
+            Store::builder().coordinator(addresses).credentials(access.credentials)
+        });
+        let known_as = backend.run_of(&run);
         let runtime = runtime::of(Plane::Rendezvous)?;
         let opening = Opening { register: REGISTER.to_owned(), holder: node.to_string() };
-        let end = backend.open(&runtime, &run, access.as_ref(), opening);
+        let end = backend.open(&runtime, &known_as, access.as_ref(), opening);
         let who = Who { run_id: run.to_string(), node: node.clone(), endpoint: backend.to_string() };
         let shared = Arc::new(Shared { journal: Mutex::new(Journal::of(who)), ..Shared::default() });
         let seed = u64::from_ne_bytes(random_bytes());
@@ -109,7 +114,8 @@ impl RendezvousBuilder {
         let (commands, obeyed) = mpsc::channel(COMMANDS_MAX);
         let driver = Driver::new(machine, end, Arc::clone(&shared));
         runtime.spawn(runtime::to_its_end("the driver of a rendezvous", driver.run(obeyed)));
-        Ok(Rendezvous { settings: self.settings, node, commands, shared, creator: Creator::this_process() })
+        let (settings, creator) = (self.settings, Creator::this_process());
+        Ok(Rendezvous { settings, run, node, store, commands, shared, creator })
     }
 
     /// Opens a register of that name in place of a node: for whoever agrees on something of its own. With a `holder`,
@@ -120,8 +126,8 @@ impl RendezvousBuilder {
         check_name("register", name, REGISTER_NAME_BYTES_MAX)?;
         let (backend, run, access) = self.reach()?;
         let runtime = runtime::of(Plane::Rendezvous)?;
-        let end =
-            backend.open(&runtime, &run, access.as_ref(), Opening { register: name.to_owned(), holder });
+        let opening = Opening { register: name.to_owned(), holder };
+        let end = backend.open(&runtime, &backend.run_of(&run), access.as_ref(), opening);
         Ok(RemoteRegister::start(&runtime, end))
     }
 
@@ -129,12 +135,11 @@ impl RendezvousBuilder {
     fn reach(&self) -> Result<(Backend, RunId, Option<Access>), RendezvousError> {
         let backend: Backend = self.backend.parse()?;
         let run = settings::run_or_default(self.run.clone())?;
-        let run = backend.run_of(&run);
         if !backend.needs_secret() {
             return Ok((backend, run, None));
         }
         let credentials = self.credentials.clone().or_environment()?;
-        let keys = credentials.keys(&run).ok_or(RendezvousError::MissingSecret)?;
+        let keys = credentials.keys(&backend.run_of(&run)).ok_or(RendezvousError::MissingSecret)?;
         let identity = credentials.identity(&keys, &ProcessKey::generate())?;
         Ok((backend, run, Some(Access { identity, credentials })))
     }

@@ -4,6 +4,10 @@
 //! away meanwhile another one is asked, under the same name: it is done once (decision 38). The view does not change for
 //! it, and nobody holds anything for it.
 //!
+//! Several threads may ask at once. With every call the store is told which of the earlier ones on that key will not come
+//! again, so that it can forget their answers; a call that is still under way in another thread is none of those, or it
+//! would be dropped when it arrives after its successor.
+//!
 //! What it does not do: carry values above what one frame holds, 16 MiB. Members do.
 
 use super::engine::Letter;
@@ -13,6 +17,7 @@ use crate::coordinator::{ControlFrames, dial_plane};
 use crate::port::{self, AuthenticatedStream};
 use crate::runtime::{self, Plane};
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
+use crate::sync::{Mutex, lock};
 use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::limits::FRAME_BYTES_MAX;
 use outlast_proto::store::Failure;
@@ -22,9 +27,9 @@ use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::store::{CallName, ClientId, StoreMember, View};
 use outlast_proto::wire::{decode, encode};
+use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 use std::sync::Weak;
-use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
 
@@ -42,7 +47,56 @@ pub struct Client {
     coordinator: String,
     identity: TlsIdentity,
     client: ClientId,
-    number: AtomicU64,
+    numbers: Mutex<Numbers>,
+}
+
+/// Which numbers were given to calls, and which of the calls that change a key have not ended.
+#[derive(Debug, Default)]
+struct Numbers {
+    last: u64,
+    changing: BTreeMap<Key, BTreeSet<u64>>,
+}
+
+impl Numbers {
+    /// Every call below this that changes the key has ended, with an answer or because it was given up, and is never sent
+    /// again. Calls that wait without changing anything keep nobody from forgetting (decision 38).
+    fn ended_below(&self, key: &Key, number: u64) -> u64 {
+        self.changing.get(key).and_then(BTreeSet::first).copied().unwrap_or(number)
+    }
+}
+
+/// A call's number, for as long as it is under way.
+struct Numbered<'a> {
+    numbers: &'a Mutex<Numbers>,
+    number: u64,
+    /// What it changes.
+    key: Option<Key>,
+}
+
+impl<'a> Numbered<'a> {
+    fn begin(numbers: &'a Mutex<Numbers>, key: Option<Key>) -> Self {
+        let mut given = lock(numbers);
+        given.last += 1;
+        let number = given.last;
+        if let Some(key) = &key {
+            given.changing.entry(key.clone()).or_default().insert(number);
+        }
+        drop(given);
+        Self { numbers, number, key }
+    }
+}
+
+impl Drop for Numbered<'_> {
+    fn drop(&mut self) {
+        let Some(key) = &self.key else { return };
+        let mut given = lock(self.numbers);
+        if let Some(under_way) = given.changing.get_mut(key) {
+            under_way.remove(&self.number);
+            if under_way.is_empty() {
+                given.changing.remove(key);
+            }
+        }
+    }
 }
 
 impl std::fmt::Debug for Client {
@@ -62,7 +116,7 @@ impl Client {
         let keys = credentials.keys(run).ok_or(StoreError::MissingSecret)?;
         let identity = credentials.identity(&keys, &ProcessKey::generate())?;
         let client = ClientId(random());
-        Ok(Self { coordinator: coordinator.into(), identity, client, number: AtomicU64::new(0) })
+        Ok(Self { coordinator: coordinator.into(), identity, client, numbers: Mutex::default() })
     }
 
     /// The value of a key, as soon as it has one.
@@ -113,7 +167,7 @@ impl Client {
     pub fn keys(&self, prefix: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
         let prefix = prefix.as_ref().to_vec();
         let asked = |call, patience_ms| FromClient::Keys { call, prefix: prefix.clone().into(), patience_ms };
-        match self.ask(asked, timeout)? {
+        match self.ask(asked, None, timeout)? {
             Answer::Keys(keys, _) => Ok(keys.into_iter().map(|key| key.to_vec()).collect()),
             _ => Ok(Vec::new()),
         }
@@ -123,16 +177,11 @@ impl Client {
         check_value(&operation)?;
         let asked = |call: CallName, patience_ms| {
             let (key, operation) = (key.clone(), operation.clone());
-            FromClient::Ask(Request {
-                call,
-                answered_below: call.number,
-                key,
-                operation,
-                patience_ms,
-                seen: None,
-            })
+            let answered_below = lock(&self.numbers).ended_below(&key, call.number);
+            FromClient::Ask(Request { call, answered_below, key, operation, patience_ms, seen: None })
         };
-        match self.ask(asked, timeout)? {
+        let changed = operation.changes().then(|| key.clone());
+        match self.ask(asked, changed, timeout)? {
             // The member that was asked knows the value that it was to have.
             Answer::Refused(objection) => Err(StoreError::Told(objection.to_string())),
             answer => Ok(answer),
@@ -142,10 +191,11 @@ impl Client {
     fn ask(
         &self,
         asked: impl Fn(CallName, u64) -> FromClient,
+        changed: Option<Key>,
         timeout: Duration,
     ) -> Result<Answer, StoreError> {
-        let number = self.number.fetch_add(1, Ordering::Relaxed) + 1;
-        let call = CallName { client: self.client, number };
+        let numbered = Numbered::begin(&self.numbers, changed);
+        let call = CallName { client: self.client, number: numbered.number };
         let deadline = Instant::now() + timeout;
         let asking = async {
             let mut cause = "nobody was asked yet".to_owned();
@@ -263,5 +313,30 @@ pub(super) async fn serve(shared: Weak<Shared>, stream: AuthenticatedStream, me:
                 }
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_call_that_is_under_way_is_never_counted_among_those_that_are_over() {
+        let numbers = Mutex::new(Numbers::default());
+        let (key, other) = (Key::value("key"), Key::value("other"));
+        let ended_below = |key: &Key, number| lock(&numbers).ended_below(key, number);
+        let [one, two] = [(); 2].map(|()| Numbered::begin(&numbers, Some(key.clone())));
+        let elsewhere = Numbered::begin(&numbers, Some(other.clone()));
+        let waits = Numbered::begin(&numbers, None);
+        assert_eq!([one.number, two.number, elsewhere.number, waits.number], [1, 2, 3, 4]);
+        assert_eq!(ended_below(&key, 2), 1, "the first is still on its way");
+        assert_eq!(ended_below(&key, 4), 1, "whoever asks");
+        drop(two);
+        assert_eq!(ended_below(&key, 5), 1, "its successor's end changes nothing");
+        drop(one);
+        assert_eq!(ended_below(&key, 5), 5, "nobody waits for what is asked of another key, or only waits");
+        assert_eq!(ended_below(&other, 5), 3);
+        drop(elsewhere);
+        assert!(lock(&numbers).changing.is_empty());
     }
 }

@@ -52,6 +52,7 @@ contract!(embedded, Coordinator::start();
     meetings::closing_ends_it_for_all_and_leaving_for_nobody_else,
     meetings::nodes_that_come_together_take_one_write,
     meetings::a_round_is_agreed_on_although_the_backend_is_killed_in_the_middle,
+    meetings::every_round_has_a_store_of_its_own,
 );
 
 contract!(store, Members::start();
@@ -72,6 +73,7 @@ contract!(store, Members::start();
     meetings::closing_ends_it_for_all_and_leaving_for_nobody_else,
     meetings::nodes_that_come_together_take_one_write,
     meetings::a_round_is_agreed_on_although_the_backend_is_killed_in_the_middle,
+    meetings::every_round_has_a_store_of_its_own,
 );
 
 #[cfg(feature = "etcd")]

@@ -55,6 +55,21 @@ pub(crate) fn all_nodes_of_a_round_agree_and_survivors_keep_their_order(service:
     assert_eq!(b.num_nodes_waiting().expect("it is known"), 0);
 }
 
+/// Where a coordinator counts members, the participants of a round keep a store that has no key of another round.
+pub(crate) fn every_round_has_a_store_of_its_own(service: &mut impl Service) {
+    let nodes = ["a", "b"].map(|name| node(service, name, 2, 2));
+    let first = rounds(nodes.iter().map(next).collect());
+    let joined = |at: usize, round: &Round| nodes[at].join_store(round).expect("a store");
+    let (one, two) = (joined(0, &first[0]), joined(1, &first[1]));
+    one.set("key", "value").expect("set");
+    assert_eq!(two.get("key", Some(PATIENCE)).expect("a value"), b"value");
+    drop(one);
+    assert_eq!(two.look("key").expect("an answer").as_deref(), Some(&b"value"[..]), "the others go on");
+    drop(two);
+    let second = rounds(nodes.iter().map(next).collect());
+    assert!(!joined(0, &second[0]).check(&["key"]).expect("an answer"), "no key of another round");
+}
+
 /// All but the last only say what they want; the last one writes it down for all, and so it is when they meet again.
 pub(crate) fn nodes_that_come_together_take_one_write(service: &mut impl Service) {
     let names = ["a", "b", "c", "d", "e", "f"];

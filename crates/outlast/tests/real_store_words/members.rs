@@ -13,6 +13,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "OUTLAST_STORE_WORDS_ROLE";
+/// Under its number and this many more an order to shut down says that it is being carried out.
+const BEGINS: u64 = 1_000_000;
 /// How long anything is waited for that has no bound of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -29,6 +31,8 @@ pub(crate) struct Role {
     pub(crate) advertise: Option<String>,
     pub(crate) ends_store: bool,
     pub(crate) join_ms: u64,
+    /// Its process stops before it joins.
+    pub(crate) never_starts: bool,
 }
 
 impl Role {
@@ -44,6 +48,7 @@ impl Role {
             self.advertise.clone().unwrap_or_default(),
             self.ends_store.to_string(),
             self.join_ms.to_string(),
+            self.never_starts.to_string(),
         ]
         .join(" ")
     }
@@ -94,7 +99,11 @@ pub(crate) fn play() -> bool {
         advertise: set(words[6]),
         ends_store: words[7] == "true",
         join_ms: words[8].parse().expect("milliseconds"),
+        never_starts: words[9] == "true",
     };
+    if role.never_starts {
+        kill_process(rustix::process::getpid(), Signal::STOP).expect("it is ours");
+    }
     let store = match role.join() {
         Ok(store) => Arc::new(store),
         Err(error) => {
@@ -108,6 +117,11 @@ pub(crate) fn play() -> bool {
         // Every call on a thread of its own, so that one that waits keeps nobody from the next.
         std::thread::spawn(move || {
             let words: Vec<_> = line.split(' ').collect();
+            if words[1] == "shutdown" {
+                // The caller does not hear of it again before it is over.
+                let number: u64 = words[0].parse().expect("a number");
+                say(&format!("{} \"begins\" 0", number + BEGINS));
+            }
             let begun = Instant::now();
             let answer = act(&store, &words[1..]);
             say(&format!("{} {} {}", words[0], json(&answer), begun.elapsed().as_millis()));
@@ -124,22 +138,31 @@ fn act(store: &Store, words: &[&str]) -> String {
             store.get(key, Some(limit)).map(|value| String::from_utf8_lossy(&value).into_owned())
         }
         ["set", key, value] => store.set(key, value).map(|()| "set".to_owned()),
+        ["push", key, value] => store.queue_push(key, value).map(|()| "pushed".to_owned()),
+        ["pop", key, ms] => {
+            let limit = Duration::from_millis(ms.parse().expect("milliseconds"));
+            store.queue_pop(key, Some(limit)).map(|value| String::from_utf8_lossy(&value).into_owned())
+        }
         ["shutdown"] => store.shutdown().map(|()| "shut".to_owned()),
         ["leave"] => store.leave().map(|()| "left".to_owned()),
-        // A key that the member of that name owns.
-        ["key-of", name] => {
-            let view = store.view().expect("a view");
-            let layout = Layout::new((*view).clone());
-            let owner = |key: &String| {
-                let owner = layout.owner(slot(&Key::value(key.as_bytes())));
-                view.members.iter().any(|member| Some(member.id) == owner && member.name == name)
-            };
-            return (0..10_000).map(|number| format!("key{number}")).find(owner).expect("a key");
-        }
+        // A key, or a queue, that the member of that name owns.
+        ["key-of", name] => return owned_by(store, name, |key| Key::value(key.as_bytes())),
+        ["queue-of", name] => return owned_by(store, name, |key| Key::queue(key.as_bytes())),
         ["members"] => return store.view().map_or(0, |view| view.members.len()).to_string(),
         ref other => panic!("no such order: {other:?}"),
     };
     done.unwrap_or_else(|error| error.to_string())
+}
+
+/// The name of something that the member of that name owns.
+fn owned_by(store: &Store, name: &str, key: impl Fn(&str) -> Key) -> String {
+    let view = store.view().expect("a view");
+    let layout = Layout::new((*view).clone());
+    let is_its = |text: &String| {
+        let owner = layout.owner(slot(&key(text)));
+        view.members.iter().any(|member| Some(member.id) == owner && member.name == name)
+    };
+    (0..10_000).map(|number| format!("key{number}")).find(is_its).expect("a key")
 }
 
 /// A member that was started.
@@ -221,8 +244,29 @@ impl Member {
         self.outcome(number)
     }
 
+    /// Waits until an order to shut down is being carried out.
+    pub(crate) fn begins(&self, number: u64) {
+        assert_eq!(self.outcome(number + BEGINS).text, "begins");
+    }
+
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("it is ours");
+    }
+
+    /// None of its threads runs when this returns.
+    pub(crate) fn stop(&self) {
+        self.signal(Signal::STOP);
+        let threads = format!("/proc/{}/task", self.process.id());
+        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
+            // The state comes after the name, which may hold anything but a closing bracket at its end.
+            let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
+            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
+        };
+        let deadline = Instant::now() + PATIENCE;
+        while !std::fs::read_dir(&threads).expect("it lives").all(is_stopped) {
+            assert!(Instant::now() < deadline, "it does not stop");
+            std::thread::sleep(Duration::from_millis(1));
+        }
     }
 
     pub(crate) fn kill(&mut self) {

@@ -9,111 +9,198 @@ use std::time::{Duration, Instant};
 
 /// Two seconds for all to join in, two for exit, fifty milliseconds for the last words.
 const BOUND: Duration = Duration::from_millis(4_050);
+/// How long the first phase takes where somebody does not join in.
+const WAIT: Duration = Duration::from_secs(2);
 /// What a busy machine may add.
 const GRACE: Duration = Duration::from_millis(950);
 const SHUT_DOWN: &str = "the store was shut down";
 
-/// What happens to the last of the members, and when.
+/// What happens to the last of the members.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Fault {
     Nothing,
     Stopped,
     Killed,
     Unreachable,
+    /// Its process is there and never came so far as to join.
+    NeverStarted,
 }
 
-/// A store of that many, each of whom waits for a key that never comes; the last one is behind a relay.
-fn waiting(count: usize) -> (outlast::Coordinator, Vec<Member>, Vec<u64>, Relay) {
-    let coordinator = coordinator();
-    let listen = free_address();
-    let relay = Relay::to(listen);
-    let (listen, advertise) = (Some(listen.to_string()), Some(relay.address.to_string()));
-    let mut members: Vec<_> = (0..count)
-        .map(|place| {
-            let role = role_at(&coordinator, &format!("m{place}"));
-            let last = Role { listen: listen.clone(), advertise: advertise.clone(), ..role.clone() };
-            Member::start(if place + 1 == count { &last } else { &role })
-        })
-        .collect();
-    members.iter().for_each(|member| assert_eq!(member.joined(), "in"));
-    all_see(&mut members, count);
-    let waits = members.iter_mut().map(|member| member.order("get never 60000")).collect();
-    (coordinator, members, waits, relay)
+/// When it happens. Each moment is one that was seen, so that a fault never strikes another phase than it says.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Moment {
+    /// Before anybody says that the store should end.
+    Before,
+    /// The members are being told, and one of them, who is stopped, has not joined in.
+    Shutdown,
+    /// Whoever shut it down has woken its own waits: the word for all others is on its way.
+    Exit,
 }
 
-/// The first of so many shuts the store down; so long after that something happens to the last one.
-fn shut_down(count: usize, fault: Fault, after: Duration) {
-    let (_coordinator, mut members, waits, relay) = waiting(count);
-    let strike = |member: &mut Member| match fault {
-        Fault::Nothing => {}
-        Fault::Stopped => member.signal(Signal::STOP),
-        Fault::Killed => member.kill(),
-        Fault::Unreachable => relay.shut(true),
-    };
+/// A store of that many, each of whom waits for a key that never comes; the first and the last are behind relays.
+struct Waiting {
+    _coordinator: outlast::Coordinator,
+    members: Vec<Member>,
+    waits: Vec<u64>,
+    relays: Vec<Relay>,
+    /// One that the first of them owns, so that it needs nobody else to say what it is.
+    own_key: String,
+}
+
+impl Waiting {
+    /// All of them are in, except for a last one that never starts.
+    fn start(count: usize, fault: Fault) -> Self {
+        let coordinator = coordinator();
+        let mut relays = Vec::new();
+        let mut members: Vec<_> = (0..count)
+            .map(|place| {
+                let mut role = role_at(&coordinator, &format!("m{place}"));
+                if place == 0 || place + 1 == count {
+                    let listen = free_address();
+                    relays.push(Relay::to(listen));
+                    role.listen = Some(listen.to_string());
+                    role.advertise = relays.last().map(|relay| relay.address.to_string());
+                }
+                role.never_starts = place + 1 == count && fault == Fault::NeverStarted;
+                Member::start(&role)
+            })
+            .collect();
+        let there = if fault == Fault::NeverStarted { count - 1 } else { count };
+        members[..there].iter().for_each(|member| assert_eq!(member.joined(), "in"));
+        all_see(&mut members[..there], there);
+        let own_key = members[0].done("key-of m0").text;
+        assert_eq!(members[0].done(&format!("set {own_key} here")).text, "set");
+        let waits = members[..there].iter_mut().map(|member| member.order("get never 60000")).collect();
+        Self { _coordinator: coordinator, members, waits, relays, own_key }
+    }
+
+    fn strike(&mut self, fault: Fault) {
+        let last = self.members.last_mut().expect("a member");
+        match fault {
+            Fault::Nothing => {}
+            Fault::Stopped => last.stop(),
+            Fault::Killed => last.kill(),
+            // Nobody reaches it. It still reaches those who are behind no relay, so among two nothing passes at all.
+            Fault::Unreachable if self.waits.len() == 2 => self.relays.iter().for_each(|relay| relay.shut(true)),
+            Fault::Unreachable => self.relays.iter().skip(1).for_each(|relay| relay.shut(true)),
+            Fault::NeverStarted => {
+                assert!(last.outcome_within(0, Duration::ZERO).is_none(), "it came so far as to join");
+            }
+        }
+    }
+
+    /// Waits until that order to shut down is being carried out, and sees that it is not at its end. What is asked of the
+    /// same member afterwards is answered afterwards, and as by a store that is there.
+    fn see_shutdown(&mut self, order: u64) {
+        self.members[0].begins(order);
+        let order = format!("get {} 1000", self.own_key);
+        assert_eq!(self.members[0].done(&order).text, "here", "the first phase is over already");
+    }
+}
+
+/// The first of so many shuts the store down; at that moment something happens to the last one.
+fn shut_down(count: usize, fault: Fault, moment: Moment) {
+    let case = format!("{count} members, {fault:?}, {moment:?}");
+    let mut store = Waiting::start(count, fault);
+    // Whoever is stopped does not join in, so the first phase takes its time.
+    let holds = (moment == Moment::Shutdown).then_some(1);
+    if let Some(place) = holds {
+        store.members[place].stop();
+    }
     let begun = Instant::now();
-    if after.is_zero() {
-        strike(&mut members[count - 1]);
+    if moment == Moment::Before {
+        store.strike(fault);
     }
-    let shut = members[0].order("shutdown");
-    if !after.is_zero() {
-        std::thread::sleep(after);
-        strike(&mut members[count - 1]);
+    let shut = store.members[0].order("shutdown");
+    let left = || (BOUND + GRACE).saturating_sub(begun.elapsed());
+    let mut struck = begun;
+    let mut woken = None;
+    if moment == Moment::Shutdown {
+        store.see_shutdown(shut);
+        store.strike(fault);
+        struck = Instant::now();
+        assert!(
+            store.members[0].outcome_within(store.waits[0], Duration::ZERO).is_none(),
+            "{case}: it came too late"
+        );
+    } else {
+        woken = store.members[0].outcome_within(store.waits[0], left());
+        if moment == Moment::Exit {
+            store.strike(fault);
+            struck = Instant::now();
+        }
     }
-    let case = format!("{count} members, {fault:?} after {after:?}");
-    let outcome = members[0].outcome_within(shut, BOUND + GRACE).unwrap_or_else(|| panic!("{case}: no end"));
+    println!("{case}: struck {:?} after the order", struck.duration_since(begun));
+    let outcome = store.members[0].outcome_within(shut, left()).unwrap_or_else(|| panic!("{case}: no end"));
     assert_eq!(outcome.text, "shut", "{case}");
-    let sound = if fault == Fault::Nothing { count } else { count - 1 };
-    for (place, member) in members[..sound].iter().enumerate() {
-        let left = (BOUND + GRACE).saturating_sub(begun.elapsed());
-        let failed = member.outcome_within(waits[place], left);
+    let harmed = (fault != Fault::Nothing).then_some(count - 1);
+    for place in (0..count).filter(|place| Some(*place) != harmed && Some(*place) != holds) {
+        let failed = if place == 0 && woken.is_some() {
+            woken.take()
+        } else {
+            store.members[place].outcome_within(store.waits[place], left())
+        };
         let failed = failed.unwrap_or_else(|| panic!("{case}: {place} waits on"));
         assert_eq!(failed.text, SHUT_DOWN, "{case}");
     }
-    println!("{case}: {:?}", begun.elapsed());
-    if fault == Fault::Stopped {
-        // It finds out when it goes on.
-        members[count - 1].signal(Signal::CONT);
-        assert_eq!(members[count - 1].outcome(waits[count - 1]).text, SHUT_DOWN, "{case}");
+    println!("{case}: all returned after {:?}", begun.elapsed());
+    let cannot_join_in = fault == Fault::Stopped || (fault == Fault::Unreachable && count == 2);
+    if moment == Moment::Before && cannot_join_in {
+        assert!(begun.elapsed() >= WAIT, "{case}: it joined in, so nothing had happened to it");
+    }
+    // Whoever was stopped finds out when it goes on.
+    let stopped = harmed.filter(|_| fault == Fault::Stopped).into_iter().chain(holds);
+    for place in stopped {
+        store.members[place].signal(Signal::CONT);
+        assert_eq!(store.members[place].outcome(store.waits[place]).text, SHUT_DOWN, "{case}");
     }
 }
 
 #[test]
 fn a_store_of_one_of_two_and_of_nine_ends_for_all() {
-    [1, 2, 9].into_iter().for_each(|count| shut_down(count, Fault::Nothing, Duration::ZERO));
+    [1, 2, 9].into_iter().for_each(|count| shut_down(count, Fault::Nothing, Moment::Before));
 }
 
 #[test]
 fn a_member_that_is_stopped_before_or_during_a_shutdown_holds_nobody_up() {
-    for after in [0, 5, 40] {
-        shut_down(3, Fault::Stopped, Duration::from_millis(after));
-    }
+    shut_down(3, Fault::Stopped, Moment::Before);
+    shut_down(4, Fault::Stopped, Moment::Shutdown);
+    shut_down(3, Fault::Stopped, Moment::Exit);
 }
 
 #[test]
 fn a_member_that_is_killed_before_or_during_a_shutdown_holds_nobody_up() {
-    for after in [0, 5, 40] {
-        shut_down(3, Fault::Killed, Duration::from_millis(after));
-    }
+    shut_down(3, Fault::Killed, Moment::Before);
+    shut_down(4, Fault::Killed, Moment::Shutdown);
+    shut_down(3, Fault::Killed, Moment::Exit);
 }
 
 #[test]
 fn a_member_that_cannot_be_reached_holds_nobody_up() {
-    for after in [0, 5] {
-        shut_down(3, Fault::Unreachable, Duration::from_millis(after));
-    }
+    shut_down(2, Fault::Unreachable, Moment::Before);
+    shut_down(3, Fault::Unreachable, Moment::Before);
+    shut_down(4, Fault::Unreachable, Moment::Shutdown);
+    shut_down(3, Fault::Unreachable, Moment::Exit);
+}
+
+#[test]
+fn a_member_that_never_started_holds_nobody_up() {
+    shut_down(3, Fault::NeverStarted, Moment::Before);
+    shut_down(4, Fault::NeverStarted, Moment::Shutdown);
+    shut_down(3, Fault::NeverStarted, Moment::Exit);
 }
 
 /// One shuts the store down, everybody hears of it, and then it dies with the others' answers on their way.
 #[test]
 fn whoever_shuts_a_store_down_may_die_meanwhile() {
-    let (_coordinator, mut members, waits, _relay) = waiting(4);
+    let mut store = Waiting::start(4, Fault::Nothing);
     // Somebody does not answer, so the first phase takes its time.
-    members[3].signal(Signal::STOP);
+    store.members[3].stop();
     let begun = Instant::now();
-    members[0].order("shutdown");
-    std::thread::sleep(Duration::from_millis(500));
-    members[0].kill();
-    for (member, wait) in members[1..3].iter().zip(&waits[1..3]) {
+    let shut = store.members[0].order("shutdown");
+    store.see_shutdown(shut);
+    store.members[0].kill();
+    for (member, wait) in store.members[1..3].iter().zip(&store.waits[1..3]) {
         let left = (BOUND + GRACE).saturating_sub(begun.elapsed());
         let failed = member.outcome_within(*wait, left).expect("it ends");
         assert_eq!(failed.text, SHUT_DOWN);
@@ -156,13 +243,15 @@ fn whoever_was_to_end_the_store_is_named_with_and_without_a_coordinator() {
 #[ignore = "minutes long: make soak"]
 fn all_of_it_with_one_to_nine_members() {
     for count in 1..=9 {
-        shut_down(count, Fault::Nothing, Duration::ZERO);
-        for fault in [Fault::Stopped, Fault::Killed, Fault::Unreachable] {
-            for after in [0, 1, 5, 20, 60].map(Duration::from_millis) {
-                if count > 1 {
-                    shut_down(count, fault, after);
-                }
-            }
+        shut_down(count, Fault::Nothing, Moment::Before);
+        for fault in [Fault::Stopped, Fault::Killed, Fault::Unreachable, Fault::NeverStarted] {
+            // Besides the first and the last somebody is needed who holds up the first phase.
+            let moments: &[_] = match count {
+                1 => &[],
+                2 => &[Moment::Before, Moment::Exit],
+                _ => &[Moment::Before, Moment::Shutdown, Moment::Exit],
+            };
+            moments.iter().for_each(|moment| shut_down(count, fault, *moment));
         }
     }
 }

@@ -76,6 +76,22 @@ fn an_owner_that_is_stopped_and_a_replica_that_is() {
     assert_eq!(both[1].done(&format!("get {ours} {CALL_MS}")).text, "value");
 }
 
+/// A pop is two calls: one finds that there is an element, at the owner alone; the other takes it, which its copy must hear
+/// of. Both share the time that the caller gave.
+#[test]
+fn a_pop_from_a_queue_whose_copy_is_stopped_ends_in_its_time() {
+    let coordinator = coordinator();
+    let mut both = members(&coordinator, &["a", "b"]);
+    let ours = both[0].done("queue-of a").text;
+    assert_eq!(both[0].done(&format!("push {ours} element")).text, "pushed");
+    both[1].stop();
+    let outcome = both[0].done(&format!("pop {ours} {CALL_MS}"));
+    assert!(outcome.text.contains(" timed out after "), "{}", outcome.text);
+    let bound = Duration::from_millis(CALL_MS) + Duration::from_millis(500);
+    assert!(outcome.took < bound, "it took {:?}", outcome.took);
+    both[1].signal(Signal::CONT);
+}
+
 #[test]
 fn an_owner_that_is_killed_while_nobody_decides_on_views() {
     let coordinator = coordinator();
