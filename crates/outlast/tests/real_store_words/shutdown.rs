@@ -81,7 +81,9 @@ impl Waiting {
             Fault::Stopped => last.stop(),
             Fault::Killed => last.kill(),
             // Nobody reaches it. It still reaches those who are behind no relay, so among two nothing passes at all.
-            Fault::Unreachable if self.waits.len() == 2 => self.relays.iter().for_each(|relay| relay.shut(true)),
+            Fault::Unreachable if self.waits.len() == 2 => {
+                self.relays.iter().for_each(|relay| relay.shut(true))
+            }
             Fault::Unreachable => self.relays.iter().skip(1).for_each(|relay| relay.shut(true)),
             Fault::NeverStarted => {
                 assert!(last.outcome_within(0, Duration::ZERO).is_none(), "it came so far as to join");
