@@ -11,7 +11,7 @@ use outlast_proto::coordinator::{self, Action, ConnectionId, Run, Sign};
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::ANCESTORS_MAX;
 use outlast_proto::membership::{ConnectOutcome, Preset};
-use outlast_proto::session::{self, CallId, Command, Done, Op, PerformResult, Session};
+use outlast_proto::session::{self, CallId, Command, Done, Op, OutReason, PerformResult, Session};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::Message as _;
 use outlast_proto::wire::control::*;
@@ -657,7 +657,9 @@ proptest! {
             world.wait(Duration::from_secs(6));
         }
         for (number, honest) in &world.honest {
-            prop_assert_eq!(honest.session.out(), None, "peer {} was put out", number);
+            // A `connect` of its own that waited too long for a liar who does nothing has put nobody out.
+            let out = honest.session.out().filter(|out| **out != OutReason::NotConnected);
+            prop_assert_eq!(out, None, "peer {} was put out", number);
         }
     }
 

@@ -128,7 +128,16 @@ impl Session {
         if let Err(error) = self.enlist(&record, id) {
             return self.fail(id, error);
         }
-        let expired = self.calls.get(&id).is_some_and(|call| now >= call.op.deadline);
+        let Some(call) = self.calls.get(&id) else { return };
+        let expired = now >= call.op.deadline;
+        let memory = self.tags.entry((call.op.scope.clone(), call.op.tag)).or_default();
+        if memory.waits_for_another(record.epoch, &call.op.fingerprint) {
+            // Until the verdict is here; or until there is no more time for it.
+            if expired {
+                self.abandon(id, CallError::Timeout(Vec::new()));
+            }
+            return;
+        }
         if self.hold && !expired {
             return;
         }
@@ -316,8 +325,7 @@ impl Session {
         }
         match learned {
             Learned::Known => {}
-            Learned::Dropped => self.send(ToCoordinator::Acknowledge { key: key.clone() }),
-            Learned::Kept => {
+            Learned::Dropped | Learned::Kept => {
                 self.send(ToCoordinator::Acknowledge { key: key.clone() });
                 // A call that waits between attempts takes it at once.
                 let waits = |call: &Call| (&call.op.scope, call.op.tag) == (&key.scope, key.tag);
@@ -518,8 +526,13 @@ impl Session {
     pub(super) fn abandon(&mut self, id: CallId, error: CallError) {
         if let Some(call) = self.calls.get(&id) {
             let place = (call.op.scope.clone(), call.op.tag);
-            let retry = call.op.fingerprint.retry;
-            self.tags.entry(place).or_default().abandon(retry);
+            let fingerprint = &call.op.fingerprint;
+            let voted = match &call.stage {
+                Stage::Refused { key, .. } => Some((key.epoch, key.seq, fingerprint.clone())),
+                _ => None,
+            };
+            let memory = self.tags.entry(place).or_default();
+            memory.abandon(fingerprint.retry, voted);
         }
         self.fail(id, error);
     }

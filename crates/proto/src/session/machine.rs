@@ -611,6 +611,8 @@ impl Session {
         self.hold = false;
         self.settled(&[]);
         if std::mem::take(&mut self.resuming) {
+            // Attempts of calls that are no more were ended with the old connection, or nobody knows of them.
+            self.tags.values_mut().for_each(TagMemory::forget_votes);
             // What changed since the resume was written, and what may have been lost with the old connection.
             for (id, vote) in self.votes_again() {
                 self.tell_decider(id, vote);

@@ -4,14 +4,15 @@
 //! alike. A verdict on a call that is still to come is kept, and the call takes it as if it had been there
 //! (rule 8). A call that ended here while it goes on elsewhere leaves its *ghost*: the verdicts on the others'
 //! further attempts are the ghost's, not the next call's. The next call takes the ghost's place: "do it again"
-//! means to join the others in what they are still doing.
+//! means to join the others in what they are still doing. If it is another call than the ghost's, it waits for the verdict
+//! on what the ghost had voted for: a peer has one vote on an attempt.
 //!
 //! *Bounds.* A program may not call for days while others try and time out, and whoever lives and does not call is
 //! never put out (rule 20). So verdicts that wait for calls are kept as runs, the kind and how many of it, and a run
 //! costs the same however long it is. If even the runs are too many the oldest are merged, so that the number of each
 //! kind stays: as many calls end as ended for the others.
 
-use crate::collective::{GroupEpoch, OpKey, Seq};
+use crate::collective::{Fingerprint, GroupEpoch, OpKey, Seq};
 use crate::id::PeerId;
 use crate::limits::{BRIEF_NAMED_MAX, BRIEF_TEXT_BYTES_MAX, LEARNED_MAX, UNCLAIMED_MAX};
 use crate::wire::clip;
@@ -52,6 +53,8 @@ pub(super) struct TagMemory {
     unclaimed: VecDeque<Unclaimed>,
     /// Whether the call that ended here retries elsewhere.
     ghost: Option<bool>,
+    /// The attempt that it had voted for, if its verdict is not here yet, and with which call.
+    left: Option<(GroupEpoch, Seq, Fingerprint)>,
 }
 
 impl TagMemory {
@@ -70,7 +73,11 @@ impl TagMemory {
 
     /// Whether there is nothing to remember.
     pub(super) fn is_blank(&self) -> bool {
-        self.next_seq == 0 && self.learned.is_empty() && self.unclaimed.is_empty() && self.ghost.is_none()
+        self.next_seq == 0
+            && self.learned.is_empty()
+            && self.unclaimed.is_empty()
+            && self.ghost.is_none()
+            && self.left.is_none()
     }
 
     /// Takes down a verdict. True if it is news.
@@ -99,10 +106,14 @@ impl TagMemory {
             Verdict::Commit { .. } => Learned::Impossible,
             Verdict::Abort(AbortReason::Void) => Learned::Dropped,
             Verdict::Abort(reason) => {
+                let left = self.left.take_if(|(epoch, seq, _)| (*epoch, *seq) == (key.epoch, key.seq));
                 if let Some(retry) = self.ghost {
                     if !retry || ends_call(reason) {
                         self.ghost = None;
                     }
+                    return Learned::Dropped;
+                }
+                if left.is_some() {
                     return Learned::Dropped;
                 }
                 self.leave_for_later(reason.clone());
@@ -159,9 +170,23 @@ impl TagMemory {
         self.unclaimed.iter_mut().for_each(|run| name_lost(&mut run.reason, lost));
     }
 
-    /// A call ended here that may go on elsewhere.
-    pub(super) fn abandon(&mut self, retry: bool) {
+    /// A call ended here that may go on elsewhere, and had voted for that attempt if there is one.
+    pub(super) fn abandon(&mut self, retry: bool, attempt: Option<(GroupEpoch, Seq, Fingerprint)>) {
         self.ghost = Some(retry);
+        if attempt.is_some() {
+            self.left = attempt;
+        }
+    }
+
+    /// Whether we have voted for the next attempt in that epoch, with another call than this one.
+    pub(super) fn waits_for_another(&mut self, epoch: GroupEpoch, call: &Fingerprint) -> bool {
+        let next = self.next_seq(epoch);
+        self.left.as_ref().is_some_and(|(of, seq, voted)| (*of, *seq) == (epoch, next) && voted != call)
+    }
+
+    /// Whatever was voted for before is over: its verdict was told, or nobody knows of it.
+    pub(super) fn forget_votes(&mut self) {
+        self.left = None;
     }
 
     /// Whether only a coordinator that was restarted could still ask for it, and only about an old epoch.

@@ -443,6 +443,32 @@ fn a_call_that_ended_here_alone_leaves_its_verdicts_to_its_ghost() {
 }
 
 #[test]
+fn another_call_waits_for_the_verdict_on_what_a_cancelled_one_had_voted_for() {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Mismatch { peer: id(2) });
+    bench.session.handle_cancel(bench.now, call);
+    bench.drain();
+    // The coordinator still listens to the others: no verdict comes in the moment that a cancelled call waits for it.
+    assert_eq!(bench.wait(ms(200)), [fail(call, CallError::Cancelled)]);
+    // To begin the same attempt with another call would be a breach of protocol.
+    let next = bench.call(false);
+    assert_eq!(bench.drain(), []);
+    let told = bench.abort(key(1, 0), AbortReason::Cancelled { by: id(1) });
+    assert_eq!(told[0], ack(key(1, 0)));
+    assert_eq!(told[1], initiate(key(1, 1), false, 10_000));
+    assert!(matches!(&told[2], Action::Call(id, Command::Perform(_)) if *id == next), "{told:?}");
+    // The same call again joins what it had voted for.
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(true);
+    bench.performed(call, PerformResult::Mismatch { peer: id(2) });
+    bench.session.handle_cancel(bench.now, call);
+    bench.wait(ms(200));
+    bench.call(true);
+    assert_eq!(bench.drain()[0], initiate(key(1, 0), true, 10_000));
+}
+
+#[test]
 fn a_cancelled_call_that_said_complete_asks_for_an_abort_and_soon_fences_itself() {
     let withdraw = |key| Action::Send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
     let mut bench = Bench::of(&[1, 2]);

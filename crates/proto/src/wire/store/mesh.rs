@@ -126,7 +126,7 @@ pub enum Letter {
         #[n(2)]
         asked_by: Option<MemberId>,
         /// Somebody else waits for this too: say at once that it is done.
-        #[n(3)]
+        #[cbor(n(3), default)]
         is_awaited: bool,
     },
     /// From a replica to an owner: everything up to there is done.
