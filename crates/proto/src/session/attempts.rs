@@ -325,7 +325,8 @@ impl Session {
         }
         match learned {
             Learned::Known => {}
-            Learned::Dropped | Learned::Kept => {
+            Learned::Dropped => self.send(ToCoordinator::Acknowledge { key: key.clone() }),
+            Learned::Kept => {
                 self.send(ToCoordinator::Acknowledge { key: key.clone() });
                 // A call that waits between attempts takes it at once.
                 let waits = |call: &Call| (&call.op.scope, call.op.tag) == (&key.scope, key.tag);

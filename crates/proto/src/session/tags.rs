@@ -5,7 +5,7 @@
 //! (rule 8). A call that ended here while it goes on elsewhere leaves its *ghost*: the verdicts on the others'
 //! further attempts are the ghost's, not the next call's. The next call takes the ghost's place: "do it again"
 //! means to join the others in what they are still doing. If it is another call than the ghost's, it waits for the verdict
-//! on what the ghost had voted for: a peer has one vote on an attempt.
+//! on what the ghost had voted for, and takes it: a peer has one vote on an attempt.
 //!
 //! *Bounds.* A program may not call for days while others try and time out, and whoever lives and does not call is
 //! never put out (rule 20). So verdicts that wait for calls are kept as runs, the kind and how many of it, and a run
@@ -106,14 +106,11 @@ impl TagMemory {
             Verdict::Commit { .. } => Learned::Impossible,
             Verdict::Abort(AbortReason::Void) => Learned::Dropped,
             Verdict::Abort(reason) => {
-                let left = self.left.take_if(|(epoch, seq, _)| (*epoch, *seq) == (key.epoch, key.seq));
+                self.left.take_if(|(epoch, seq, _)| (*epoch, *seq) == (key.epoch, key.seq));
                 if let Some(retry) = self.ghost {
                     if !retry || ends_call(reason) {
                         self.ghost = None;
                     }
-                    return Learned::Dropped;
-                }
-                if left.is_some() {
                     return Learned::Dropped;
                 }
                 self.leave_for_later(reason.clone());
