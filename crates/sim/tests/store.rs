@@ -119,7 +119,7 @@ fn liveness_finds_answers_that_do_not_come() {
     assert_found("store-calm", Sabotage::LostAnswers, "liveness");
 }
 
-/// What `docs/guide/store.md` says about it.
+/// What `bench/RESULTS.md` says about it.
 #[test]
 fn an_operation_costs_few_hops_also_among_a_thousand_members() {
     let four = cost::measure(4);
