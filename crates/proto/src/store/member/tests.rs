@@ -20,7 +20,7 @@ use crate::wire::store::views::{FromRegistrar, ToRegistrar};
 use crate::wire::store::{MemberId, View};
 use std::collections::{BTreeMap, VecDeque};
 
-const TIMEOUT: Duration = Duration::from_secs(60);
+const TIMEOUT: Duration = Duration::from_mins(1);
 
 /// Members with the numbers from one on.
 struct Circle {
@@ -37,7 +37,7 @@ struct Circle {
 impl Circle {
     fn new(count: u64) -> Self {
         let now = Instant::ORIGIN + Duration::from_secs(1);
-        let config = Config { view_lease: Duration::from_secs(3_600), ..Config::preset(Preset::Lan) };
+        let config = Config { view_lease: Duration::from_hours(1), ..Config::preset(Preset::Lan) };
         let new = |number| (number, Member::new(now, config.clone(), member(number, number)));
         let members = (1..=count).map(new).collect();
         let mut circle = Self {
