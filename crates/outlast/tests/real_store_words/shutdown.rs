@@ -82,7 +82,7 @@ impl Waiting {
             Fault::Killed => last.kill(),
             // Nobody reaches it. It still reaches those who are behind no relay, so among two nothing passes at all.
             Fault::Unreachable if self.waits.len() == 2 => {
-                self.relays.iter().for_each(|relay| relay.shut(true))
+                self.relays.iter().for_each(|relay| relay.shut(true));
             }
             Fault::Unreachable => self.relays.iter().skip(1).for_each(|relay| relay.shut(true)),
             Fault::NeverStarted => {
