@@ -72,8 +72,9 @@ impl Evidence<'_> {
             Some(account) if account.lease_ms.is_none() => Cause::LeaseOver,
             Some(account) if account.waits_ms.is_some() => Cause::Absent,
             Some(account) if account.holds => Cause::Held,
-            Some(account) if account.unacknowledged > 0 => Cause::ReplicaSilent,
+            // Whatever else the owner waits for: its answer could not come this way.
             Some(_) if !self.by_link => Cause::RouteCut,
+            Some(account) if account.unacknowledged > 0 => Cause::ReplicaSilent,
             Some(_) => Cause::Late,
             None => self.silence(),
         }
@@ -127,6 +128,7 @@ mod tests {
         assert_eq!(says(|account| account.waits_ms = Some(9), false), Cause::Absent);
         assert_eq!(says(|account| account.lease_ms = None, true), Cause::LeaseOver);
         assert_eq!(says(|account| account.unacknowledged = 1, true), Cause::ReplicaSilent);
+        assert_eq!(says(|account| account.unacknowledged = 1, false), Cause::RouteCut);
         assert_eq!(says(|account| account.holds = true, true), Cause::Held);
         assert_eq!(says(|account| account.moving = true, true), Cause::Moving);
         assert_eq!(says(|account| account.epoch = Some(4), true), Cause::OtherView(Some(4)));
