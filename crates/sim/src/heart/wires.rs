@@ -18,11 +18,11 @@ use outlast_proto::wire::control::{
 };
 
 /// The production driver gives a dial up after this long.
-const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A dial that nothing stands in the way of takes this many ways there and back: TCP, TLS and the hello.
 const DIAL_TRIPS: u32 = 4;
 /// How long the one dial in ten may take that meets a busy machine.
-const SLOW_DIAL: Duration = Duration::from_secs(1);
+pub(super) const SLOW_DIAL: Duration = Duration::from_secs(1);
 
 /// One stream between a process and a coordinator.
 #[derive(Clone, Debug)]

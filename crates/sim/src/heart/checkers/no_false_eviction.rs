@@ -2,6 +2,7 @@
 //! this very peer, or the coordinator (rule 20); and honest peers are never kicked. What peers are told is in
 //! `causes`.
 
+use super::super::wires::{DIAL_TIMEOUT, SLOW_DIAL};
 use super::{Checker, Fact, World};
 use outlast_proto::id::PeerId;
 use outlast_proto::time::{Duration, Instant};
@@ -9,8 +10,14 @@ use outlast_proto::wire::control::LossReason;
 use outlast_proto::wire::membership::DeathReason;
 use std::collections::{BTreeMap, BTreeSet};
 
-/// How long after a block ended an eviction may still be its consequence: a last redial and the way of a resume.
+/// How long after a block ended a death may still be its consequence.
 const AFTERMATH: Duration = Duration::from_secs(2);
+/// The same of a resume that did not come: the dial that the block swallowed must run out first, then comes the
+/// longest pause, then one that meets a busy machine, and the way of the resume.
+const LAST_REDIAL: Duration =
+    DIAL_TIMEOUT.saturating_add(LONGEST_PAUSE).saturating_add(SLOW_DIAL).saturating_add(AFTERMATH);
+/// See `session::Config::redial`.
+const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
 /// See above.
 #[derive(Default)]
@@ -56,7 +63,7 @@ impl NoFalseEviction {
         let Some(process) = world.process_of(peer) else { return Ok(()) };
         // Who is out already, and has another name, is no longer there under this one.
         let gone = !process.lives() || process.id() != peer;
-        let blocked = at.since(process.blocked_until) < AFTERMATH || process.stopped.is_some();
+        let blocked = |aftermath| at.since(process.blocked_until) < aftermath || process.stopped.is_some();
         let index = world.processes.iter().position(|other| other.id() == process.id()).unwrap_or(0);
         let fair = match reason {
             LossReason::Left | LossReason::Disconnected => true,
@@ -75,7 +82,8 @@ impl NoFalseEviction {
             LossReason::NotResumed if self.heard.get(&peer).is_some_and(|at| *at < process.blocked_until) => {
                 true
             }
-            LossReason::NotResumed | LossReason::Dead(_) => gone || blocked,
+            LossReason::NotResumed => gone || blocked(LAST_REDIAL),
+            LossReason::Dead(_) => gone || blocked(AFTERMATH),
             // Nobody honest breaks the protocol.
             _ => false,
         };
