@@ -20,6 +20,7 @@ pub mod elastic;
 pub mod etcd;
 pub mod fork;
 mod health;
+mod linger;
 pub mod membership;
 mod presets;
 mod probe;

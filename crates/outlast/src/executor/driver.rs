@@ -17,6 +17,7 @@ use super::engine::{Command, Engine, Output};
 use super::ticket::{self, Caller};
 use crate::baton::{self, Drive};
 use crate::bell::Bell;
+use crate::linger;
 use crate::runtime;
 use crate::sync::{Arc, Mutex, lock};
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
@@ -170,7 +171,15 @@ impl Drive for Hands {
             polled.extend(awaited.map(|(descriptor, flags)| PollFd::from_borrowed_fd(descriptor, flags)));
         }
         // An interrupted or failed wait is a short wait: the next turn finds out what is the matter.
-        let count = poll(&mut polled, Some(&timeout));
+        let at_once = Timespec { tv_sec: 0, tv_nsec: 0 };
+        let mut count = Ok(0);
+        let mut look = || {
+            count = poll(&mut polled, Some(&at_once));
+            count != Ok(0)
+        };
+        if !linger::finds(&mut look) {
+            count = poll(&mut polled, Some(&timeout));
+        }
         if !polled[0].revents().is_empty() {
             self.bell.heard();
         }

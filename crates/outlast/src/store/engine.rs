@@ -18,6 +18,7 @@ use crate::baton::Drive;
 use crate::bell::Bell;
 use crate::clock;
 use crate::fork::Guarded;
+use crate::linger;
 use crate::link::{TlsWire, Wire as _};
 use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::store::registrar::Knocked;
@@ -506,6 +507,13 @@ impl Drive for Engine {
     fn wait(&mut self, until: Instant) {
         if self.is_over() {
             return std::thread::yield_now();
+        }
+        let mut look = || {
+            self.look(Duration::ZERO);
+            !self.ready.is_empty()
+        };
+        if linger::finds(&mut look) {
+            return;
         }
         let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
         let due = self.member.poll_timeout().map(|due| due.since(clock::now()));
