@@ -199,13 +199,13 @@ fn count_flavours(herd: &Herd) {
 }
 
 #[test]
-fn a_hundred_kills_up_to_a_megabyte() {
-    kill_storm(100, 1 << 20, false, false);
+fn forty_kills_up_to_a_megabyte() {
+    kill_storm(40, 1 << 20, false, false);
 }
 
 #[test]
-fn fifty_kills_over_every_type_quantised_and_many_at_once() {
-    kill_storm(50, 1 << 19, true, false);
+fn twenty_five_kills_over_every_type_quantised_and_many_at_once() {
+    kill_storm(25, 1 << 19, true, false);
 }
 
 #[test]
