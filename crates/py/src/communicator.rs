@@ -16,7 +16,7 @@ use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
 use crate::state::{self, SharedState};
-use crate::sync::{lock, owned};
+use outlast::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::communicator::{GroupView, Interrupt};
 use outlast::fork::Creator;

@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_coordinator};
 use crate::manners::check_process;
-use crate::sync::{lock, owned};
+use outlast::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::coordinator::BackendError;
 use outlast::fork::Creator;

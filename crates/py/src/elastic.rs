@@ -10,7 +10,7 @@ use crate::errors::{self, Purpose, invalid};
 use crate::manners::check_process;
 use crate::outcome;
 use crate::state::SharedState;
-use crate::sync::{lock, owned};
+use outlast::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::communicator::NextStep;
 use outlast::elastic::{ElasticOptions, Runner};

@@ -2,7 +2,7 @@
 
 use crate::buffer::Tensor;
 use crate::errors::invalid;
-use crate::sync::lock;
+use outlast::sync::lock;
 use crate::visit::Visit;
 use outlast::communicator::DataType;
 use outlast_kernels::{Element, Quantisation, error_feedback};

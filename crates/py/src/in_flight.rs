@@ -6,7 +6,7 @@
 //! after the end: a worker's thread never touches the interpreter.
 
 use crate::buffer::Tensor;
-use crate::sync::{lock, owned};
+use outlast::sync::{lock, owned};
 use outlast::communicator::{Error, Receipt};
 use outlast::membership::PeerId;
 use outlast::workers;

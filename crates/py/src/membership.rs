@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_membership};
 use crate::manners::{self, LOOK_EVERY, check_process};
-use crate::sync::{lock, owned};
+use outlast::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::membership::{Event, Happening, Member, MemberInfo, MembershipError, TimedEvent};

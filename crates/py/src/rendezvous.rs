@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_rendezvous};
 use crate::manners::{self, check_process};
-use crate::sync::{lock, owned};
+use outlast::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::rendezvous::{

@@ -7,7 +7,7 @@
 use crate::buffer::Tensor;
 use crate::errors::{fatal, invalid};
 use crate::manners::check_process;
-use crate::sync::lock;
+use outlast::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::state::{CheckpointError, Strategy, TensorInfo};

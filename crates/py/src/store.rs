@@ -3,7 +3,7 @@
 use crate::arguments;
 use crate::errors::{invalid, of_store};
 use crate::manners::{self, check_process};
-use crate::sync::lock;
+use outlast::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::store::{StoreError, Within};
