@@ -67,8 +67,9 @@ pub(super) struct Settings {
     pub(super) atlas: SharedAtlas,
 }
 
+/// A call of the program that has not returned.
 #[derive(Debug)]
-pub(super) struct CallSlot {
+pub(super) struct OpenCall {
     pub(super) since: Instant,
     orders: Arc<Orders>,
     abort: Option<Abort>,
@@ -77,7 +78,7 @@ pub(super) struct CallSlot {
 pub(super) struct State {
     pub(super) session: Session,
     pub(super) line: Option<Arc<Line>>,
-    pub(super) calls: BTreeMap<CallId, CallSlot>,
+    pub(super) calls: BTreeMap<CallId, OpenCall>,
     pub(super) dials: u64,
     /// The call that connects, until a coordinator was reached.
     pub(super) connecting: Option<CallId>,
@@ -289,7 +290,7 @@ impl Control {
         let since = clock::now();
         let id = call(&mut state.session, since);
         self.recorder.note(&called(id));
-        state.calls.insert(id, CallSlot { since, orders: Arc::clone(&orders), abort: None });
+        state.calls.insert(id, OpenCall { since, orders: Arc::clone(&orders), abort: None });
         self.carry_out(state);
         (id, orders)
     }

@@ -195,7 +195,7 @@ fn of_session(control: &Control, now: Instant, health: impl Fn(PeerId) -> &'stat
     };
     let call = |call: &CallStatus| {
         let mut object = json!(call);
-        let since = state.calls.get(&call.id).map(|slot| slot.since);
+        let since = state.calls.get(&call.id).map(|call| call.since);
         object["age_seconds"] = json!(since.map(|since| seconds(now.since(since))));
         object
     };

@@ -523,11 +523,11 @@ impl Membership {
         &mut self,
         now: Instant,
         id: u64,
-        slot: impl Fn(&mut Trial) -> &mut Option<ConnectOutcome>,
+        part: impl Fn(&mut Trial) -> &mut Option<ConnectOutcome>,
         outcome: ConnectOutcome,
     ) {
         let Some(trial) = self.trials.get_mut(&id) else { return };
-        *slot(trial) = Some(outcome);
+        *part(trial) = Some(outcome);
         let (Some(port), Some(closed)) = (trial.port, trial.closed) else { return };
         let member = trial.member;
         self.trials.remove(&id);

@@ -105,15 +105,15 @@ impl Control {
 
     fn order(&self, state: &mut State, id: CallId, command: Command) {
         self.recorder.note(&Entry::order(id, &command));
-        let Some(slot) = state.calls.get_mut(&id) else { return };
+        let Some(call) = state.calls.get_mut(&id) else { return };
         let order = match command {
             Command::Perform(attempt) => {
                 let abort = Abort::new();
-                slot.abort = Some(abort.clone());
+                call.abort = Some(abort.clone());
                 Order::Perform(attempt, abort)
             }
             Command::Abort => {
-                if let Some(abort) = &slot.abort {
+                if let Some(abort) = &call.abort {
                     abort.trigger();
                 }
                 return;
@@ -122,7 +122,7 @@ impl Control {
             Command::Undo => Order::Undo,
             Command::Finish(outcome) => Order::Finish(outcome),
         };
-        slot.orders.put(order);
+        call.orders.put(order);
     }
 
     fn open_epoch(&self, state: &mut State, record: &EpochRecord) {

@@ -203,7 +203,7 @@ fn ring_outcomes() -> Vec<RingOutcome> {
     vec![
         RingOutcome::Measure {
             members: vec![peer(1), peer(2), peer(3)],
-            slots: vec![vec![(0, 1)], vec![(2, 0)]],
+            heats: vec![vec![(0, 1)], vec![(2, 0)]],
         },
         RingOutcome::Ring {
             ring: vec![peer(2), peer(1)],
