@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! register/<name>/state           the whole register: see `outlast_proto::rendezvous::Record`
-//! register/<name>/beat/<holder>   changes for as long as the holder lives: see `outlast_proto::rendezvous::Witness`
+//! register/<name>/beat/<holder>   changes for as long as the holder lives: see `outlast_proto::rendezvous::Sentry`
 //! register/<name>/bell/<change>   there once the register has changed that often: whoever waits for it is woken
 //! ```
 //!
@@ -27,7 +27,7 @@ use crate::security::{TlsIdentity, random_bytes};
 use crate::store::{Failure, Store, StoreBuilder, StoreError};
 use crate::sync::Arc;
 use outlast_proto::id::RunId;
-use outlast_proto::rendezvous::{Draw, Record, Witness, beat};
+use outlast_proto::rendezvous::{Draw, Record, Sentry, beat};
 use outlast_proto::retry;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -67,7 +67,7 @@ pub(super) struct StoredRegister {
     open: Vec<Ask>,
     /// What was seen last.
     last: Option<Record>,
-    witness: Witness,
+    sentry: Sentry,
 }
 
 /// Why something was not done.
@@ -133,7 +133,7 @@ impl StoredRegister {
             beats: 0,
             open: Vec::new(),
             last: None,
-            witness: Witness::default(),
+            sentry: Sentry::default(),
         }
     }
 
@@ -237,7 +237,7 @@ impl StoredRegister {
                 () = heard(&mut bell) => self.read(home).await,
                 () = tokio::time::sleep_until(look_at) => {
                     let looked = self.look(home).await;
-                    look_at = Instant::now() + self.witness.interval();
+                    look_at = Instant::now() + self.sentry.interval();
                     // A bell that rang without a change was left by another history, or its time was over.
                     bell = bell.or_else(|| Some(self.wait_for_bell(home, waited)));
                     looked
@@ -344,7 +344,7 @@ impl StoredRegister {
         self.read(home).await?;
         let Some(record) = &self.last else { return Ok(()) };
         let names: Vec<String> =
-            Witness::watched(&record.snapshot.alive, &self.holder).into_iter().map(str::to_owned).collect();
+            Sentry::watched(&record.snapshot.alive, &self.holder).into_iter().map(str::to_owned).collect();
         let began = clock::now();
         let mut beats = Vec::with_capacity(names.len());
         for name in names {
@@ -352,7 +352,7 @@ impl StoredRegister {
             let beat = call(home, move |store| store.compare_set(key, "", "")).await?;
             beats.push((name, beat));
         }
-        for name in self.witness.handle_look(began, clock::now(), beats) {
+        for name in self.sentry.handle_look(began, clock::now(), beats) {
             tracing::info!(%name, "the lease of a node has run out");
             self.change(home, |before, _| Record::without_lease(before, &name, draw())).await?;
             let key = self.beat_key(&name);

@@ -263,7 +263,7 @@ fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
 fn sync_outcomes() -> Vec<(&'static str, Vec<u8>)> {
     let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
     let elected =
-        Elected { last: Some(5), revision: 6, outline, root, unwitnessed: false, was_agreed: false };
+        Elected { last: Some(5), revision: 6, outline, root, unremembered: false, was_agreed: false };
     let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
     let members = vec![peer(1), peer(2), peer(3)];
     let finished = encode(&Outcome::Finished { revision: 6, healed: vec![(peer(3), healed)], members });

@@ -282,7 +282,7 @@ fn outcome(before: Option<&Outcome>, reached: Option<Revision>, wishes: &[(PeerI
 }
 
 fn election(last: Option<Revision>, offers: &[(PeerId, Offer, Option<Revision>)]) -> Outcome {
-    let count = Count { last, witnessed: offers.iter().any(|(_, _, known)| known.is_some()) };
+    let count = Count { last, remembered: offers.iter().any(|(_, _, known)| known.is_some()) };
     let elected = match elect(count, offers.iter().map(|(_, offer, _)| offer)) {
         Ok(elected) => elected,
         Err(why) => return Outcome::NoDonor { last, why },

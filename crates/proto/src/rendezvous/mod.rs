@@ -65,7 +65,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod wish;
-mod witness;
+mod sentry;
 
 pub use apply::{apply, sanitise};
 pub use event::{Event, EventName};
@@ -77,4 +77,4 @@ pub use rules::{Action, Context, Operator, decide};
 pub use settings::{Settings, SettingsError};
 pub use state::{Place, Seat, State, StateError};
 pub use wish::{Wish, grant, picture, wishes};
-pub use witness::{Witness, beat};
+pub use sentry::{Sentry, beat};
