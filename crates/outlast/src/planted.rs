@@ -25,7 +25,7 @@ pub enum Place {
     /// In the thread that writes checkpoints to that folder.
     Checkpoint(PathBuf),
     /// In what lets the leases of that run's registers run out.
-    Keeper(RunId),
+    Warden(RunId),
 }
 
 static IS_ANY: AtomicBool = AtomicBool::new(false);

@@ -48,7 +48,7 @@
 //! on every machine: `verify_every` finds out. It keeps no data and shuffles nothing: sample numbers are for the program to
 //! map.
 
-mod keeper;
+mod scribe;
 mod runner;
 mod weighing;
 
