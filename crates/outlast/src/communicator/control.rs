@@ -12,7 +12,7 @@ mod conversation;
 mod group;
 mod paths;
 
-pub use group::GroupView;
+pub use group::SeenGroup;
 
 use super::atlas::SharedAtlas;
 use super::error::Error;
@@ -123,7 +123,7 @@ pub(super) struct Control {
     news: News,
     recorder: Arc<Recorder>,
     pub(super) preset: &'static str,
-    view: Mutex<Arc<GroupView>>,
+    seen: Mutex<Arc<SeenGroup>>,
     /// How many connections are being talked on; a goodbye waits for the last of them.
     talks: Mutex<usize>,
     hung_up: Condvar,
@@ -197,7 +197,7 @@ impl Control {
             news: News::default(),
             recorder,
             preset,
-            view: Mutex::default(),
+            seen: Mutex::default(),
             talks: Mutex::new(0),
             hung_up: Condvar::new(),
             epoch_opened: Condvar::new(),

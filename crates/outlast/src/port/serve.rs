@@ -162,7 +162,7 @@ impl Drop for Serving {
     }
 }
 
-/// A view of a port that is or was served.
+/// What can be told of a port that is or was served.
 #[derive(Clone, Debug)]
 pub(crate) struct PortWatch(Arc<Doorman>);
 

@@ -228,12 +228,12 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn inspections() -> Vec<(&'static str, Vec<u8>)> {
-    let view = encode(&Inspected::View("{\"standing\":\"in\"}".to_owned()));
+    let account = encode(&Inspected::Account("{\"standing\":\"in\"}".to_owned()));
     vec![
-        ("valid-ask-view", encode(&Inspect::View)),
+        ("valid-ask-view", encode(&Inspect::Account)),
         ("valid-ask-flight", encode(&Inspect::Flight)),
-        ("invalid-cut-off", view[..view.len() - 1].to_vec()),
-        ("valid-view", view),
+        ("invalid-cut-off", account[..account.len() - 1].to_vec()),
+        ("valid-view", account),
         ("valid-flight", encode(&Inspected::Flight("{\"flight\":1}\n".to_owned()))),
         ("valid-refused", encode(&Inspected::Refused("ask again in 0.1 s".to_owned()))),
     ]

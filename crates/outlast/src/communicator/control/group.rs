@@ -1,7 +1,7 @@
 //! What is known of the group and its coordinator, for the calls of the program.
 //!
 //! Two pictures of the group are kept apart. The session knows it as it is, and calls that are under way ask for that. The
-//! program sees a [`GroupView`], which changes only when one of its calls ends: between two calls ranks and sizes stay as
+//! program sees a [`SeenGroup`], which changes only when one of its calls ends: between two calls ranks and sizes stay as
 //! they are, whatever happens meanwhile.
 
 use super::{Control, State};
@@ -19,7 +19,7 @@ use std::net::SocketAddr;
 /// What the program sees of the group; replaced only when one of its calls ends.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub struct GroupView {
+pub struct SeenGroup {
     /// Our rank in the group.
     pub rank: usize,
     /// The group's epoch.
@@ -31,22 +31,22 @@ pub struct GroupView {
 }
 
 impl Control {
-    pub(in crate::communicator) fn view(&self) -> Arc<GroupView> {
-        Arc::clone(&lock(&self.view))
+    pub(in crate::communicator) fn seen(&self) -> Arc<SeenGroup> {
+        Arc::clone(&lock(&self.seen))
     }
 
     /// Lets the program see the group as it is.
     pub(in crate::communicator) fn refresh(&self) {
         let state = lock(&self.state);
-        let known = self.view();
+        let known = self.seen();
         let changed = |record: &&EpochRecord| {
             (record.epoch, state.session.global_world_size()) != (known.epoch, known.global_world_size)
         };
-        let view = state.session.record().filter(changed);
-        let view = view.map(|record| view_of(record, self.me, &state.session));
+        let seen = state.session.record().filter(changed);
+        let seen = seen.map(|record| seen_of(record, self.me, &state.session));
         drop(state);
-        if let Some(view) = view {
-            *lock(&self.view) = Arc::new(view);
+        if let Some(seen) = seen {
+            *lock(&self.seen) = Arc::new(seen);
         }
     }
 
@@ -104,8 +104,8 @@ impl Control {
 
     /// A member's name and id, for people.
     pub(in crate::communicator) fn name_of(&self, peer: PeerId) -> String {
-        let view = self.view();
-        let name = view.peers.iter().find(|known| known.id == peer).map(|known| known.name.clone());
+        let seen = self.seen();
+        let name = seen.peers.iter().find(|known| known.id == peer).map(|known| known.name.clone());
         let name = name.or_else(|| self.news.name_of(peer));
         name.map_or_else(|| peer.short(), |name| format!("{name} {}", peer.short()))
     }
@@ -141,8 +141,8 @@ impl Control {
     }
 }
 
-fn view_of(record: &EpochRecord, me: PeerId, session: &Session) -> GroupView {
-    GroupView {
+fn seen_of(record: &EpochRecord, me: PeerId, session: &Session) -> SeenGroup {
+    SeenGroup {
         rank: record.rank_of(me).unwrap_or(0),
         epoch: record.epoch,
         global_world_size: session.global_world_size(),
