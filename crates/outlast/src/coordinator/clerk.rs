@@ -371,7 +371,11 @@ impl Clerk {
 
     fn look_after(&mut self, now: Instant, run: &RunId) {
         let Some(served) = self.runs.get_mut(run) else { return };
-        served.look_after_health(now);
+        if let Some(incident) = served.look_after_health(now, &mut self.health, run) {
+            tracing::warn!(%run, "{incident}");
+            let decided = Entry::new(What::Decided, "note").about(served.number());
+            self.recorder.note(&decided.saying(incident.as_str()));
+        }
         if served.look_whether_empty() >= EMPTY_RUN_LIFE {
             self.runs.remove(run);
             return;

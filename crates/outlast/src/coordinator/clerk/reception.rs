@@ -53,7 +53,7 @@ impl Clerk {
             self.recorder.name(key_of(peer), &info.name);
             self.serve(run);
             if let Some(served) = self.runs.get_mut(run) {
-                served.health().meet(&self.health, run, peer, info.address);
+                served.health().meet(&self.health, run, peer, &info);
                 let preset = presets::name(self.health.preset());
                 if let Some(warning) = served.introduce(now, peer, &info, preset) {
                     tracing::warn!(%run, "{warning}");

@@ -8,12 +8,12 @@
 //! Nothing here knows of another run, or of the clerk.
 
 use super::Queue;
-use super::health::RunHealth;
+use super::health::{HealthStarter, RunHealth};
 use crate::clock;
 use crate::coordinator::history::{self, Names};
 use crate::presets::Warned;
 use outlast_proto::coordinator::{ConnectionId, FactsStamp, Note, Run};
-use outlast_proto::id::PeerId;
+use outlast_proto::id::{PeerId, RunId};
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::ToPeer;
 use outlast_proto::wire::membership::MemberInfo;
@@ -88,10 +88,21 @@ impl ServedRun {
         self.health.pass_on(now, &mut self.machine);
     }
 
-    /// The same, and forgets whom our member has met in vain.
-    pub(super) fn look_after_health(&mut self, now: Instant) {
-        self.pass_on_health(now);
+    /// Looks after our own member of the health group, and passes on what it says. What happened to it, if anything did.
+    pub(super) fn look_after_health(
+        &mut self,
+        now: Instant,
+        starter: &mut HealthStarter,
+        run: &RunId,
+    ) -> Option<String> {
         self.health.forget_strangers(&self.machine);
+        let incident = self.health.mend(now, starter, run);
+        if let Some(text) = &incident {
+            self.machine.handle_wall_clock(now, history::unix_us());
+            self.machine.handle_incident(now, text);
+        }
+        self.pass_on_health(now);
+        incident
     }
 }
 
