@@ -48,7 +48,7 @@ pub use buffer::{CallBuffers, Element, Tensor, TensorList, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
 pub use control::SeenGroup;
 pub use error::{Error, Failure, NextStep};
-pub use inspection::{InspectError, ask_flight, ask_account};
+pub use inspection::{InspectError, ask_account, ask_flight};
 pub use interrupt::Interrupt;
 pub use news::{Event, Happened, Lost, SlowStep, Slowed};
 pub use optimise::{REFERENCE_BYTES, TopologyReport};

@@ -9,7 +9,7 @@ use crate::buffer::Tensor;
 use crate::errors::invalid;
 use crate::in_flight::Place;
 use outlast::communicator::{
-    Call, CallBuffers, DataType, Error, SeenGroup, Interrupt, Layout, OpKind, Quantisation, Receipt, ReduceOp,
+    Call, CallBuffers, DataType, Error, Interrupt, Layout, OpKind, Quantisation, Receipt, ReduceOp, SeenGroup,
 };
 use outlast::membership::PeerId;
 use pyo3::exceptions::PyTypeError;

@@ -6,8 +6,8 @@
 //!
 //! If `OUTLAST_LOG` is set, everything goes to stderr as it says, and not here.
 
-use outlast::sync::{Condvar, Mutex, MutexGuard, lock, sleep_while};
 use crate::visit::Visit;
+use outlast::sync::{Condvar, Mutex, MutexGuard, lock, sleep_while};
 use pyo3::prelude::*;
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};

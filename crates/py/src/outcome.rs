@@ -1,7 +1,7 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
 use outlast::communicator::{
-    Event, SeenGroup, Happened, Lost, Peer, Receipt, Slowed, SyncReport, TopologyChange, TopologyReport,
+    Event, Happened, Lost, Peer, Receipt, SeenGroup, Slowed, SyncReport, TopologyChange, TopologyReport,
 };
 use outlast::membership::{MemberInfo, PeerId};
 use pyo3::ffi;

@@ -7,10 +7,10 @@
 use crate::buffer::Tensor;
 use crate::errors::{fatal, invalid};
 use crate::manners::check_process;
-use outlast::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::state::{CheckpointError, Strategy, TensorInfo};
+use outlast::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;

@@ -156,8 +156,7 @@ impl Run {
         for mut input in self.inputs.drain(..) {
             let _ = input.flush();
         }
-        let mut processes =
-            std::mem::take(&mut *lock(&self.processes));
+        let mut processes = std::mem::take(&mut *lock(&self.processes));
         for process in &mut processes {
             let ended = until("the peers end", || process.try_wait().expect("its state"));
             assert!(ended.success(), "a peer saw what it must not see");

@@ -32,9 +32,7 @@ use crate::sync::{Arc, Condvar, Mutex, MutexGuard, lock, sleep_while};
 use crate::{clock, runtime};
 use outlast_proto::collective::{Group, OpKey};
 use outlast_proto::id::PeerId;
-use outlast_proto::session::{
-    CallError, CallId, Config, OutReason, PerformResult, Session, TransferName,
-};
+use outlast_proto::session::{CallError, CallId, Config, OutReason, PerformResult, Session, TransferName};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::Registration;
 use outlast_proto::wire::membership::MemberInfo;

@@ -99,7 +99,9 @@ impl Window {
             return Inspected::Refused("this peer is starting or closing".to_owned());
         };
         match question {
-            Inspect::Account => Inspected::Account(clip(&account(&control, &membership).to_string(), TEXT_MAX)),
+            Inspect::Account => {
+                Inspected::Account(clip(&account(&control, &membership).to_string(), TEXT_MAX))
+            }
             Inspect::Flight => {
                 Inspected::Flight(control.recorder().flight("asked over the network", TEXT_MAX))
             }

@@ -10,10 +10,10 @@
 //!
 //! What it does not do: carry values above what one frame holds, 16 MiB. Members do.
 
+use super::StoreError;
 use super::engine::Letter;
 use super::shared::{Shared, random};
 use super::within::{bytes, check_value, number, value_key};
-use super::StoreError;
 use crate::coordinator::{ControlFrames, dial_plane};
 use crate::port::{self, AuthenticatedStream};
 use crate::runtime::{self, Plane};

@@ -29,8 +29,8 @@ use crate::rng::Rng;
 use crate::time::{Duration, Instant};
 use crate::wire::register::{Fate, Snapshot, Token};
 use keeping::Keeping;
-use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use queue::Queued;
+use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// The longest pause between attempts to reach a backend in trouble.
 const PAUSE_MAX: Duration = Duration::from_secs(1);

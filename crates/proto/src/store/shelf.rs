@@ -66,7 +66,8 @@ impl Shelf {
         bytes: usize,
         is_meant: impl Fn(Bucket) -> bool,
     ) -> (Vec<Blob>, bool) {
-        let meant = self.buckets.iter().filter(|(bucket, _)| is_meant(**bucket)).flat_map(|(_, records)| records);
+        let meant =
+            self.buckets.iter().filter(|(bucket, _)| is_meant(**bucket)).flat_map(|(_, records)| records);
         let mut found: Vec<_> = meant
             .filter(|(key, record)| key.space == Space::Values && record.is_present())
             .map(|(key, _)| &key.name)

@@ -213,7 +213,10 @@ fn heal(
     if args.number == 0 {
         let healed = state.get::<u8>(KEY).context("it was inserted")?;
         let wrong = |(leaf, bytes): (usize, &[u8])| bytes.iter().any(|byte| *byte != value(repetition, leaf));
-        ensure!(!healed.chunks(LEAF_BYTES).enumerate().any(wrong), "repetition {repetition} healed to something else");
+        ensure!(
+            !healed.chunks(LEAF_BYTES).enumerate().any(wrong),
+            "repetition {repetition} healed to something else"
+        );
         ensure!(report.leaves == differing as u64, "{} leaves differed, not {differing}", report.leaves);
     }
     Ok(report)

@@ -121,7 +121,9 @@ impl RunHealth {
             self.is_given_up = starter.strikes.strike(now, run);
             if !self.is_given_up {
                 self.begin_anew(starter, run);
-                return Some("what watches this run's health panicked, and began anew: report this bug".to_owned());
+                return Some(
+                    "what watches this run's health panicked, and began anew: report this bug".to_owned(),
+                );
             }
             return Some(format!(
                 "what watches this run's health panicked {STRIKES_MAX} times, and rests for some minutes: losses are noticed \

@@ -193,7 +193,8 @@ impl Clerk {
         }
         machine.handle_wall_clock(now, history::unix_us());
         if struck.is_some() {
-            machine.handle_incident(now, "what decides for this run panicked, and began anew: report this bug");
+            machine
+                .handle_incident(now, "what decides for this run panicked, and began anew: report this bug");
         }
         self.runs.insert(run.clone(), ServedRun::new(machine, self.served));
     }

@@ -13,7 +13,7 @@
 //! What this does not do: decide. A registrar says who is gone, and when each step may be taken.
 
 use super::{Action, Member};
-use crate::store::layout::{Layout, Bucket, bucket};
+use crate::store::layout::{Bucket, Layout, bucket};
 use crate::store::mesh::Mesh;
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Carried, Letter};
@@ -140,10 +140,9 @@ impl Member {
         buckets: &[Bucket],
         after: Option<&Key>,
     ) {
-        let is_frozen = self
-            .next
-            .as_ref()
-            .is_some_and(|next| next.layout.epoch() == epoch && buckets.iter().all(|bucket| next.moves(*bucket)));
+        let is_frozen = self.next.as_ref().is_some_and(|next| {
+            next.layout.epoch() == epoch && buckets.iter().all(|bucket| next.moves(*bucket))
+        });
         if is_frozen {
             let (records, finished) = self.shelf.export(buckets, after);
             self.send(now, from, Letter::Records { epoch, finished, records });

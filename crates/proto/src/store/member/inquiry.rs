@@ -166,7 +166,8 @@ impl Member {
     fn concerned(&self, what: &What) -> Vec<MemberId> {
         let whom: Vec<_> = match what {
             What::One(key, _) => {
-                let Some(holders) = self.active.as_ref().and_then(|layout| layout.holders(bucket(key))) else {
+                let Some(holders) = self.active.as_ref().and_then(|layout| layout.holders(bucket(key)))
+                else {
                     return Vec::new();
                 };
                 let way = self.post.way(holders.owner);

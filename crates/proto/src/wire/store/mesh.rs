@@ -7,7 +7,7 @@ use super::account::{Account, Inquiry};
 use super::operation::{Answer, Key, Operation};
 use super::{Blob, CallName, ClientId, MemberId, StoreMember};
 use crate::limits::{
-    STORE_FRAME_BYTES_MAX, STORE_KEY_BYTES_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES, STORE_BUCKETS,
+    STORE_BUCKETS, STORE_FRAME_BYTES_MAX, STORE_KEY_BYTES_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES,
     TEXT_BYTES_MAX,
 };
 use crate::wire::{InvalidMessage, Message, unknown, within};
