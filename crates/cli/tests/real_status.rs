@@ -291,24 +291,24 @@ fn a_peer_tells_what_it_sees_and_does_also_without_its_coordinator() {
             ada.all_reduce(&mut vec![1.0f32; 100_000], &call).unwrap_err()
         });
         let deadline = Instant::now() + Duration::from_secs(20);
-        let view = loop {
-            let view = seen(&[]);
+        let account = loop {
+            let account = seen(&[]);
             let is_up = |link: &serde_json::Value| link["name"] == "bob" && link["state"] == "up";
-            let list = |name: &str| view[name].as_array().unwrap();
+            let list = |name: &str| account[name].as_array().unwrap();
             // What happened comes by way of the coordinator, a moment later than the call begins.
             if !list("calls").is_empty() && list("links").iter().any(is_up) && list("events").len() > 1 {
-                break view;
+                break account;
             }
-            assert!(Instant::now() < deadline, "{view:#}");
+            assert!(Instant::now() < deadline, "{account:#}");
             std::thread::sleep(Duration::from_millis(20));
         };
-        assert_eq!(view["standing"], "in", "{view:#}");
-        assert_eq!(view["view"]["world_size"], 2, "{view:#}");
-        assert_eq!(view["calls"][0]["tag"], 7, "{view:#}");
-        assert!(view["calls"][0]["state"].as_str().unwrap().starts_with("moves bytes"), "{view:#}");
-        assert!(view["calls"][0]["age_seconds"].as_f64().unwrap() >= 0.0, "{view:#}");
-        assert_eq!(view["members"].as_array().unwrap().len(), 2, "{view:#}");
-        assert!(view["port"]["authenticated"].as_u64().unwrap() > 0, "{view:#}");
+        assert_eq!(account["standing"], "in", "{account:#}");
+        assert_eq!(account["view"]["world_size"], 2, "{account:#}");
+        assert_eq!(account["calls"][0]["tag"], 7, "{account:#}");
+        assert!(account["calls"][0]["state"].as_str().unwrap().starts_with("moves bytes"), "{account:#}");
+        assert!(account["calls"][0]["age_seconds"].as_f64().unwrap() >= 0.0, "{account:#}");
+        assert_eq!(account["members"].as_array().unwrap().len(), 2, "{account:#}");
+        assert!(account["port"]["authenticated"].as_u64().unwrap() > 0, "{account:#}");
         assert_eq!(service.stop(), Some(0));
         let deadline = Instant::now() + Duration::from_secs(20);
         let text = loop {

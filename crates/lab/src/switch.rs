@@ -59,7 +59,8 @@ struct Orders {
 
 impl Shared {
     fn orders(&self) -> MutexGuard<'_, Orders> {
-        // Every critical section leaves the orders whole, so a panic elsewhere does not spoil it.
+        // Every critical section leaves the orders whole, so a panic elsewhere does not spoil it. (The helper for that is in
+        // `outlast::sync`; the lab knows nothing of Outlast.)
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 

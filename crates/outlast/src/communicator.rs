@@ -46,9 +46,9 @@ mod typed;
 pub use background::Handle;
 pub use buffer::{CallBuffers, Element, Tensor, TensorList, TensorMut};
 pub use builder::{CommunicatorBuilder, Encryption};
-pub use control::GroupView;
+pub use control::SeenGroup;
 pub use error::{Error, Failure, NextStep};
-pub use inspection::{InspectError, ask_flight, ask_view};
+pub use inspection::{InspectError, ask_account, ask_flight};
 pub use interrupt::Interrupt;
 pub use news::{Event, Happened, Lost, SlowStep, Slowed};
 pub use optimise::{REFERENCE_BYTES, TopologyReport};
@@ -262,34 +262,34 @@ impl Communicator {
 
     /// The group as the program last saw it. Calls on other threads replace it as they end; whoever must not
     /// see that keeps what it was given.
-    pub fn view(&self) -> Arc<GroupView> {
-        self.control.view()
+    pub fn seen(&self) -> Arc<SeenGroup> {
+        self.control.seen()
     }
 
     /// Our rank in the group; changes only inside a call.
     pub fn rank(&self) -> usize {
-        self.control.view().rank
+        self.control.seen().rank
     }
 
     /// Members of the group; changes only inside a call.
     pub fn world_size(&self) -> usize {
-        self.control.view().peers.len()
+        self.control.seen().peers.len()
     }
 
     /// Members of all groups; changes only inside a call.
     pub fn global_world_size(&self) -> u32 {
-        self.control.view().global_world_size
+        self.control.seen().global_world_size
     }
 
     /// The group's epoch; changes only inside a call.
     pub fn epoch(&self) -> u64 {
-        self.control.view().epoch
+        self.control.seen().epoch
     }
 
     /// The members of the group in the order of ranks.
     pub fn peers(&self) -> Vec<Peer> {
         let health = self.membership.active().unwrap_or_default();
-        let mut peers = self.control.view().peers.clone();
+        let mut peers = self.control.seen().peers.clone();
         for peer in &mut peers {
             let member = health.iter().find(|member| member.info.id == peer.id);
             peer.health = member.map_or("unknown", |member| member.health.word());

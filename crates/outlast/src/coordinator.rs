@@ -285,9 +285,9 @@ impl CoordinatorBuilder {
         let handle = runtime::of(Plane::Clerk)?;
         let (inbox, letters) = mpsc::channel(INBOX_MAX);
         // Every run id is served; whoever holds the secret, or a certificate of our authority, belongs.
-        let keeper = credentials.clone();
+        let of_runs = credentials.clone();
         let identities = Arc::new(CachedIdentities::new(move |run: &RunId| {
-            let identity = keeper.keys(run).and_then(|keys| keeper.identity(&keys, &key).ok());
+            let identity = of_runs.keys(run).and_then(|keys| of_runs.identity(&keys, &key).ok());
             identity.expect("a secret is there, and the certificate was tried above")
         }));
         let lines = inbox.clone();
@@ -311,7 +311,7 @@ impl CoordinatorBuilder {
             }
         };
         let registers = Registers::new(fresh_after, post.clone(), leases.clone());
-        let (kept, keeper) = (Arc::clone(&registers), leases.clone());
+        let (kept, register_tasks) = (Arc::clone(&registers), leases.clone());
         let posted = post.clone();
         let stores = runtime::of(Plane::Store)?;
         let of_store = outlast_proto::store::Config::preset(self.preset);
@@ -322,7 +322,7 @@ impl CoordinatorBuilder {
                 spawner.spawn(line::serve(stream, me, is_kept, posted.clone(), lines.clone()));
             })
             .route_on(port::REGISTER, &leases, move |stream| {
-                keeper.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
+                register_tasks.spawn(registers::serve(stream, me, is_kept, Arc::clone(&kept)));
             })
             .route_on(port::STORE_VIEWS, &stores, move |stream| registry.serve(stream, me, is_kept));
         let serving = port.serve_runs(&handle, identities, routes, port::ServeSettings::default())?;

@@ -42,21 +42,21 @@ use std::sync::atomic::{AtomicI32, AtomicPtr, Ordering};
 use std::task::{Context, Poll};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-/// Marks a slot that names no descriptor.
+/// Marks a place that names no descriptor.
 const FREE: RawFd = -1;
-/// Slots per block. One block serves a process with few peers; more are chained on as needed.
-const SLOTS: usize = 128;
+/// Places per block. One block serves a process with few peers; more are chained on as needed.
+const PLACES: usize = 128;
 
 /// Part of the list of our descriptors. Blocks are chained, never unchained and never freed: the handler may
 /// run at any moment.
 struct Block {
-    slots: [AtomicI32; SLOTS],
+    places: [AtomicI32; PLACES],
     next: AtomicPtr<Block>,
 }
 
 impl Block {
     const fn new() -> Self {
-        Self { slots: [const { AtomicI32::new(FREE) }; SLOTS], next: AtomicPtr::new(ptr::null_mut()) }
+        Self { places: [const { AtomicI32::new(FREE) }; PLACES], next: AtomicPtr::new(ptr::null_mut()) }
     }
 
     fn next(&self) -> Option<&'static Block> {
@@ -74,10 +74,10 @@ extern "C" fn let_go_in_child() {
     let sink = SINK.load(Ordering::Relaxed);
     let mut block = Some(&FIRST);
     while let Some(current) = block {
-        for slot in &current.slots {
-            // The slot is freed too: should the child close all descriptors and open its own under these
+        for place in &current.places {
+            // The place is freed too: should the child close all descriptors and open its own under these
             // numbers, then a grandchild must keep those.
-            let fd = slot.swap(FREE, Ordering::Relaxed);
+            let fd = place.swap(FREE, Ordering::Relaxed);
             if fd == FREE {
                 continue;
             }
@@ -117,7 +117,7 @@ fn install() -> io::Result<()> {
 #[derive(Debug)]
 #[must_use = "the descriptor is guarded only while the guard lives"]
 pub struct ForkGuard {
-    slot: &'static AtomicI32,
+    place: &'static AtomicI32,
     fd: RawFd,
 }
 
@@ -127,9 +127,9 @@ pub fn guard(descriptor: &impl AsFd) -> io::Result<ForkGuard> {
     let fd = descriptor.as_fd().as_raw_fd();
     let mut block = &FIRST;
     loop {
-        for slot in &block.slots {
-            if slot.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
-                return Ok(ForkGuard { slot, fd });
+        for place in &block.places {
+            if place.compare_exchange(FREE, fd, Ordering::Relaxed, Ordering::Relaxed).is_ok() {
+                return Ok(ForkGuard { place, fd });
             }
         }
         block = block.next().unwrap_or_else(|| chain(block));
@@ -153,8 +153,8 @@ fn chain(last: &'static Block) -> &'static Block {
 
 impl Drop for ForkGuard {
     fn drop(&mut self) {
-        // Compared, not stored: in a child the slot was freed already and may name another descriptor.
-        let _ = self.slot.compare_exchange(self.fd, FREE, Ordering::Relaxed, Ordering::Relaxed);
+        // Compared, not stored: in a child the place was freed already and may name another descriptor.
+        let _ = self.place.compare_exchange(self.fd, FREE, Ordering::Relaxed, Ordering::Relaxed);
     }
 }
 
@@ -317,8 +317,8 @@ mod tests {
     }
 
     #[test]
-    fn a_dropped_guard_frees_its_slot_and_more_guards_than_a_block_holds_all_work() {
-        let sockets: Vec<_> = (0..SLOTS + 10).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
+    fn a_dropped_guard_frees_its_place_and_more_guards_than_a_block_holds_all_work() {
+        let sockets: Vec<_> = (0..PLACES + 10).map(|_| UdpSocket::bind("127.0.0.1:0").unwrap()).collect();
         let guards: Vec<_> = sockets.iter().map(|socket| guard(socket).unwrap()).collect();
         let numbers: Vec<_> = sockets.iter().map(AsRawFd::as_raw_fd).collect();
         assert!(ask_child(|| numbers.iter().all(|&fd| is_open(fd) && !is_socket(fd))));

@@ -31,7 +31,6 @@ pub mod security;
 pub mod settings;
 pub mod state;
 pub mod store;
-mod sync;
 pub mod watch;
 pub mod workers;
 
@@ -66,6 +65,12 @@ mod port;
 #[cfg(feature = "internals")]
 #[doc(hidden)]
 pub mod port;
+#[cfg(not(feature = "internals"))]
+#[allow(dead_code, unreachable_pub, unused_imports, reason = "some of it is for those who see it")]
+mod sync;
+#[cfg(feature = "internals")]
+#[doc(hidden)]
+pub mod sync;
 
 pub use communicator::Communicator;
 pub use coordinator::Coordinator;

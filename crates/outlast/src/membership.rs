@@ -210,6 +210,11 @@ impl Membership {
         })
     }
 
+    /// Whether its thread has panicked: what the lists say is as old as that, and nothing new will come.
+    pub(crate) fn is_broken(&self) -> bool {
+        self.plane.shared().ending() == Some(Ending::Panicked)
+    }
+
     /// Keeps a record of events there, from now on.
     pub(crate) fn record_in(&self, recorder: &Arc<Recorder>) {
         self.plane.shared().record_in(recorder);

@@ -5,7 +5,7 @@
 //! but a test plants any: elsewhere each look costs one load of a flag that is never set.
 
 use crate::sync::{Mutex, lock};
-use outlast_proto::id::RunId;
+use outlast_proto::id::{PeerId, RunId};
 use std::net::SocketAddr;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -24,8 +24,10 @@ pub enum Place {
     Dial(String),
     /// In the thread that writes checkpoints to that folder.
     Checkpoint(PathBuf),
+    /// In the thread of that member's health.
+    Health(PeerId),
     /// In what lets the leases of that run's registers run out.
-    Keeper(RunId),
+    Warden(RunId),
 }
 
 static IS_ANY: AtomicBool = AtomicBool::new(false);

@@ -1,13 +1,13 @@
-//! What a mistake of ours costs (rule 40): a panic in what decides for one run, in the clerk that serves all of them, and in
-//! a peer that dials. Nobody waits for something that is gone, and whoever has nothing to do with it goes on.
+//! What a mistake of ours costs (rule 40): a panic in what decides for one run, in the clerk that serves all of them, in the
+//! health of a run, and in a peer that dials. Nobody waits for something that is gone, and whoever has nothing to do with it goes on.
 
 mod peers;
 
 use outlast::communicator::{Call, Error};
 use outlast::coordinator::{Backend, CoordinatorError};
-use outlast::membership::{Preset, RunId};
+use outlast::membership::{Health, Member, PeerId, Preset, RunId};
 use outlast::planted::{Place, is_planted, plant};
-use outlast::{Communicator, Coordinator, Store};
+use outlast::{Communicator, Coordinator, Membership, Store};
 use std::net::TcpStream;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -110,6 +110,14 @@ fn events(coordinator: &Coordinator, run: &RunId) -> String {
     coordinator.status(run).unwrap().unwrap_or_default()
 }
 
+/// What the coordinator has heard of a peer's health.
+fn health_of(coordinator: &Coordinator, run: &RunId, peer: PeerId) -> String {
+    let status: serde_json::Value = serde_json::from_str(&events(coordinator, run)).unwrap();
+    let peers = status["peers"].as_array().unwrap();
+    let found = peers.iter().find(|row| row["id"] == peer.to_string()).unwrap();
+    found["health"].as_str().unwrap().to_owned()
+}
+
 /// One run's assert ended the task that all runs share: every run's peers redialled a coordinator that accepted them and
 /// never answered, until they gave up.
 #[test]
@@ -184,6 +192,85 @@ fn a_coordinator_whose_clerk_panics_closes_its_port_and_says_so_and_another_goes
     training.finish();
     drop(coordinator);
     next.check().unwrap();
+}
+
+/// What the coordinator hears of one run's health: its own member there, by the eyes of one that only looks on.
+struct Onlooker {
+    member: Membership,
+}
+
+impl Onlooker {
+    fn of(coordinator: &Coordinator, comm: &Communicator) -> Self {
+        let builder = Membership::builder().secret(coordinator.secret().clone()).preset(Preset::Local);
+        let builder = builder.name("onlooker").listen("127.0.0.1:0".parse().unwrap());
+        let seeds = comm.peers().into_iter().map(|peer| peer.address.to_string());
+        Self { member: builder.join(seeds).start().unwrap() }
+    }
+
+    /// The coordinator's members that live.
+    fn ears(&self) -> Vec<PeerId> {
+        let active = self.member.active().unwrap().into_iter();
+        let is_ear = |member: &Member| member.info.name == "coordinator" && member.health == Health::Alive;
+        active.filter(is_ear).map(|member| member.info.id).collect()
+    }
+
+    /// One of them that is none of those.
+    fn ear_beside(&self, known: &[PeerId]) -> PeerId {
+        let mut found = None;
+        until("the coordinator has an ear in the health group", || {
+            found = self.ears().into_iter().find(|ear| !known.contains(ear));
+            found.is_some()
+        });
+        found.unwrap()
+    }
+}
+
+/// Its last word stood for ever: whoever died after it stayed alive, for as long as its connection was open.
+#[test]
+fn a_panic_in_a_runs_health_at_its_coordinator_is_told_and_another_one_misses_who_dies() {
+    let coordinator = peers::coordinator();
+    let run: RunId = "default".parse().unwrap();
+    let comms = peers::each(&coordinator, 3, |_, comm| {
+        comm.connect(3).unwrap();
+        comm
+    });
+    let onlooker = Onlooker::of(&coordinator, &comms[0]);
+    let first = onlooker.ear_beside(&[]);
+    plant(Place::Health(first));
+    until("it is told", || events(&coordinator, &run).contains("health panicked, and began anew"));
+    onlooker.ear_beside(&[first]);
+    let status = events(&coordinator, &run);
+    assert!(status.contains("\"evictions\":0") && status.contains("\"kicks\":0"), "{status}");
+    coordinator.check().unwrap();
+    // One that dies is missed by the next ear. It keeps its place, because its connection is open (rule 20b).
+    let victim = comms[2].peer_id();
+    until("all are heard of", || {
+        comms.iter().all(|comm| health_of(&coordinator, &run, comm.peer_id()) == "alive")
+    });
+    plant(Place::Health(victim));
+    until("it is missed", || health_of(&coordinator, &run, victim) == "dead");
+    assert_eq!(health_of(&coordinator, &run, comms[1].peer_id()), "alive");
+    assert!(!is_planted(&Place::Health(victim)) && !is_planted(&Place::Health(first)));
+}
+
+#[test]
+fn a_health_that_panics_again_and_again_rests_and_says_so() {
+    let coordinator = peers::coordinator();
+    let training = Training::begin(&coordinator, "default");
+    let onlooker = Onlooker::of(&coordinator, &training.comms[0]);
+    let mut known = Vec::new();
+    for _ in 0..3 {
+        let ear = onlooker.ear_beside(&known);
+        known.push(ear);
+        plant(Place::Health(ear));
+        until("it steps on it", || !is_planted(&Place::Health(ear)));
+    }
+    until("it is told", || events(&coordinator, &training.run).contains("panicked 3 times, and rests"));
+    training.goes_on("nobody is put out for it");
+    let status = events(&coordinator, &training.run);
+    assert!(status.contains("\"evictions\":0"), "{status}");
+    coordinator.check().unwrap();
+    training.finish();
 }
 
 /// A session waits for the end of the connection that it asked for, and dials again only then.

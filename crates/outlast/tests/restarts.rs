@@ -2,7 +2,7 @@
 
 mod peers;
 
-use outlast::communicator::{Error, ask_view};
+use outlast::communicator::{Error, ask_account};
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
 use outlast::{Communicator, Coordinator};
@@ -92,12 +92,12 @@ fn the_last_events_outlive_the_coordinator() {
     for member in [&ada, &bob] {
         let address = member.peers()[member.rank()].address.to_string();
         loop {
-            let view = ask_view(&address, &secret, &run, Duration::from_secs(5)).unwrap();
-            let view: serde_json::Value = serde_json::from_str(&view).unwrap();
-            if view["events"].as_array().unwrap().len() >= before.len() {
+            let account = ask_account(&address, &secret, &run, Duration::from_secs(5)).unwrap();
+            let account: serde_json::Value = serde_json::from_str(&account).unwrap();
+            if account["events"].as_array().unwrap().len() >= before.len() {
                 break;
             }
-            assert!(Instant::now() < deadline, "{view:#}");
+            assert!(Instant::now() < deadline, "{account:#}");
             std::thread::sleep(Duration::from_millis(20));
         }
     }

@@ -9,7 +9,7 @@ use crate::buffer::Tensor;
 use crate::errors::invalid;
 use crate::in_flight::Place;
 use outlast::communicator::{
-    Call, CallBuffers, DataType, Error, GroupView, Interrupt, Layout, OpKind, Quantisation, Receipt, ReduceOp,
+    Call, CallBuffers, DataType, Error, Interrupt, Layout, OpKind, Quantisation, Receipt, ReduceOp, SeenGroup,
 };
 use outlast::membership::PeerId;
 use pyo3::exceptions::PyTypeError;
@@ -99,7 +99,7 @@ impl Job {
         inputs: &[Bound<'_, PyAny>],
         outputs: Option<&[Bound<'_, PyAny>]>,
         options: Options<'_>,
-        seen: &GroupView,
+        seen: &SeenGroup,
     ) -> PyResult<Self> {
         let kind = kind_of(kind)?;
         let Options { op, tag, quantize, retry, min_world, timeout, scope, hash, root } = options;
@@ -199,7 +199,7 @@ impl Transfer {
         receives: bool,
         tag: i64,
         timeout: Option<f64>,
-        seen: &GroupView,
+        seen: &SeenGroup,
     ) -> PyResult<Self> {
         let other = resolve(seen, other)?;
         let mut call = Call::sum().tag(arguments::tag(tag)?);
@@ -357,7 +357,7 @@ fn overlap(a: &Range<usize>, b: &Range<usize>) -> bool {
 }
 
 /// Where the part of this member's rank lies in memory that holds one part per member.
-fn part_of_rank(seen: &GroupView, scope: Option<&[PeerId]>) -> impl Fn(Range<usize>) -> Range<usize> + use<> {
+fn part_of_rank(seen: &SeenGroup, scope: Option<&[PeerId]>) -> impl Fn(Range<usize>) -> Range<usize> + use<> {
     let takes_part = |id: PeerId| scope.is_none_or(|scope| scope.contains(&id));
     let world = seen.peers.iter().filter(|peer| takes_part(peer.id)).count().max(1);
     let position = seen.peers.iter().take(seen.rank).filter(|peer| takes_part(peer.id)).count();
@@ -368,7 +368,7 @@ fn part_of_rank(seen: &GroupView, scope: Option<&[PeerId]>) -> impl Fn(Range<usi
 }
 
 /// A member as people name it: by id, by name, or by its rank at the time of the call.
-pub(crate) fn resolve(seen: &GroupView, who: &Bound<'_, PyAny>) -> PyResult<PeerId> {
+pub(crate) fn resolve(seen: &SeenGroup, who: &Bound<'_, PyAny>) -> PyResult<PeerId> {
     let nobody = || invalid("not connected: a member is named once this peer is in a run".to_owned());
     if let Ok(rank) = who.extract::<i64>() {
         if seen.peers.is_empty() {
@@ -399,7 +399,7 @@ pub(crate) fn resolve(seen: &GroupView, who: &Bound<'_, PyAny>) -> PyResult<Peer
     }
 }
 
-fn resolve_all(seen: &GroupView, scope: &[Bound<'_, PyAny>]) -> PyResult<Vec<PeerId>> {
+fn resolve_all(seen: &SeenGroup, scope: &[Bound<'_, PyAny>]) -> PyResult<Vec<PeerId>> {
     if scope.is_empty() {
         return Err(invalid("scope=[]: name the members that take part, this one included".to_owned()));
     }

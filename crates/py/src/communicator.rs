@@ -16,11 +16,11 @@ use crate::manners::{self, LOOK_EVERY, blocking, check_process};
 use crate::outcome::{self, Contributors};
 use crate::registry;
 use crate::state::{self, SharedState};
-use crate::sync::{lock, owned};
 use crate::visit::Visit;
-use outlast::communicator::{GroupView, Interrupt};
+use outlast::communicator::{Interrupt, SeenGroup};
 use outlast::fork::Creator;
 use outlast::membership::RunId;
+use outlast::sync::{lock, owned};
 use outlast::workers::{Lost, Workers};
 use pyo3::prelude::*;
 use pyo3::types::PyTuple;
@@ -52,7 +52,7 @@ pub(crate) struct Shared {
     /// Gone once it is closed.
     comm: Mutex<Option<Arc<outlast::Communicator>>>,
     /// What the program has seen of the group.
-    seen: Mutex<Arc<GroupView>>,
+    seen: Mutex<Arc<SeenGroup>>,
     contributors: Mutex<Contributors>,
     pub(crate) in_flight: InFlight,
     workers: Arc<Workers>,
@@ -166,13 +166,13 @@ impl Shared {
     /// What the program has seen of the group. A function of its own, so that the lock is let go before anything of
     /// Python's runs: that may let another thread of the program run, which would wait for the lock with the
     /// interpreter in its hands.
-    fn seen(&self) -> Arc<GroupView> {
+    fn seen(&self) -> Arc<SeenGroup> {
         Arc::clone(&lock(&self.seen))
     }
 
     /// The program may see now what has changed.
     fn look(&self, comm: &outlast::Communicator) {
-        *lock(&self.seen) = comm.view();
+        *lock(&self.seen) = comm.seen();
     }
 
     pub(crate) fn give(&self, py: Python<'_>, ending: &Ending) -> PyResult<Py<PyAny>> {
@@ -377,7 +377,7 @@ impl Communicator {
         let shared = Arc::new(Shared {
             creator: Creator::this_process(),
             run: (coordinator, run),
-            seen: Mutex::new(comm.view()),
+            seen: Mutex::new(comm.seen()),
             comm: Mutex::new(Some(Arc::new(comm))),
             contributors: Mutex::default(),
             in_flight: InFlight::default(),

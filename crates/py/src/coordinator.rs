@@ -3,12 +3,12 @@
 use crate::arguments;
 use crate::errors::{invalid, of_coordinator};
 use crate::manners::check_process;
-use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::coordinator::BackendError;
 use outlast::fork::Creator;
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
+use outlast::sync::{lock, owned};
 use outlast_proto::coordinator::{Config, Run};
 use pyo3::prelude::*;
 use std::mem::ManuallyDrop;

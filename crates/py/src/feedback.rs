@@ -2,9 +2,9 @@
 
 use crate::buffer::Tensor;
 use crate::errors::invalid;
-use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::communicator::DataType;
+use outlast::sync::lock;
 use outlast_kernels::{Element, Quantisation, error_feedback};
 use pyo3::prelude::*;
 use std::sync::Mutex;

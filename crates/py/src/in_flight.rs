@@ -6,9 +6,9 @@
 //! after the end: a worker's thread never touches the interpreter.
 
 use crate::buffer::Tensor;
-use crate::sync::{lock, owned};
 use outlast::communicator::{Error, Receipt};
 use outlast::membership::PeerId;
+use outlast::sync::{lock, owned};
 use outlast::workers;
 use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard};

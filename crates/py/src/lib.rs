@@ -41,7 +41,6 @@ mod registry;
 mod rendezvous;
 mod state;
 mod store;
-mod sync;
 mod visit;
 
 use pyo3::prelude::*;

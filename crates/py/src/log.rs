@@ -6,12 +6,11 @@
 //!
 //! If `OUTLAST_LOG` is set, everything goes to stderr as it says, and not here.
 
-use crate::sync::lock;
 use crate::visit::Visit;
+use outlast::sync::{Condvar, Mutex, MutexGuard, lock, sleep_while};
 use pyo3::prelude::*;
 use std::collections::VecDeque;
 use std::fmt::{self, Write as _};
-use std::sync::{Condvar, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 use tracing::field::{Field, Visit as Fields};
 use tracing::level_filters::LevelFilter;
@@ -88,8 +87,7 @@ pub(crate) fn next_lines(py: Python<'_>, timeout: f64) -> Vec<LogLine> {
     let visit = Visit::begin(py);
     let patience = Duration::try_from_secs_f64(timeout).unwrap_or_default();
     visit.away(py, || {
-        let waiting = CAME.wait_timeout_while(queue(), patience, |queue| queue.lines.is_empty());
-        let mut queue = waiting.unwrap_or_else(PoisonError::into_inner).0;
+        let mut queue = sleep_while(&CAME, queue(), patience, |queue| queue.lines.is_empty());
         let dropped = std::mem::take(&mut queue.dropped);
         let lost = (dropped > 0).then(|| (30, "outlast".to_owned(), format!("{dropped} lines were dropped")));
         lost.into_iter().chain(std::mem::take(&mut queue.lines)).collect()

@@ -3,10 +3,10 @@
 use crate::arguments;
 use crate::errors::{invalid, of_membership};
 use crate::manners::{self, LOOK_EVERY, check_process};
-use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::membership::{Event, Happening, Member, MemberInfo, MembershipError, TimedEvent};
+use outlast::sync::{lock, owned};
 use pyo3::prelude::*;
 use pyo3::types::{PyBytes, PyTuple};
 use std::mem::ManuallyDrop;

@@ -1,7 +1,7 @@
 //! Results on their way up: the frozen records of `outlast.records`, filled in by position.
 
 use outlast::communicator::{
-    Event, GroupView, Happened, Lost, Peer, Receipt, Slowed, SyncReport, TopologyChange, TopologyReport,
+    Event, Happened, Lost, Peer, Receipt, SeenGroup, Slowed, SyncReport, TopologyChange, TopologyReport,
 };
 use outlast::membership::{MemberInfo, PeerId};
 use pyo3::ffi;
@@ -190,12 +190,12 @@ pub(crate) fn sync_report(py: Python<'_>, report: &SyncReport) -> PyResult<Py<Py
 }
 
 /// The members of the group; `health` are the same members as the health plane sees them now.
-pub(crate) fn peers(py: Python<'_>, view: &GroupView, health: &[Peer]) -> PyResult<Vec<Py<PyAny>>> {
+pub(crate) fn peers(py: Python<'_>, seen: &SeenGroup, health: &[Peer]) -> PyResult<Vec<Py<PyAny>>> {
     let class = class(py, "Peer")?;
     let word = |id: PeerId| health.iter().find(|peer| peer.id == id).map_or("unknown", |peer| peer.health);
     let peer = |peer: &Peer| {
         let (id, address) = (peer.id.to_string(), peer.address.to_string());
         class.call1((id, peer.rank, peer.group, &peer.name, address, word(peer.id))).map(Bound::unbind)
     };
-    view.peers.iter().map(peer).collect()
+    seen.peers.iter().map(peer).collect()
 }

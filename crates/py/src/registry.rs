@@ -8,7 +8,7 @@
 
 use crate::communicator::Shared;
 use crate::in_flight::Flight;
-use crate::sync::lock;
+use outlast::sync::lock;
 use std::sync::atomic::{AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, Weak};
 use std::time::{Duration, Instant};

@@ -3,12 +3,12 @@
 use crate::arguments;
 use crate::errors::{invalid, of_rendezvous};
 use crate::manners::{self, check_process};
-use crate::sync::{lock, owned};
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::rendezvous::{
     Fate, RemoteRegister, RendezvousBuilder, RendezvousError, RendezvousEvent, Round, Snapshot, Token,
 };
+use outlast::sync::{lock, owned};
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;

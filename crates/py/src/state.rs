@@ -7,10 +7,10 @@
 use crate::buffer::Tensor;
 use crate::errors::{fatal, invalid};
 use crate::manners::check_process;
-use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::state::{CheckpointError, Strategy, TensorInfo};
+use outlast::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
@@ -31,8 +31,8 @@ impl SharedState {
     /// Does `work` on the state. Nobody else can meanwhile.
     pub(crate) fn with<R>(&self, work: impl FnOnce(&mut outlast::SharedState) -> R) -> PyResult<R> {
         check_process(self.creator)?;
-        let slot = || lock(&self.state);
-        let taken = slot().take();
+        let held = || lock(&self.state);
+        let taken = held().take();
         let busy = "this state is in use by another call of this process: wait for it";
         let mut state = PutBack(self, Some(taken.ok_or_else(|| invalid(busy.to_owned()))?));
         let state = state.1.as_mut().expect("it was just put there");

@@ -3,10 +3,10 @@
 use crate::arguments;
 use crate::errors::{invalid, of_store};
 use crate::manners::{self, check_process};
-use crate::sync::lock;
 use crate::visit::Visit;
 use outlast::fork::Creator;
 use outlast::store::{StoreError, Within};
+use outlast::sync::lock;
 use pyo3::prelude::*;
 use pyo3::types::PyBytes;
 use std::sync::{Arc, Mutex};

@@ -41,10 +41,10 @@ impl Berth {
         let config = Config { slots: 1, budget, elastic: Elastic::Inplace, grace: GRACE };
         let (driver, orders) = Driver::new(config).context("an agent")?;
         let (born, births) = sync_channel(1);
-        let mut keeper =
-            Keeper { launch, speaker, lines, witness, process: None, orders: orders.clone(), born };
+        let mut crew =
+            BerthCrew { launch, speaker, lines, witness, process: None, orders: orders.clone(), born };
         let agent = std::thread::Builder::new().name("agent".to_owned());
-        let agent = agent.spawn(move || driver.run(&mut keeper)).context("a thread for an agent")?;
+        let agent = agent.spawn(move || driver.run(&mut crew)).context("a thread for an agent")?;
         let pid = wait_for(&births)?;
         Ok(Self { pid, orders, agent })
     }
@@ -78,7 +78,7 @@ fn wait_for(births: &Receiver<u32>) -> Result<u32> {
 }
 
 /// What the agent asks, and whom it tells.
-struct Keeper {
+struct BerthCrew {
     launch: Launch,
     speaker: Speaker,
     lines: SyncSender<(Speaker, Heard)>,
@@ -88,7 +88,7 @@ struct Keeper {
     born: SyncSender<u32>,
 }
 
-impl Crew for Keeper {
+impl Crew for BerthCrew {
     fn meet(&mut self, _round: u32) {
         self.orders.met();
     }

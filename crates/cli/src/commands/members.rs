@@ -20,7 +20,7 @@ use outlast::Membership;
 use std::io::{IsTerminal as _, Write as _};
 use std::time::{Duration, Instant};
 
-/// How long the goodbye may take: three rounds of the lan preset, and short enough for an impatient person.
+/// How long the goodbye may take: enough for all its packets, and short enough for an impatient person.
 const GOODBYE: Duration = Duration::from_secs(2);
 /// How long an idle program waits before it looks whether it was told to stop.
 const GLANCE: Duration = Duration::from_millis(100);

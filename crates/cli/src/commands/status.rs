@@ -54,7 +54,7 @@ pub(crate) struct Args {
     #[arg(long, value_name = "ADDR", env = "OUTLAST_COORDINATOR", value_parser = coordinators,
           default_value_t = format!("127.0.0.1:{DEFAULT_PORT}"))]
     coordinator: String,
-    /// Ask this peer instead, at its one port: its view, its calls, its links, its health table
+    /// Ask this peer instead, at its one port: what it knows of its group, its calls, its links, its health table
     #[arg(long, value_name = "ADDR", value_parser = coordinators, conflicts_with = "topology")]
     peer: Option<String>,
     /// The run to show
@@ -94,7 +94,7 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
     loop {
         let asked = Instant::now();
         let answer = match &args.peer {
-            Some(peer) => communicator::ask_view(peer, credentials.clone(), &args.run_id, PATIENCE)
+            Some(peer) => communicator::ask_account(peer, credentials.clone(), &args.run_id, PATIENCE)
                 .map_err(anyhow::Error::from),
             None => coordinator::ask_status(&args.coordinator, credentials.clone(), &args.run_id, PATIENCE)
                 .map_err(with_remedy)

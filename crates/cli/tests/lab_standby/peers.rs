@@ -6,10 +6,11 @@ use crate::{PATIENCE, until};
 use outlast::Communicator;
 use outlast::communicator::Call;
 use outlast::membership::Preset;
+use outlast::sync::{lock, owned};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// Set for the peers of a host: the number of the first, and where they listen.
@@ -101,7 +102,7 @@ impl Run {
             std::thread::spawn(move || {
                 for line in lines.map_while(Result::ok) {
                     if line == "commit" {
-                        sink.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+                        lock(&sink).push(Instant::now());
                     } else if line.contains("panicked") {
                         println!("{line}");
                     }
@@ -115,18 +116,18 @@ impl Run {
     }
 
     fn commits(&self) -> Vec<Instant> {
-        self.commits.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.commits).clone()
     }
 
     fn count(&self) -> usize {
-        self.commits.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&self.commits).len()
     }
 
     /// Waits until twenty more calls have committed.
     pub(crate) fn goes_on(&self, what: &str) {
         let then = self.count();
         until(what, || {
-            let mut processes = self.processes.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut processes = lock(&self.processes);
             for process in processes.iter_mut() {
                 let ended = process.try_wait().expect("its state");
                 assert!(ended.is_none(), "peers failed ({ended:?}): {what}");
@@ -155,8 +156,7 @@ impl Run {
         for mut input in self.inputs.drain(..) {
             let _ = input.flush();
         }
-        let mut processes =
-            std::mem::take(&mut *self.processes.lock().unwrap_or_else(PoisonError::into_inner));
+        let mut processes = std::mem::take(&mut *lock(&self.processes));
         for process in &mut processes {
             let ended = until("the peers end", || process.try_wait().expect("its state"));
             assert!(ended.success(), "a peer saw what it must not see");
@@ -167,7 +167,7 @@ impl Run {
 
 impl Drop for Run {
     fn drop(&mut self) {
-        let processes = self.processes.get_mut().unwrap_or_else(PoisonError::into_inner);
+        let processes = owned(&mut self.processes);
         for process in processes {
             let _ = process.kill();
             let _ = process.wait();

@@ -4,8 +4,9 @@ use crate::coordinators::{Coordinators, PATIENCE, until};
 use outlast::Communicator;
 use outlast::communicator::Call;
 use outlast::membership::Preset;
+use outlast::sync::lock;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -73,7 +74,7 @@ impl Run {
     }
 
     fn commits(&self) -> MutexGuard<'_, Vec<Instant>> {
-        self.shared.commits.lock().unwrap_or_else(PoisonError::into_inner)
+        lock(&self.shared.commits)
     }
 
     /// Ends it after the same step for all. How many calls committed.
@@ -83,7 +84,7 @@ impl Run {
         for peer in self.peers {
             peer.join().expect("a peer saw what it must not see");
         }
-        commits.commits.lock().unwrap_or_else(PoisonError::into_inner).len()
+        lock(&commits.commits).len()
     }
 }
 
@@ -98,7 +99,7 @@ fn work(comm: &Communicator, number: i64, shared: &Shared) {
         assert_eq!(sums[1], (0..PEERS).map(|peer| 1 << (16 * peer)).sum::<i64>(), "wrong at step {step}");
         assert_eq!(sums[2], step * (1..=PEERS).sum::<i64>(), "wrong at step {step}");
         if number == 0 {
-            shared.commits.lock().unwrap_or_else(PoisonError::into_inner).push(Instant::now());
+            lock(&shared.commits).push(Instant::now());
         }
         if sums[0] > 0 {
             return;

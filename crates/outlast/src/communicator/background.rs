@@ -10,10 +10,9 @@
 //! on it.
 
 use super::{Call, Communicator, Element, Error, Receipt, TensorList};
-use crate::sync::{Arc, Mutex, lock};
+use crate::sync::{Arc, Mutex, lock, unlocked};
 use outlast_proto::id::PeerId;
 use std::any::Any;
-use std::sync::PoisonError;
 use std::thread::JoinHandle;
 
 impl Communicator {
@@ -128,7 +127,7 @@ impl<D> Handle<D> {
             thread.join().unwrap_or_else(|panic| Err(Error::Panicked(words_of(panic.as_ref()))))
         });
         let data = Arc::into_inner(self.data).expect("the thread has ended and dropped its share");
-        (data.into_inner().unwrap_or_else(PoisonError::into_inner), receipt)
+        (unlocked(data), receipt)
     }
 }
 

@@ -97,7 +97,7 @@ impl Communicator {
                 let evidence = Evidence {
                     call,
                     waited_for: waiting.iter().map(party).collect(),
-                    others: self.control.view().peers.len().saturating_sub(1),
+                    others: self.control.seen().peers.len().saturating_sub(1),
                     coordinator_away: self.control.alone_for(),
                     stood_still: None,
                     labour,

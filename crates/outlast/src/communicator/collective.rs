@@ -144,7 +144,7 @@ impl Communicator {
 
     /// How long a ring's collective takes that lets each member send so many bytes on average, by the links as they were measured.
     fn predict(&self, call: &Fingerprint, epoch: u64, sent: u64) -> Option<f64> {
-        let world = self.control.view().peers.len();
+        let world = self.control.seen().peers.len();
         let times = match call.kind {
             _ if whole(call, world).is_some() => 1,
             OpKind::AllReduce | OpKind::AllReduceMany => 2,
@@ -157,8 +157,8 @@ impl Communicator {
 
     /// The members of a scope as the program knows them, in the order of ranks.
     fn known_members(&self, scope: &Scope) -> Vec<PeerId> {
-        let view = self.control.view();
-        view.peers.iter().map(|peer| peer.id).filter(|peer| scope.involves(*peer)).collect()
+        let seen = self.control.seen();
+        seen.peers.iter().map(|peer| peer.id).filter(|peer| scope.involves(*peer)).collect()
     }
 
     /// What all members must call alike. Refuses what makes no sense, and drops the lists that this member's

@@ -99,7 +99,9 @@ impl Window {
             return Inspected::Refused("this peer is starting or closing".to_owned());
         };
         match question {
-            Inspect::View => Inspected::View(clip(&view(&control, &membership).to_string(), TEXT_MAX)),
+            Inspect::Account => {
+                Inspected::Account(clip(&account(&control, &membership).to_string(), TEXT_MAX))
+            }
             Inspect::Flight => {
                 Inspected::Flight(control.recorder().flight("asked over the network", TEXT_MAX))
             }
@@ -161,7 +163,7 @@ fn seconds(time: Duration) -> f64 {
 }
 
 /// How the run stands as this peer sees it.
-fn view(control: &Control, membership: &Membership) -> Value {
+fn account(control: &Control, membership: &Membership) -> Value {
     let now = clock::now();
     let (active, failed) = (membership.active().unwrap_or_default(), membership.failed().unwrap_or_default());
     let mut object = of_session(control, now, |peer| {
@@ -195,7 +197,7 @@ fn of_session(control: &Control, now: Instant, health: impl Fn(PeerId) -> &'stat
     };
     let call = |call: &CallStatus| {
         let mut object = json!(call);
-        let since = state.calls.get(&call.id).map(|slot| slot.since);
+        let since = state.calls.get(&call.id).map(|call| call.since);
         object["age_seconds"] = json!(since.map(|since| seconds(now.since(since))));
         object
     };
@@ -219,7 +221,7 @@ fn of_session(control: &Control, now: Instant, health: impl Fn(PeerId) -> &'stat
             "away_seconds": state.alone_since.map(|since| seconds(now.since(since))),
             "last_error": state.unreached.as_ref().map(ToString::to_string),
         },
-        "view": session.view,
+        "view": session.known,
         "members": state.roster.iter().take(STATUS_PEERS_MAX).enumerate().map(member).collect::<Vec<_>>(),
         "links": state.links.describe(now, name),
         "calls": session.calls.iter().map(call).collect::<Vec<_>>(),
@@ -285,16 +287,16 @@ pub enum InspectError {
 
 /// How a run stands as one of its peers sees it: a JSON object. `address` is the peer's one port, `host:port`;
 /// `credentials` are a secret, or all of [`Credentials`].
-pub fn ask_view(
+pub fn ask_account(
     address: &str,
     credentials: impl Into<Credentials>,
     run: &RunId,
     timeout: Duration,
 ) -> Result<String, InspectError> {
-    ask(address, credentials.into(), run, timeout, Inspect::View)
+    ask(address, credentials.into(), run, timeout, Inspect::Account)
 }
 
-/// What a peer did lately: its flight record, as JSON lines. The arguments are those of [`ask_view`].
+/// What a peer did lately: its flight record, as JSON lines. The arguments are those of [`ask_account`].
 pub fn ask_flight(
     address: &str,
     credentials: impl Into<Credentials>,
@@ -337,7 +339,7 @@ fn ask(
     let answer = runtime::of(Plane::Control)?.block_on(async { tokio::time::timeout(timeout, asking).await });
     let unreachable = |cause| InspectError::Unreachable { address: address.to_owned(), cause };
     match answer.map_err(|_| unreachable(format!("no answer within {timeout:?}")))?.map_err(unreachable)? {
-        Inspected::View(text) | Inspected::Flight(text) => Ok(text),
+        Inspected::Account(text) | Inspected::Flight(text) => Ok(text),
         Inspected::Refused(why) => Err(InspectError::Refused { address: address.to_owned(), why }),
     }
 }

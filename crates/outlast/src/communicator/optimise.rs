@@ -9,7 +9,7 @@
 //! somebody who waits for it.
 //!
 //! Whoever is lost meanwhile is not waited for: its measurements end when the next epoch is heard of. Whoever is stopped
-//! costs each of its partners one slot's patience. What could not be measured is told, and the vote goes on without it.
+//! costs each of its partners one heat's patience. What could not be measured is told, and the vote goes on without it.
 
 use super::{Communicator, Error, Interrupt};
 use crate::clock;
@@ -29,9 +29,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
-/// Slots follow each other as they end; a partner that is late is waited for until this much times the slot's number has
+/// Heats follow each other as they end; a partner that is late is waited for until this much times the heat's number has
 /// passed. A healthy group is far ahead of it.
-const SLOT_PATIENCE: Duration = Duration::from_secs(5);
+const HEAT_PATIENCE: Duration = Duration::from_secs(5);
 /// A member whose time is up has this long to say so to the others.
 const LAST_WORD: Duration = Duration::from_secs(1);
 /// The bytes for which a report says how long an all-reduce takes.
@@ -120,7 +120,7 @@ impl Call<'_> {
             let known = self.comm.atlas.brought(&members);
             let begin = RingWish::Begin { site: self.comm.site.clone(), known };
             let findings = match self.vote(&begin)? {
-                RingOutcome::Measure { members, slots } => self.measure(&members, &slots)?,
+                RingOutcome::Measure { members, heats } => self.measure(&members, &heats)?,
                 RingOutcome::Failed { why } => return Err(Error::TopologyFailed(why)),
                 RingOutcome::Again => continue,
                 RingOutcome::Ring { .. } => return Err(Error::Bug("a ring before anything was measured")),
@@ -153,16 +153,16 @@ impl Call<'_> {
     }
 
     /// Goes through our part of the plan.
-    fn measure(&self, members: &[PeerId], slots: &[Vec<(u32, u32)>]) -> Result<Findings, Error> {
+    fn measure(&self, members: &[PeerId], heats: &[Vec<(u32, u32)>]) -> Result<Findings, Error> {
         let me = self.comm.control.me();
         let start = Instant::now();
         let mut findings = Findings::default();
         let (flag, stopped) = (Arc::clone(&self.stopped), Arc::clone(&self.stopped));
         let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
         let control = Arc::clone(&self.comm.control);
-        for (number, slot) in (1u32..).zip(slots) {
+        for (number, heat) in (1u32..).zip(heats) {
             let peer = |at: &u32| members.get(*at as usize).copied();
-            let ours = slot.iter().filter_map(|(dials, dialled)| Some((peer(dials)?, peer(dialled)?)));
+            let ours = heat.iter().filter_map(|(dials, dialled)| Some((peer(dials)?, peer(dialled)?)));
             let Some((dials, dialled)) = ours.into_iter().find(|(one, other)| *one == me || *other == me)
             else {
                 continue;
@@ -175,7 +175,7 @@ impl Call<'_> {
                 let is_off = stopped.load(Ordering::SeqCst) || control.is_turn_over();
                 is_off || Instant::now() >= deadline || !is_here()
             };
-            let until = (start + SLOT_PATIENCE * number).min(self.deadline);
+            let until = (start + HEAT_PATIENCE * number).min(self.deadline);
             let streams_max = self.comm.streams_max;
             let outing = Outing { peer: other, until, streams_max, off: &off };
             if dials == me {
@@ -251,11 +251,11 @@ impl Call<'_> {
     }
 }
 
-/// When to give up dialling a partner that must be met by then. A later slot waits longer for a partner that is late,
-/// because slots before it may have taken their time; but whoever lives takes streams at any time, so a dial that fails for
-/// one slot's patience fails for good.
+/// When to give up dialling a partner that must be met by then. A later heat waits longer for a partner that is late,
+/// because heats before it may have taken their time; but whoever lives takes streams at any time, so a dial that fails for
+/// one heat's patience fails for good.
 fn dial_by(until: Instant, now: Instant) -> Instant {
-    until.min(now + SLOT_PATIENCE)
+    until.min(now + HEAT_PATIENCE)
 }
 
 /// How long the all-reduce of [`REFERENCE_BYTES`] takes on a ring with that promise.
@@ -270,10 +270,10 @@ mod tests {
 
     /// The twentieth partner used to be dialled for a hundred seconds.
     #[test]
-    fn nobody_is_dialled_for_longer_than_one_slots_patience() {
+    fn nobody_is_dialled_for_longer_than_one_heats_patience() {
         let now = Instant::now();
-        let soon = now + SLOT_PATIENCE / 2;
+        let soon = now + HEAT_PATIENCE / 2;
         assert_eq!(dial_by(soon, now), soon);
-        assert_eq!(dial_by(now + 20 * SLOT_PATIENCE, now), now + SLOT_PATIENCE);
+        assert_eq!(dial_by(now + 20 * HEAT_PATIENCE, now), now + HEAT_PATIENCE);
     }
 }

@@ -114,19 +114,19 @@ pub struct SyncReport {
 pub(super) struct Agreed(Mutex<Option<Revision>>);
 
 impl Agreed {
-    fn slot(&self) -> MutexGuard<'_, Option<Revision>> {
+    fn known(&self) -> MutexGuard<'_, Option<Revision>> {
         lock(&self.0)
     }
 
     /// The group has agreed on this one.
     pub(super) fn note(&self, revision: Option<Revision>) {
-        let mut slot = self.slot();
-        *slot = (*slot).max(revision);
+        let mut known = self.known();
+        *known = (*known).max(revision);
     }
 
     /// A new session: perhaps of another history.
     pub(super) fn forget(&self) {
-        *self.slot() = None;
+        *self.known() = None;
     }
 }
 
@@ -221,7 +221,7 @@ impl<'a> Call<'a> {
         let root = tree::root(outline, state.extra(), &hashes);
         let (strategy, was_agreed) = (self.options.strategy, state.was_agreed());
         let offer = Offer { revision: state.revision(), strategy, outline, root, was_agreed };
-        let known = *self.comm.agreed.slot();
+        let known = *self.comm.agreed.known();
         let (elected, diverged) = match self.vote(&Wish::Offer(offer, known))? {
             Outcome::Elected { elected, donors, diverged } => {
                 self.donors = donors;

@@ -69,7 +69,7 @@ impl Communicator {
         let (group, members) = self.control.present()?;
         if peer == me || !members.contains(&peer) {
             // The program may have seen it, or another of its threads may have seen it go.
-            let known = self.control.view().peers.iter().any(|known| known.id == peer);
+            let known = self.control.seen().peers.iter().any(|known| known.id == peer);
             if peer != me && (known || self.control.departure(peer).is_some()) {
                 return Err(self.control.why_lost(peer).into());
             }
@@ -118,7 +118,7 @@ impl Communicator {
                     return CallError::NoPath { from, to }.into();
                 }
                 let known =
-                    self.control.view().peers.iter().find(|known| known.id == to).map(|to| to.address);
+                    self.control.seen().peers.iter().find(|known| known.id == to).map(|to| to.address);
                 let address = known.map_or_else(String::new, |address| format!(" ({address})"));
                 let remedy =
                     "do it again; a transfer has no other way than this link, a collective goes around it";

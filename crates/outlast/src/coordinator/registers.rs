@@ -10,7 +10,7 @@
 //!
 //! Registers share nothing with the clerk: they have streams of their own (`outlast-register/1`), a thread of their own
 //! (see `runtime.rs`) and bounds of their own. Each register is a pure machine behind a lock that is held for one step
-//! and never while anybody waits. One task per stream asks and answers; one task per register, its *keeper*, lets time
+//! and never while anybody waits. One task per stream asks and answers; one task per register, its *warden*, lets time
 //! pass. News is told newest only: a stream that is busy writing finds one snapshot afterwards, not a queue of them. A
 //! write is told at once; who came and who went is told a moment later, so that a crowd is told of as one.
 //!
@@ -47,7 +47,7 @@ use tokio::sync::{Notify, watch};
 
 /// How long a register is remembered that nobody is at.
 const FORGOTTEN_AFTER: Duration = Duration::from_mins(10);
-/// How long the nodes have to bring what they saw of a register whose keeper panicked.
+/// How long the nodes have to bring what they saw of a register whose warden panicked.
 const BROUGHT_WITHIN: Duration = Duration::from_secs(5);
 
 /// All registers of a coordinator.
@@ -77,7 +77,7 @@ struct KeptRegister {
     held: Mutex<Held>,
     /// Grows whenever there is something to tell.
     news: watch::Sender<u64>,
-    /// Rings when the keeper has to wake up earlier than it planned.
+    /// Rings when the warden has to wake up earlier than it planned.
     sooner: Notify,
     /// Bytes of all values of the coordinator together.
     bytes: Arc<AtomicUsize>,
@@ -90,7 +90,7 @@ struct Held {
     streams: usize,
     /// Since when there are none.
     empty_since: Option<Instant>,
-    /// When the keeper means to wake up.
+    /// When the warden means to wake up.
     wakes: Option<Instant>,
     /// The newest snapshot as it travels, and which change it tells of: one encoding for all who hear of it.
     told: Option<(u64, Arc<[u8]>)>,
@@ -180,7 +180,7 @@ impl Registers {
         Ok(kept)
     }
 
-    /// Takes a register out of the table whose keeper is gone. Its streams end, and the nodes bring what they saw to the next
+    /// Takes a register out of the table whose warden is gone. Its streams end, and the nodes bring what they saw to the next
     /// one, as after a restart.
     fn give_up(&self, run: &RunId, name: &str, kept: &KeptRegister) {
         let mut table = lock(&self.table);
@@ -320,21 +320,21 @@ impl Drop for Open {
     }
 }
 
-/// As [`keep`]. Leases that never run out would be waited for: a register without a keeper is given up (rule 40).
+/// As [`keep`]. Leases that never run out would be waited for: a register without a warden is given up (rule 40).
 async fn keep_to_the_end(registers: Weak<Registers>, run: RunId, name: String, kept: Weak<KeptRegister>) {
     let keeping = keep(registers.clone(), run.clone(), name.clone(), kept.clone());
-    if runtime::to_its_end("the keeper of a register", keeping).await.is_none()
+    if runtime::to_its_end("the warden of a register", keeping).await.is_none()
         && let (Some(all), Some(kept)) = (registers.upgrade(), kept.upgrade())
     {
         all.give_up(&run, &name, &kept);
     }
 }
 
-/// The keeper of a register: lets leases run out, ends listening, and forgets what nobody needs.
+/// The warden of a register: lets leases run out, ends listening, and forgets what nobody needs.
 async fn keep(registers: Weak<Registers>, run: RunId, name: String, kept: Weak<KeptRegister>) {
     loop {
         let (Some(all), Some(kept)) = (registers.upgrade(), kept.upgrade()) else { return };
-        planted::step(|place| matches!(place, Place::Keeper(planted) if *planted == run));
+        planted::step(|place| matches!(place, Place::Warden(planted) if *planted == run));
         let now = clock::now();
         if all.forget(&run, &name, &kept, now) || kept.step(Register::handle_timeout).is_err() {
             return;
@@ -424,11 +424,11 @@ mod tests {
     }
 
     #[test]
-    fn a_register_whose_keeper_panics_is_given_up_and_the_next_one_listens() {
+    fn a_register_whose_warden_panics_is_given_up_and_the_next_one_listens() {
         let registers = registers();
-        let (struck, spared): (RunId, RunId) = ("keeper-panics".parse().unwrap(), run(2));
+        let (struck, spared): (RunId, RunId) = ("warden-panics".parse().unwrap(), run(2));
         let others = registers.open(&spared, "r").unwrap();
-        planted::plant(Place::Keeper(struck.clone()));
+        planted::plant(Place::Warden(struck.clone()));
         let open = registers.open(&struck, "r").unwrap();
         let patience = std::time::Instant::now() + Duration::from_secs(10);
         while open.0.step(Register::handle_timeout).is_ok() {

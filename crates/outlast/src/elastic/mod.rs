@@ -48,8 +48,8 @@
 //! on every machine: `verify_every` finds out. It keeps no data and shuffles nothing: sample numbers are for the program to
 //! map.
 
-mod keeper;
 mod runner;
+mod scribe;
 mod weighing;
 
 pub use outlast_proto::state::ledger::Ledger;

@@ -5,7 +5,7 @@
 //! of the step is through, or `abandon`, if it failed. Whoever calls `begin` without having ended the last step has abandoned it.
 
 use super::ElasticOptions;
-use super::keeper::Keeper;
+use super::scribe::Scribe;
 use super::weighing;
 use crate::communicator::{
     Call, CallBuffers, Communicator, Error, Interrupt, NextStep, OpKind, Receipt, SyncOptions, SyncReport,
@@ -57,7 +57,7 @@ pub struct Runner {
     /// How long we have waited for others since the last commit.
     waited: Duration,
     interrupt: Interrupt,
-    keeper: Option<Keeper>,
+    scribe: Option<Scribe>,
     /// The chronicle of the step before, as it was written: memory for the next.
     written: Vec<u8>,
     /// Gradients that were multiplied by their weight: memory for the next step, for as long as there is need of it.
@@ -76,14 +76,14 @@ impl Runner {
         if let Some(extra) = extra {
             state.set_extra(extra).map_err(|error| invalid(error.to_string()))?;
         }
-        let keeper = match checkpoint {
+        let scribe = match checkpoint {
             Some((folder, every)) => {
                 match state.load(&folder) {
                     Ok(path) => tracing::info!(path = %path.display(), "a checkpoint was loaded"),
                     Err(CheckpointError::Nothing(_)) => {}
                     Err(error) => return Err(error.into()),
                 }
-                Some(Keeper::new(folder, every))
+                Some(Scribe::new(folder, every))
             }
             None => None,
         };
@@ -101,7 +101,7 @@ impl Runner {
             timeout: timeout.unwrap_or_else(|| comm.default_timeout()),
             waited: Duration::ZERO,
             interrupt: interrupt.unwrap_or_default(),
-            keeper,
+            scribe,
             written,
             copies: Vec::new(),
             syncs: 0,
@@ -142,7 +142,7 @@ impl Runner {
 
     /// The newest checkpoint that this member wrote, and why the last one was not written.
     pub fn saved(&mut self) -> (Option<Revision>, Option<&str>) {
-        self.keeper.as_mut().map_or((None, None), Keeper::saved)
+        self.scribe.as_mut().map_or((None, None), Scribe::saved)
     }
 
     /// The program's bytes.
@@ -389,8 +389,8 @@ impl Runner {
 
     /// Whether the end of this step takes a copy of the whole state, to save it.
     pub fn will_save(&self) -> bool {
-        let is_due = |keeper: &Keeper| keeper.is_due(self.number());
-        self.phase == Phase::Committed { first: true } && self.keeper.as_ref().is_some_and(is_due)
+        let is_due = |scribe: &Scribe| scribe.is_due(self.number());
+        self.phase == Phase::Committed { first: true } && self.scribe.as_ref().is_some_and(is_due)
     }
 
     /// The body of the step is through. Tells whether the step is committed; if not it is to be done again.
@@ -400,8 +400,8 @@ impl Runner {
             Phase::Committed { .. } => {
                 self.settle(state)?;
                 let number = self.number();
-                if let Some(keeper) = self.keeper.as_mut().filter(|_| saves) {
-                    keeper.save(number, state);
+                if let Some(scribe) = self.scribe.as_mut().filter(|_| saves) {
+                    scribe.save(number, state);
                 }
                 Ok(true)
             }
@@ -446,8 +446,8 @@ impl Runner {
 
     /// Waits until a checkpoint that is being written is on the disk.
     pub fn close(&mut self) {
-        if let Some(keeper) = &mut self.keeper {
-            keeper.wait();
+        if let Some(scribe) = &mut self.scribe {
+            scribe.wait();
         }
     }
 }

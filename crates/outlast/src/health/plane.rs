@@ -16,6 +16,7 @@ use super::prober::Prober;
 use super::shared::{Ending, Letter, Lists, Shared, Tally};
 use super::stream::{Dialler, Streams};
 use crate::clock;
+use crate::planted::{self, Place};
 use crate::port::{KnownSources, Port};
 use crate::security::datagram::{DatagramGuard, Opened};
 use outlast_proto::id::PeerId;
@@ -125,6 +126,8 @@ impl<D: Dialler> Plane<D> {
         self.publish(clock::now());
         while !self.finished() {
             let woken = self.wait();
+            let me = self.machine.me().id;
+            planted::step(|place| matches!(place, Place::Health(planted) if *planted == me));
             self.turn(&woken);
         }
         self.streams.close();

@@ -220,6 +220,11 @@ impl Shared {
         self.readable.notify_all();
     }
 
+    /// How the thread has ended, if it has.
+    pub(crate) fn ending(&self) -> Option<Ending> {
+        lock(&self.queue).ending
+    }
+
     /// Waits until the thread has ended; false if `timeout` passed first.
     pub(crate) fn wait_ended(&self, timeout: Duration) -> bool {
         let running = |queue: &mut Queue| queue.ending.is_none();

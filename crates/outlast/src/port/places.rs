@@ -18,10 +18,11 @@
 //! `per_source` of one strange source.
 
 use super::RefusedConnection;
+use crate::sync::{read, write};
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::{IpAddr, Ipv6Addr};
-use std::sync::{PoisonError, RwLock};
+use std::sync::RwLock;
 
 /// Sources that are remembered because somebody proved itself from there; the longest forgotten goes first.
 const PROVEN_MAX: usize = 4_096;
@@ -58,7 +59,7 @@ impl KnownSources {
     /// These addresses are the roster's now; what was said before is forgotten.
     pub fn expect(&self, addresses: impl IntoIterator<Item = IpAddr>) {
         let expected = addresses.into_iter().map(Source::of).collect();
-        self.0.write().unwrap_or_else(PoisonError::into_inner).expected = expected;
+        write(&self.0).expected = expected;
     }
 
     /// Somebody at that address has shown to belong to the run.
@@ -71,7 +72,7 @@ impl KnownSources {
         if self.contains(source) {
             return;
         }
-        let mut known = self.0.write().unwrap_or_else(PoisonError::into_inner);
+        let mut known = write(&self.0);
         if known.order.len() >= PROVEN_MAX
             && let Some(oldest) = known.order.pop_front()
         {
@@ -83,7 +84,7 @@ impl KnownSources {
     }
 
     pub(super) fn contains(&self, source: Source) -> bool {
-        let known = self.0.read().unwrap_or_else(PoisonError::into_inner);
+        let known = read(&self.0);
         known.expected.contains(&source) || known.proven.contains(&source)
     }
 }

@@ -13,7 +13,7 @@ use super::{
 use crate::fork::{Creator, Guarded};
 use crate::security::RefusalLog;
 use crate::security::tls::{FalseName, run_of_server_name};
-use crate::sync::{Arc, Mutex, MutexGuard, lock};
+use crate::sync::{Arc, Mutex, MutexGuard, lock, owned};
 use crate::{clock, runtime};
 use outlast_proto::coordinator::{PortStatus, RefusalStatus};
 use outlast_proto::limits::STATUS_REFUSALS_MAX;
@@ -22,7 +22,7 @@ use std::collections::BTreeMap;
 use std::fmt;
 use std::io;
 use std::net::SocketAddr;
-use std::sync::{PoisonError, mpsc};
+use std::sync::mpsc;
 use std::time::Duration;
 use tokio::net::{TcpListener, TcpStream};
 use tokio::runtime::Handle;
@@ -157,13 +157,12 @@ impl Drop for Serving {
     fn drop(&mut self) {
         if self.creator.check().is_ok() {
             self.accepting.abort();
-            let closed = self.closed.get_mut().unwrap_or_else(PoisonError::into_inner);
-            let _ = closed.recv_timeout(CLOSE_TIMEOUT);
+            let _ = owned(&mut self.closed).recv_timeout(CLOSE_TIMEOUT);
         }
     }
 }
 
-/// A view of a port that is or was served.
+/// What can be told of a port that is or was served.
 #[derive(Clone, Debug)]
 pub(crate) struct PortWatch(Arc<Doorman>);
 

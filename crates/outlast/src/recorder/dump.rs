@@ -144,7 +144,7 @@ impl Recorder {
         header["id"] = json!(owner.id.map(|id| id.to_string()));
         header["time_us"] = json!(wall);
         header["events"] = json!(records.len());
-        header["overwritten"] = json!(noted.saturating_sub(self.slots.len() as u64));
+        header["overwritten"] = json!(noted.saturating_sub(self.cells.len() as u64));
         header["names"] = Value::Object(names);
         let _ = writeln!(text, "{header}");
         for (number, words) in &records {

@@ -298,7 +298,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// Puts it into the words of a slot.
+    /// Puts it into the words of a cell.
     pub(super) fn write(&self, now: Instant, words: &[AtomicU64; WORDS]) {
         let put = |at: usize, word: u64| words[at].store(word, Ordering::Relaxed);
         let flag = |is_there: bool, flag: u8| if is_there { flag } else { 0 };
@@ -327,7 +327,7 @@ impl<'a> Entry<'a> {
         }
     }
 
-    /// The words of a slot as a JSON object without a time; `None` if they make no sense.
+    /// The words of a cell as a JSON object without a time; `None` if they make no sense.
     pub(super) fn read(words: &[u64; WORDS]) -> Option<Map<String, Value>> {
         let [what, flags, length, _, group @ ..] = words[1].to_le_bytes();
         let what = What::ALL.get(usize::from(what))?;

@@ -14,8 +14,8 @@
 //!
 //! # The invariant
 //!
-//! Whoever notes something never waits: it takes the next slot by one atomic addition, and takes no lock. A reader
-//! that finds a slot in the middle of a change leaves it out: each slot carries the number of its record, which is wiped
+//! Whoever notes something never waits: it takes the next cell by one atomic addition, and takes no lock. A reader
+//! that finds a cell in the middle of a change leaves it out: each cell carries the number of its record, which is wiped
 //! before the words change and written after them.
 //!
 //! # What it does not do
@@ -73,7 +73,7 @@ pub(crate) struct Owner {
     pub(crate) run: String,
 }
 
-struct Slot {
+struct Cell {
     /// The number of the record, counted from one; zero while it changes.
     number: AtomicU64,
     words: [AtomicU64; WORDS],
@@ -83,7 +83,7 @@ struct Slot {
 pub(crate) struct Recorder {
     owner: Owner,
     noted: AtomicU64,
-    slots: Box<[Slot]>,
+    cells: Box<[Cell]>,
     names: Mutex<BTreeMap<u64, String>>,
 }
 
@@ -111,9 +111,9 @@ impl Recorder {
     }
 
     fn new(owner: Owner, size: usize) -> Self {
-        let slot = || Slot { number: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] };
-        let slots = (0..size).map(|_| slot()).collect();
-        Self { owner, noted: AtomicU64::new(0), slots, names: Mutex::default() }
+        let cell = || Cell { number: AtomicU64::new(0), words: [const { AtomicU64::new(0) }; WORDS] };
+        let cells = (0..size).map(|_| cell()).collect();
+        Self { owner, noted: AtomicU64::new(0), cells, names: Mutex::default() }
     }
 
     /// Keeps a record of what happens now.
@@ -122,18 +122,18 @@ impl Recorder {
             return;
         }
         let number = self.noted.fetch_add(1, Ordering::Relaxed);
-        let slot = self.slot(number);
-        slot.number.store(0, Ordering::Relaxed);
+        let cell = self.cell(number);
+        cell.number.store(0, Ordering::Relaxed);
         // Nobody may see a new word under the old number.
         fence(Ordering::Release);
-        entry.write(clock::now(), &slot.words);
-        slot.number.store(number + 1, Ordering::Release);
+        entry.write(clock::now(), &cell.words);
+        cell.number.store(number + 1, Ordering::Release);
         // The next record's place was last used thousands of records ago: it is on its way here until it is needed.
-        prefetch(self.slot(number + 1));
+        prefetch(self.cell(number + 1));
     }
 
-    fn slot(&self, number: u64) -> &Slot {
-        &self.slots[(number % self.slots.len() as u64) as usize]
+    fn cell(&self, number: u64) -> &Cell {
+        &self.cells[(number % self.cells.len() as u64) as usize]
     }
 
     /// Remembers what people call a peer or, by its number, a run.
@@ -146,32 +146,32 @@ impl Recorder {
 
     /// The records that are whole, the oldest first, each with its number.
     fn records(&self) -> Vec<(u64, [u64; WORDS])> {
-        let read = |slot: &Slot| {
-            let number = slot.number.load(Ordering::Acquire);
-            let words = std::array::from_fn(|at| slot.words[at].load(Ordering::Relaxed));
+        let read = |cell: &Cell| {
+            let number = cell.number.load(Ordering::Acquire);
+            let words = std::array::from_fn(|at| cell.words[at].load(Ordering::Relaxed));
             fence(Ordering::Acquire);
-            (number > 0 && slot.number.load(Ordering::Relaxed) == number).then_some((number, words))
+            (number > 0 && cell.number.load(Ordering::Relaxed) == number).then_some((number, words))
         };
-        let mut records: Vec<_> = self.slots.iter().filter_map(read).collect();
+        let mut records: Vec<_> = self.cells.iter().filter_map(read).collect();
         records.sort_by_key(|(number, _)| *number);
         records
     }
 }
 
-/// Asks for the part of a slot that every record uses.
-fn prefetch(slot: &Slot) {
+/// Asks for the part of a cell that every record uses.
+fn prefetch(cell: &Cell) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
-        let start = ptr::from_ref(slot).cast::<i8>();
-        // SAFETY: a prefetch reads nothing that a program could see, and 64 bytes on is inside the slot.
+        let start = ptr::from_ref(cell).cast::<i8>();
+        // SAFETY: a prefetch reads nothing that a program could see, and 64 bytes on is inside the cell.
         unsafe {
             _mm_prefetch::<_MM_HINT_T0>(start);
             _mm_prefetch::<_MM_HINT_T0>(start.add(64));
         }
     }
     #[cfg(not(target_arch = "x86_64"))]
-    let _ = slot;
+    let _ = cell;
 }
 
 fn crew() -> &'static Crew {

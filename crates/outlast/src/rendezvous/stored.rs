@@ -2,15 +2,15 @@
 //!
 //! ```text
 //! register/<name>/state           the whole register: see `outlast_proto::rendezvous::Record`
-//! register/<name>/beat/<holder>   changes for as long as the holder lives: see `outlast_proto::rendezvous::Witness`
-//! register/<name>/bell/<change>   there once the register has changed that often: whoever waits for it is woken
+//! register/<name>/beat/<holder>   changes for as long as the holder lives: see `outlast_proto::rendezvous::Sentry`
+//! register/<name>/bell/<change>   a *chime*, there once the register has changed that often: whoever waits for it is woken
 //! ```
 //!
 //! The store is that of a run of its own (`<run>.rendezvous`), so that a program that ends its run's store does not end
 //! what its agents agree by. The coordinator decides who is in it and knows nothing of what it holds: what was written is
 //! with two nodes, and outlives any one of them and the coordinator.
 //!
-//! A bell is only a hint. Its ringer may die before it rings, so everybody also looks by itself once in a while. If the
+//! A chime is only a hint. Its ringer may die before it rings, so everybody also looks by itself once in a while. If the
 //! store was lost with all who held the register, the first one that finds it empty brings the last record that it saw.
 //!
 //! What it does not do: a node that is stopped is a member that is stopped. What it holds waits for it, for the store's
@@ -27,7 +27,7 @@ use crate::security::{TlsIdentity, random_bytes};
 use crate::store::{Failure, Store, StoreBuilder, StoreError};
 use crate::sync::Arc;
 use outlast_proto::id::RunId;
-use outlast_proto::rendezvous::{Draw, Record, Witness, beat};
+use outlast_proto::rendezvous::{Draw, Record, Sentry, beat};
 use outlast_proto::retry;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tokio::task::{JoinHandle, spawn_blocking};
@@ -39,8 +39,8 @@ const CALL_TIMEOUT: Duration = Duration::from_secs(5);
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long last words may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(2);
-/// How many changes a bell is kept for.
-const BELLS: u64 = 16;
+/// How many changes a chime is kept for.
+const CHIMES: u64 = 16;
 /// How often a change is tried again because others changed something.
 const ATTEMPTS: usize = 1_000;
 
@@ -67,7 +67,7 @@ pub(super) struct StoredRegister {
     open: Vec<Ask>,
     /// What was seen last.
     last: Option<Record>,
-    witness: Witness,
+    sentry: Sentry,
 }
 
 /// Why something was not done.
@@ -133,7 +133,7 @@ impl StoredRegister {
             beats: 0,
             open: Vec::new(),
             last: None,
-            witness: Witness::default(),
+            sentry: Sentry::default(),
         }
     }
 
@@ -220,9 +220,9 @@ impl StoredRegister {
     }
 
     async fn serve(&mut self, home: &Home, queues: &mut Queues) -> Result<(), Broken> {
-        // The change that the bell is waited for, and the wait: none while it would tell nothing.
+        // The change that the chime is waited for, and the wait: none while it would tell nothing.
         let mut waited = self.next_change();
-        let mut bell = Some(self.wait_for_bell(home, waited));
+        let mut chime = Some(self.wait_for_chime(home, waited));
         let mut look_at = Instant::now();
         loop {
             let told = self.last.clone();
@@ -234,12 +234,12 @@ impl StoredRegister {
                     };
                     self.answer(home, ask, queues).await
                 }
-                () = heard(&mut bell) => self.read(home).await,
+                () = heard(&mut chime) => self.read(home).await,
                 () = tokio::time::sleep_until(look_at) => {
                     let looked = self.look(home).await;
-                    look_at = Instant::now() + self.witness.interval();
-                    // A bell that rang without a change was left by another history, or its time was over.
-                    bell = bell.or_else(|| Some(self.wait_for_bell(home, waited)));
+                    look_at = Instant::now() + self.sentry.interval();
+                    // A chime that rang without a change was left by another history, or its time was over.
+                    chime = chime.or_else(|| Some(self.wait_for_chime(home, waited)));
                     looked
                 }
             };
@@ -256,7 +256,7 @@ impl StoredRegister {
             }
             if waited != self.next_change() {
                 waited = self.next_change();
-                bell = Some(self.wait_for_bell(home, waited));
+                chime = Some(self.wait_for_chime(home, waited));
             }
         }
     }
@@ -344,7 +344,7 @@ impl StoredRegister {
         self.read(home).await?;
         let Some(record) = &self.last else { return Ok(()) };
         let names: Vec<String> =
-            Witness::watched(&record.snapshot.alive, &self.holder).into_iter().map(str::to_owned).collect();
+            Sentry::watched(&record.snapshot.alive, &self.holder).into_iter().map(str::to_owned).collect();
         let began = clock::now();
         let mut beats = Vec::with_capacity(names.len());
         for name in names {
@@ -352,7 +352,7 @@ impl StoredRegister {
             let beat = call(home, move |store| store.compare_set(key, "", "")).await?;
             beats.push((name, beat));
         }
-        for name in self.witness.handle_look(began, clock::now(), beats) {
+        for name in self.sentry.handle_look(began, clock::now(), beats) {
             tracing::info!(%name, "the lease of a node has run out");
             self.change(home, |before, _| Record::without_lease(before, &name, draw())).await?;
             let key = self.beat_key(&name);
@@ -430,20 +430,20 @@ impl StoredRegister {
         self.last.as_ref().map_or(1, |record| record.changes.wrapping_add(1))
     }
 
-    /// Wakes whoever waits for that change, and forgets an old bell. Nobody waits for it to be done.
+    /// Wakes whoever waits for that change, and forgets an old chime. Nobody waits for it to be done.
     fn ring(&self, home: &Home, change: u64) {
-        let (bell, old) = (self.bell_key(change), self.bell_key(change.wrapping_sub(BELLS)));
+        let (chime, old) = (self.chime_key(change), self.chime_key(change.wrapping_sub(CHIMES)));
         let home = Arc::clone(home);
         spawn_blocking(move || {
-            let rung = home.store().set(bell, "");
+            let rung = home.store().set(chime, "");
             rung.and_then(|()| home.store().delete_key(old).map(drop))
         });
     }
 
-    fn wait_for_bell(&self, home: &Home, change: u64) -> JoinHandle<()> {
-        let (home, bell) = (Arc::clone(home), self.bell_key(change));
+    fn wait_for_chime(&self, home: &Home, change: u64) -> JoinHandle<()> {
+        let (home, chime) = (Arc::clone(home), self.chime_key(change));
         spawn_blocking(move || {
-            let _ = home.store().wait(&[bell], Some(CALL_TIMEOUT));
+            let _ = home.store().wait(&[chime], Some(CALL_TIMEOUT));
         })
     }
 
@@ -455,7 +455,8 @@ impl StoredRegister {
         self.key(&format!("beat/{holder}"))
     }
 
-    fn bell_key(&self, change: u64) -> String {
+    /// The name by which nodes of every version know it.
+    fn chime_key(&self, change: u64) -> String {
         self.key(&format!("bell/{change}"))
     }
 }
@@ -491,12 +492,12 @@ async fn joined<R>(work: JoinHandle<Result<R, StoreError>>) -> Result<R, Broken>
     }
 }
 
-/// Waits until the bell has rung, or its time is over. Then there is none.
-async fn heard(bell: &mut Option<JoinHandle<()>>) {
-    match bell {
+/// Waits until the chime has rung, or its time is over. Then there is none.
+async fn heard(chime: &mut Option<JoinHandle<()>>) {
+    match chime {
         Some(ringing) => {
             let _ = ringing.await;
-            *bell = None;
+            *chime = None;
         }
         None => std::future::pending().await,
     }

@@ -3,10 +3,9 @@
 //! One core hashes as fast as it can read, and several read faster than one. The leaves are dealt out in pieces, so that
 //! a core that is busy with something else holds up one piece, not its share of everything.
 
-use crate::sync::lock;
+use crate::sync::{Mutex, lock, unlocked};
 use outlast_kernels::hash128;
 use outlast_proto::state::{Digest, LEAF_BYTES};
-use std::sync::{Mutex, PoisonError};
 
 /// Below this many bytes one thread is faster than the start of another.
 const ALONE_BYTES_MAX: usize = 4 << 20;
@@ -40,7 +39,7 @@ pub(super) fn hash_leaves(
         (1..threads).for_each(|_| drop(std::thread::Builder::new().spawn_scoped(scope, work)));
         work();
     });
-    let finished = pieces.into_inner().unwrap_or_else(PoisonError::into_inner).next().is_none();
+    let finished = unlocked(pieces).next().is_none();
     finished.then_some(hashes)
 }
 

@@ -10,9 +10,10 @@
 //!
 //! What it does not do: carry values above what one frame holds, 16 MiB. Members do.
 
+use super::StoreError;
 use super::engine::Letter;
 use super::shared::{Shared, random};
-use super::{StoreError, check_value, value_key};
+use super::within::{bytes, check_value, number, value_key};
 use crate::coordinator::{ControlFrames, dial_plane};
 use crate::port::{self, AuthenticatedStream};
 use crate::runtime::{self, Plane};
@@ -122,7 +123,7 @@ impl Client {
     /// The value of a key, as soon as it has one.
     pub fn get(&self, key: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<u8>, StoreError> {
         let answer = self.one(value_key(key)?, Operation::Get, timeout)?;
-        Ok(super::bytes(answer).unwrap_or_default())
+        Ok(bytes(answer).unwrap_or_default())
     }
 
     /// Gives a key a value.
@@ -142,7 +143,7 @@ impl Client {
 
     /// Adds to the number that a key holds. The sum.
     pub fn add(&self, key: impl AsRef<[u8]>, amount: i64, timeout: Duration) -> Result<i64, StoreError> {
-        self.one(value_key(key)?, Operation::Add(amount), timeout).map(super::number)
+        self.one(value_key(key)?, Operation::Add(amount), timeout).map(number)
     }
 
     /// See [`Store::compare_set`](super::Store::compare_set).
@@ -155,7 +156,7 @@ impl Client {
     ) -> Result<Vec<u8>, StoreError> {
         let operation = Operation::CompareSet(expected.into().into(), desired.into().into());
         let answer = self.one(value_key(key)?, operation, timeout)?;
-        Ok(super::bytes(answer).unwrap_or_default())
+        Ok(bytes(answer).unwrap_or_default())
     }
 
     /// Takes the value of a key away. Whether it had one.

@@ -4,10 +4,14 @@
 //! shares it, and what is asked one after the other gets what is left. So whoever waits ten seconds for ten keys waits ten
 //! seconds.
 //!
-//! The operations are written down here; those of [`Store`] are the same ones within its default.
+//! An operation is written down once, with `operations!`, and is there twice: within a time that the caller gives
+//! ([`Within`]), and within the default of its [`Store`]. Those that wait for others take a time from the caller of the store
+//! too, and are written out.
 
 use super::engine::What;
-use super::{Store, StoreError, bytes, check_value, number, queue_key, value_key};
+use super::{Store, StoreError};
+use crate::sync::Arc;
+use outlast_proto::limits::{STORE_KEY_BYTES_MAX, STORE_VALUE_BYTES_MAX};
 use outlast_proto::store::Failure;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use std::time::{Duration, Instant};
@@ -19,74 +23,87 @@ pub struct Within<'a> {
     timeout: Duration,
 }
 
-impl<'a> Within<'a> {
-    pub(super) fn new(store: &'a Store, timeout: Duration) -> Self {
-        Self { store, timeout }
+/// Operations of a [`Store`] and of [`Within`]. The first name stands for the latter.
+macro_rules! operations {
+    ($(
+        $(#[$about:meta])*
+        fn $name:ident($within:ident $(, $argument:ident: $kind:ty)* $(,)?) -> $result:ty $body:block
+    )*) => {
+        impl Within<'_> {
+            $(
+                $(#[$about])*
+                pub fn $name(&self $(, $argument: $kind)*) -> $result {
+                    let $within = self;
+                    $body
+                }
+            )*
+        }
+
+        impl Store {
+            $(
+                $(#[$about])*
+                pub fn $name(&self $(, $argument: $kind)*) -> $result {
+                    self.within(self.timeout).$name($($argument),*)
+                }
+            )*
+        }
+    };
+}
+
+operations! {
+    /// Gives a key a value.
+    fn set(within, key: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<(), StoreError> {
+        within.one(value_key(key)?, Operation::Set(value.into().into())).map(drop)
     }
 
-    /// See [`Store::set`].
-    pub fn set(&self, key: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<(), StoreError> {
-        self.one(value_key(key)?, Operation::Set(value.into().into())).map(drop)
+    /// The value of a key, if it has one now.
+    fn look(within, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, StoreError> {
+        within.one(value_key(key)?, Operation::Look).map(bytes)
     }
 
-    /// See [`Store::get`].
-    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Vec<u8>, StoreError> {
-        self.one(value_key(key)?, Operation::Get).map(|answer| bytes(answer).unwrap_or_default())
-    }
-
-    /// See [`Store::look`].
-    pub fn look(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, StoreError> {
-        self.one(value_key(key)?, Operation::Look).map(bytes)
-    }
-
-    /// See [`Store::wait`].
-    pub fn wait(&self, keys: &[impl AsRef<[u8]>]) -> Result<(), StoreError> {
-        let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Await)));
-        self.all(calls.collect::<Result<_, StoreError>>()?).map(drop)
-    }
-
-    /// See [`Store::check`].
-    pub fn check(&self, keys: &[impl AsRef<[u8]>]) -> Result<bool, StoreError> {
+    /// Whether all of these keys have values now.
+    fn check(within, keys: &[impl AsRef<[u8]>]) -> Result<bool, StoreError> {
         let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Check)));
-        let answers = self.all(calls.collect::<Result<_, StoreError>>()?)?;
+        let answers = within.all(calls.collect::<Result<_, StoreError>>()?)?;
         Ok(answers.into_iter().all(|answer| answer == Answer::Truth(true)))
     }
 
-    /// See [`Store::add`].
-    pub fn add(&self, key: impl AsRef<[u8]>, amount: i64) -> Result<i64, StoreError> {
-        self.one(value_key(key)?, Operation::Add(amount)).map(number)
+    /// Adds to the number that a key holds as decimal text; no value counts as zero. The sum.
+    fn add(within, key: impl AsRef<[u8]>, amount: i64) -> Result<i64, StoreError> {
+        within.one(value_key(key)?, Operation::Add(amount)).map(number)
     }
 
-    /// See [`Store::compare_set`].
-    pub fn compare_set(
-        &self,
+    /// Gives a key the value `desired` if it has the value `expected`; one without a value counts as having the empty
+    /// one. The value that it has then; `expected` if it has none.
+    fn compare_set(
+        within,
         key: impl AsRef<[u8]>,
         expected: impl Into<Vec<u8>>,
         desired: impl Into<Vec<u8>>,
     ) -> Result<Vec<u8>, StoreError> {
         let operation = Operation::CompareSet(expected.into().into(), desired.into().into());
-        self.one(value_key(key)?, operation).map(|answer| bytes(answer).unwrap_or_default())
+        within.one(value_key(key)?, operation).map(|answer| bytes(answer).unwrap_or_default())
     }
 
-    /// See [`Store::append`].
-    pub fn append(&self, key: impl AsRef<[u8]>, more: impl Into<Vec<u8>>) -> Result<(), StoreError> {
-        self.one(value_key(key)?, Operation::Append(more.into().into())).map(drop)
+    /// Writes behind the value of a key.
+    fn append(within, key: impl AsRef<[u8]>, more: impl Into<Vec<u8>>) -> Result<(), StoreError> {
+        within.one(value_key(key)?, Operation::Append(more.into().into())).map(drop)
     }
 
-    /// See [`Store::delete_key`].
-    pub fn delete_key(&self, key: impl AsRef<[u8]>) -> Result<bool, StoreError> {
-        self.one(value_key(key)?, Operation::Delete).map(|answer| answer == Answer::Truth(true))
+    /// Takes the value of a key away. Whether it had one.
+    fn delete_key(within, key: impl AsRef<[u8]>) -> Result<bool, StoreError> {
+        within.one(value_key(key)?, Operation::Delete).map(|answer| answer == Answer::Truth(true))
     }
 
-    /// See [`Store::num_keys`].
-    pub fn num_keys(&self) -> Result<u64, StoreError> {
-        let answers = self.store.calls(vec![What::Count], self.timeout)?;
+    /// How many keys have values. Not atomic.
+    fn num_keys(within) -> Result<u64, StoreError> {
+        let answers = within.store.calls(vec![What::Count], within.timeout)?;
         Ok(answers.into_iter().map(|answer| number(answer) as u64).sum())
     }
 
-    /// See [`Store::keys`].
-    pub fn keys(&self, prefix: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, StoreError> {
-        let answers = self.store.calls(vec![What::Keys(prefix.as_ref().to_vec())], self.timeout)?;
+    /// The keys that begin with `prefix`, sorted. Not atomic.
+    fn keys(within, prefix: impl AsRef<[u8]>) -> Result<Vec<Vec<u8>>, StoreError> {
+        let answers = within.store.calls(vec![What::Keys(prefix.as_ref().to_vec())], within.timeout)?;
         let keys = answers.into_iter().flat_map(|answer| match answer {
             Answer::Keys(keys, _) => keys,
             _ => Vec::new(),
@@ -94,31 +111,71 @@ impl<'a> Within<'a> {
         Ok(keys.map(|key| key.to_vec()).collect())
     }
 
-    /// See [`Store::multi_get`].
-    pub fn multi_get(&self, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Vec<u8>>, StoreError> {
+    /// The values of several keys, as soon as all have one. Not atomic.
+    fn multi_get(within, keys: &[impl AsRef<[u8]>]) -> Result<Vec<Vec<u8>>, StoreError> {
         let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Get)));
-        let answers = self.all(calls.collect::<Result<_, StoreError>>()?)?;
+        let answers = within.all(calls.collect::<Result<_, StoreError>>()?)?;
         Ok(answers.into_iter().map(|answer| bytes(answer).unwrap_or_default()).collect())
     }
 
-    /// See [`Store::multi_set`].
-    pub fn multi_set(
-        &self,
+    /// Gives several keys values. Not atomic.
+    fn multi_set(
+        within,
         pairs: impl IntoIterator<Item = (impl AsRef<[u8]>, impl Into<Vec<u8>>)>,
     ) -> Result<(), StoreError> {
         let calls =
             pairs.into_iter().map(|(key, value)| Ok((value_key(key)?, Operation::Set(value.into().into()))));
+        within.all(calls.collect::<Result<_, StoreError>>()?).map(drop)
+    }
+
+    /// Puts an element behind the last of a queue.
+    fn queue_push(within, key: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<(), StoreError> {
+        within.one(queue_key(key)?, Operation::Push(value.into().into())).map(drop)
+    }
+
+    /// Takes the first element of a queue, if there is one now.
+    fn queue_try_pop(within, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, StoreError> {
+        within.one(queue_key(key)?, Operation::Pop).map(bytes)
+    }
+
+    /// How many elements a queue has.
+    fn queue_len(within, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
+        within.one(queue_key(key)?, Operation::Length).map(|answer| number(answer) as u64)
+    }
+}
+
+/// Operations that wait for others: how long, each call says; without a time it is the default.
+impl Store {
+    /// The value of a key, as soon as it has one.
+    pub fn get(&self, key: impl AsRef<[u8]>, timeout: Option<Duration>) -> Result<Vec<u8>, StoreError> {
+        self.within(timeout.unwrap_or(self.timeout)).get(key)
+    }
+
+    /// Waits until all of these keys have values.
+    pub fn wait(&self, keys: &[impl AsRef<[u8]>], timeout: Option<Duration>) -> Result<(), StoreError> {
+        self.within(timeout.unwrap_or(self.timeout)).wait(keys)
+    }
+
+    /// Takes the first element of a queue, as soon as there is one.
+    pub fn queue_pop(&self, key: impl AsRef<[u8]>, timeout: Option<Duration>) -> Result<Vec<u8>, StoreError> {
+        self.within(timeout.unwrap_or(self.timeout)).queue_pop(key)
+    }
+}
+
+impl<'a> Within<'a> {
+    pub(super) fn new(store: &'a Store, timeout: Duration) -> Self {
+        Self { store, timeout }
+    }
+
+    /// See [`Store::get`].
+    pub fn get(&self, key: impl AsRef<[u8]>) -> Result<Vec<u8>, StoreError> {
+        self.one(value_key(key)?, Operation::Get).map(|answer| bytes(answer).unwrap_or_default())
+    }
+
+    /// See [`Store::wait`].
+    pub fn wait(&self, keys: &[impl AsRef<[u8]>]) -> Result<(), StoreError> {
+        let calls = keys.iter().map(|key| Ok((value_key(key)?, Operation::Await)));
         self.all(calls.collect::<Result<_, StoreError>>()?).map(drop)
-    }
-
-    /// See [`Store::queue_push`].
-    pub fn queue_push(&self, key: impl AsRef<[u8]>, value: impl Into<Vec<u8>>) -> Result<(), StoreError> {
-        self.one(queue_key(key)?, Operation::Push(value.into().into())).map(drop)
-    }
-
-    /// See [`Store::queue_try_pop`].
-    pub fn queue_try_pop(&self, key: impl AsRef<[u8]>) -> Result<Option<Vec<u8>>, StoreError> {
-        self.one(queue_key(key)?, Operation::Pop).map(bytes)
     }
 
     /// See [`Store::queue_pop`].
@@ -144,11 +201,6 @@ impl<'a> Within<'a> {
         }
     }
 
-    /// See [`Store::queue_len`].
-    pub fn queue_len(&self, key: impl AsRef<[u8]>) -> Result<u64, StoreError> {
-        self.one(queue_key(key)?, Operation::Length).map(|answer| number(answer) as u64)
-    }
-
     fn one(&self, key: Key, operation: Operation) -> Result<Answer, StoreError> {
         let answers = self.all(vec![(key, operation)])?;
         Ok(answers.into_iter().next().unwrap_or(Answer::Nothing))
@@ -160,5 +212,45 @@ impl<'a> Within<'a> {
         }
         let calls = calls.into_iter().map(|(key, operation)| What::One(key, operation)).collect();
         self.store.calls(calls, self.timeout)
+    }
+}
+
+pub(super) fn bounded(what: &'static str, bytes: usize, limit: usize) -> Result<(), StoreError> {
+    if bytes > limit { Err(StoreError::TooLong { what, bytes, limit }) } else { Ok(()) }
+}
+
+pub(super) fn value_key(key: impl AsRef<[u8]>) -> Result<Key, StoreError> {
+    bounded("a key", key.as_ref().len(), STORE_KEY_BYTES_MAX)?;
+    Ok(Key::value(key.as_ref()))
+}
+
+fn queue_key(key: impl AsRef<[u8]>) -> Result<Key, StoreError> {
+    bounded("a key", key.as_ref().len(), STORE_KEY_BYTES_MAX)?;
+    Ok(Key::queue(key.as_ref()))
+}
+
+pub(super) fn check_value(operation: &Operation) -> Result<(), StoreError> {
+    match operation {
+        Operation::Set(value) | Operation::Append(value) | Operation::Push(value) => {
+            bounded("a value", value.len(), STORE_VALUE_BYTES_MAX)
+        }
+        Operation::CompareSet(expected, desired) => {
+            bounded("a value", expected.len().max(desired.len()), STORE_VALUE_BYTES_MAX)
+        }
+        _ => Ok(()),
+    }
+}
+
+pub(super) fn bytes(answer: Answer) -> Option<Vec<u8>> {
+    match answer {
+        Answer::Value(value) => Some(Arc::unwrap_or_clone(value.0)),
+        _ => None,
+    }
+}
+
+pub(super) fn number(answer: Answer) -> i64 {
+    match answer {
+        Answer::Number(number) => number,
+        _ => 0,
     }
 }

@@ -157,7 +157,7 @@ fn round(lab: &Lab, cause: Cause, number: usize) -> Vec<Verdict> {
     for worker in &workers {
         assert_eq!(worker.hear(), "ok");
     }
-    // A kernel's word counts once it was tried (rule 22), which takes the health plane a turn or two. Before that a process
+    // A kernel's word counts once it was tried (rule 22), which takes the health plane a sweep or two. Before that a process
     // that is stopped looks like one that is gone, and is put out.
     if cause == Cause::Stalled {
         std::thread::sleep(ACQUAINTANCE);

@@ -3,8 +3,8 @@
 //! Whoever reads a receipt must be able to say what every element of the result has to be, from the contributors'
 //! ids alone. So a contribution is made from an id, a place and a step. Whole numbers that are small enough for
 //! their type sum exactly, in any order. Quantised sums are not exact, and their bound must still be narrow
-//! enough to miss nobody: so each block of numbers that share a scale belongs to one *slot*, only peers whose id
-//! falls into that slot put anything there, and a contribution that is lost or counted twice is an error of
+//! enough to miss nobody: so each block of numbers that share a scale belongs to one *class*, only peers whose id
+//! falls into that class put anything there, and a contribution that is lost or counted twice is an error of
 //! several times the bound.
 //!
 //! The last numbers of every tensor say whether a worker wants to stop: as many as share a scale, so that the
@@ -17,8 +17,8 @@ use std::sync::Arc;
 
 /// Numbers that share a scale on the wire.
 const BLOCK: usize = 128;
-/// Blocks go round among this many slots.
-const SLOTS: usize = 4;
+/// Blocks go round among this many classes.
+const CLASSES: usize = 4;
 
 /// The element types of a storm.
 pub(crate) trait Number: Element + PartialEq {
@@ -155,7 +155,7 @@ impl Task {
 
     /// What a peer puts at a place.
     fn value<T: Number>(&self, who: &Contributor, at: usize) -> f64 {
-        if self.flavour.quantisation().is_some() && who.slot != at / BLOCK % SLOTS {
+        if self.flavour.quantisation().is_some() && who.class != at / BLOCK % CLASSES {
             return 0.0;
         }
         let shape = (at % 61) as u64 + 64 * self.tag + self.step % 16;
@@ -177,7 +177,7 @@ impl Task {
         if let Some(quantisation) = self.flavour.quantisation() {
             let packings = if quantisation == Quantisation::Int8 { 254.0 } else { 14.0 };
             // The documented bound of one packing, once per contributor; types of 16 bits round the opened
-            // number once more. Partial sums of one slot never exceed the whole.
+            // number once more. Partial sums of one class never exceed the whole.
             for start in (0..self.count).step_by(BLOCK) {
                 let block: Vec<f64> = (start..self.count.min(start + BLOCK)).map(exact).collect();
                 let largest = block.iter().copied().fold(0.0, f64::max);
@@ -228,7 +228,7 @@ fn cut<T>(mut rest: &mut [T], tensors: usize) -> Vec<&mut [T]> {
 struct Contributor {
     /// Its own part of its contribution: never nothing, and small enough for exact sums.
     worth: u64,
-    slot: usize,
+    class: usize,
 }
 
 impl Contributor {
@@ -236,6 +236,6 @@ impl Contributor {
         let fnv = |hash: u64, byte: u8| (hash ^ u64::from(byte)).wrapping_mul(0x100_0000_01b3);
         let hash = id.bytes().fold(0xcbf2_9ce4_8422_2325, fnv);
         let quarter = (T::LIMIT / 4).min(50_000);
-        Self { worth: quarter + (hash >> 20) % quarter, slot: (hash >> 8) as usize % SLOTS }
+        Self { worth: quarter + (hash >> 20) % quarter, class: (hash >> 8) as usize % CLASSES }
     }
 }

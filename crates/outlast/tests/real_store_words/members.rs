@@ -2,7 +2,7 @@
 
 use outlast::Store;
 use outlast::membership::Preset;
-use outlast_proto::store::layout::{Layout, slot};
+use outlast_proto::store::layout::{Layout, bucket};
 use outlast_proto::wire::store::operation::Key;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -159,7 +159,7 @@ fn owned_by(store: &Store, name: &str, key: impl Fn(&str) -> Key) -> String {
     let view = store.view().expect("a view");
     let layout = Layout::new((*view).clone());
     let is_its = |text: &String| {
-        let owner = layout.owner(slot(&key(text)));
+        let owner = layout.owner(bucket(&key(text)));
         view.members.iter().any(|member| Some(member.id) == owner && member.name == name)
     };
     (0..10_000).map(|number| format!("key{number}")).find(is_its).expect("a key")

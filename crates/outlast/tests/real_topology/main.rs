@@ -129,7 +129,7 @@ fn kill_at(moment: Moment) {
 
 #[test]
 fn a_kill_at_any_phase_hangs_nobody_and_loses_no_live_peer() {
-    // Before anybody's plan is known, in each turn of measurements, while the ring is looked for and wired.
+    // Before anybody's plan is known, in each heat of measurements, while the ring is looked for and wired.
     kill_at(Moment::Voted);
     for millis in [0, 60, 500, 1_300, 2_300] {
         kill_at(Moment::After(Duration::from_millis(millis)));
@@ -140,7 +140,7 @@ fn a_kill_at_any_phase_hangs_nobody_and_loses_no_live_peer() {
 #[ignore = "minutes long: make soak"]
 fn a_hundred_kills_at_a_hundred_moments() {
     for kill in 0..100 {
-        // Three turns of measurements take about two seconds.
+        // Three heats of measurements take about two seconds.
         kill_at(Moment::After(Duration::from_millis(kill * 26)));
     }
 }

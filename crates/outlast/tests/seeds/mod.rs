@@ -228,12 +228,12 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn inspections() -> Vec<(&'static str, Vec<u8>)> {
-    let view = encode(&Inspected::View("{\"standing\":\"in\"}".to_owned()));
+    let account = encode(&Inspected::Account("{\"standing\":\"in\"}".to_owned()));
     vec![
-        ("valid-ask-view", encode(&Inspect::View)),
+        ("valid-ask-view", encode(&Inspect::Account)),
         ("valid-ask-flight", encode(&Inspect::Flight)),
-        ("invalid-cut-off", view[..view.len() - 1].to_vec()),
-        ("valid-view", view),
+        ("invalid-cut-off", account[..account.len() - 1].to_vec()),
+        ("valid-view", account),
         ("valid-flight", encode(&Inspected::Flight("{\"flight\":1}\n".to_owned()))),
         ("valid-refused", encode(&Inspected::Refused("ask again in 0.1 s".to_owned()))),
     ]
@@ -263,7 +263,7 @@ fn sync_wishes() -> Vec<(&'static str, Vec<u8>)> {
 fn sync_outcomes() -> Vec<(&'static str, Vec<u8>)> {
     let (outline, root) = (Digest::of(b"outline"), Digest::of(b"root"));
     let elected =
-        Elected { last: Some(5), revision: 6, outline, root, unwitnessed: false, was_agreed: false };
+        Elected { last: Some(5), revision: 6, outline, root, unremembered: false, was_agreed: false };
     let healed = Healed { keys: vec!["layer.0.weight".to_owned()], count: 3 };
     let members = vec![peer(1), peer(2), peer(3)];
     let finished = encode(&Outcome::Finished { revision: 6, healed: vec![(peer(3), healed)], members });

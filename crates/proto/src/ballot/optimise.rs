@@ -129,15 +129,15 @@ pub struct Promise {
 /// What a group agreed on.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
 pub enum RingOutcome {
-    /// These measure with each other, slot by slot; who dials comes first. Numbers are places in `members`.
+    /// These measure with each other, heat by heat; who dials comes first. Numbers are places in `members`.
     #[n(0)]
     Measure {
         /// Everybody.
         #[n(0)]
         members: Vec<PeerId>,
-        /// In each slot everybody has at most one measurement.
+        /// In each heat everybody has at most one measurement.
         #[n(1)]
-        slots: Vec<Vec<(u32, u32)>>,
+        heats: Vec<Vec<(u32, u32)>>,
     },
     /// That is the ring now.
     #[n(1)]
@@ -219,9 +219,9 @@ impl Message for RingOutcome {
 
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
-            Self::Measure { members, slots } => {
+            Self::Measure { members, heats } => {
                 within("members", members.len(), MEMBERS_MAX)?;
-                within("slots", slots.len(), LINKS_TOLD_MAX)
+                within("heats", heats.len(), LINKS_TOLD_MAX)
             }
             Self::Ring { ring, links, .. } => {
                 within("ring", ring.len(), MEMBERS_MAX)?;
@@ -324,10 +324,10 @@ fn next((now, steps): (Instant, u64), seats: &Seats<'_>) -> Next {
         return Next::Agree(RingOutcome::Failed { why });
     }
     if begun == wishes.len() {
-        let slots = survey.plan(now, seats.members, seats.ring);
-        let slots =
-            slots.into_iter().map(|slot| slot.into_iter().map(|(a, b)| (a as u32, b as u32)).collect());
-        return Next::Agree(RingOutcome::Measure { members: seats.members.to_vec(), slots: slots.collect() });
+        let heats = survey.plan(now, seats.members, seats.ring);
+        let heats =
+            heats.into_iter().map(|heat| heat.into_iter().map(|(a, b)| (a as u32, b as u32)).collect());
+        return Next::Agree(RingOutcome::Measure { members: seats.members.to_vec(), heats: heats.collect() });
     }
     if begun > 0 {
         return Next::Agree(RingOutcome::Again);

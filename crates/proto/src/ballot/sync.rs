@@ -282,7 +282,7 @@ fn outcome(before: Option<&Outcome>, reached: Option<Revision>, wishes: &[(PeerI
 }
 
 fn election(last: Option<Revision>, offers: &[(PeerId, Offer, Option<Revision>)]) -> Outcome {
-    let count = Count { last, witnessed: offers.iter().any(|(_, _, known)| known.is_some()) };
+    let count = Count { last, remembered: offers.iter().any(|(_, _, known)| known.is_some()) };
     let elected = match elect(count, offers.iter().map(|(_, offer, _)| offer)) {
         Ok(elected) => elected,
         Err(why) => return Outcome::NoDonor { last, why },
@@ -372,7 +372,7 @@ mod tests {
     }
 
     #[test]
-    fn the_first_round_elects_and_the_second_finishes() {
+    fn the_first_turn_elects_and_the_second_finishes() {
         let first = elected(Some(5), 5);
         let Outcome::Elected { elected, donors, diverged } = &first else { panic!("{first:?}") };
         assert_eq!((elected.last, elected.revision), (Some(5), 5));
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn rounds_side_by_side_make_all_begin_again() {
+    fn turns_side_by_side_make_all_begin_again() {
         let first = elected(None, 5);
         let mixed = outcome(Some(&first), &[done(1, 1, &[]), offer(2, None, 2)]);
         assert_eq!(

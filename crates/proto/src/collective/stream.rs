@@ -2,7 +2,7 @@
 //!
 //! A broadcast is a chain: the root sends block after block to the next member of the ring, who keeps each and
 //! passes it on. So every link carries every byte once, all links at the same time, and the root's own is busy
-//! only once. A reduction to one root is the same chain run the other way lap: it begins behind the root,
+//! only once. A reduction to one root runs along the same chain in the other direction: it begins behind the root,
 //! everybody joins its own contribution to what passes through, and it ends at the root.
 //!
 //! What differs from member to member cannot profit from a chain: gather, scatter and all-to-all go straight, on

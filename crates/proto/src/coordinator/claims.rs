@@ -52,7 +52,7 @@ pub(super) enum Standing {
     /// A member's of a group that we serve.
     Member,
     /// Part of what is being rebuilt, or the beginning of it.
-    Witness,
+    Rebuilding,
     /// It contradicts what is being rebuilt under that number.
     Rival(Group),
     /// A member's that obeys a higher term than ours, and most others have not said so.
@@ -163,7 +163,7 @@ impl Sessions<'_> {
             let ours = self.office.peers.get(from).is_none_or(|peer| peer.terms.has(resume.term));
             if !ours && self.office.peers.is_member(from, group) {
                 let deposed = self.is_deposed(from, group, resume.term);
-                return if deposed { Standing::Witness } else { Standing::Ahead };
+                return if deposed { Standing::Rebuilding } else { Standing::Ahead };
             }
             // It may know an epoch of ours that we never opened.
             return if record.epoch > state.epoch { Standing::Stranger } else { Standing::Member };
@@ -177,7 +177,7 @@ impl Sessions<'_> {
             return Standing::Stranger;
         }
         match self.contradicted(group, from, record) {
-            None => Standing::Witness,
+            None => Standing::Rebuilding,
             Some(other) => match self.groups.get(other).and_then(|state| state.rebuild()) {
                 Some(rebuild) if now < rebuild.since + self.config.control_grace => Standing::Rival(other),
                 _ => Standing::Stranger,

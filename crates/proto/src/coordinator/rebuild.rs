@@ -158,7 +158,7 @@ impl Sessions<'_> {
         }
         match self.regard(now, from, &resume) {
             Standing::Member => {}
-            Standing::Witness => self.prepare_rebuild(now, group, from, &resume.record),
+            Standing::Rebuilding => self.prepare_rebuild(now, group, from, &resume.record),
             Standing::Rival(other) => return self.park(now, at, from, resume, other),
             Standing::Ahead => {
                 let text = "this coordinator is behind the one that it obeyed: most members must say so";

@@ -55,7 +55,7 @@ pub(super) struct Failed {
     pub(super) path: Path,
 }
 
-/// One member's view of the group.
+/// The group as one member knows it.
 ///
 /// Calling contract: hand in everything that arrived (`handle_packet`, `handle_connect`) *before* calling
 /// `handle_timeout`, or answers that lie unread in a socket count as silence; then drain `poll_action`, then

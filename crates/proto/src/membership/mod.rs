@@ -9,7 +9,7 @@
 //! # The intuition
 //!
 //! Silence is where the questions start, not where they end. Each member pings one other per interval, in a
-//! shuffled turn. No ack: ask relays to try, and meanwhile ask the *kernel* of the silent member by opening
+//! shuffled sweep. No ack: ask relays to try, and meanwhile ask the *kernel* of the silent member by opening
 //! TCP connections to its port. An accept means the process exists and is not running (*stalled*); a refusal
 //! means that it is gone; no answer at all means that the host or the path is gone. What one member saw is
 //! testimony: it travels, others look for themselves, and only enough testimony of the right kind is a death.

@@ -418,7 +418,7 @@ impl Membership {
                 let claimed = seen - Duration::from_millis(u64::from(silent_ms));
                 let mut silent_since = acked.map_or(claimed, |acked| claimed.max(acked));
                 if !self.cases.contains_key(&member) {
-                    // Had it been silent for longer than a turn of probes, we had found out ourselves.
+                    // Had it been silent for longer than a sweep of probes, we had found out ourselves.
                     silent_since = silent_since.max(now - self.config.probe_interval * self.size() as u32);
                 }
                 let case = self.case(now, member, incarnation, silent_since);

@@ -29,9 +29,9 @@ const TRIAL_ATTEMPTS_MAX: u8 = 5;
 const SIGHTINGS_MAX: usize = 256;
 /// On this many intervals falls one ping to somebody in the failed list.
 const REUNION_TICKS: u64 = 10;
-/// Members in doubt that are looked at again per interval, beside the turn.
+/// Members in doubt that are looked at again per interval, beside the sweep.
 const SECOND_LOOKS: usize = 2;
-/// In a group with up to this many others each member also watches its neighbour. Random turns of a few members
+/// In a group with up to this many others each member also watches its neighbour. Random sweeps of a few members
 /// leave somebody unasked for four intervals now and then; those of many do not.
 const NEIGHBOUR_WATCH_MAX: usize = 16;
 /// On this many intervals falls one look at the neighbour.
@@ -79,7 +79,7 @@ pub(super) enum Purpose {
 }
 
 impl Membership {
-    /// One interval has passed: probe the next in the turn, and look again at who is in doubt.
+    /// One interval has passed: probe the next in the sweep, and look again at who is in doubt.
     pub(super) fn tick(&mut self, now: Instant) {
         self.ticks += 1;
         // The interval is not stretched as Lifeguard does it: being heard regularly is what saves a member that
@@ -90,7 +90,7 @@ impl Membership {
         let forget_after = self.config.forget_after;
         self.failed.retain(|_, failed| now.since(failed.since) < forget_after);
 
-        if let Some(target) = self.table.next_in_turn(&mut self.rng) {
+        if let Some(target) = self.table.next_in_sweep(&mut self.rng) {
             self.look(now, target);
         }
         if self.ticks.is_multiple_of(NEIGHBOUR_TICKS)
@@ -117,7 +117,7 @@ impl Membership {
     }
 
     /// The next member in the order of ids. As everybody watches one, everybody is watched by one: a death goes
-    /// unnoticed for two intervals at most, whatever the turns drew.
+    /// unnoticed for two intervals at most, whatever the sweeps drew.
     fn neighbour(&self) -> Option<PeerId> {
         let after = self.table.following(Some(self.me.id)).first();
         after.or_else(|| self.table.following(None).first()).map(Entry::id)
@@ -523,11 +523,11 @@ impl Membership {
         &mut self,
         now: Instant,
         id: u64,
-        slot: impl Fn(&mut Trial) -> &mut Option<ConnectOutcome>,
+        part: impl Fn(&mut Trial) -> &mut Option<ConnectOutcome>,
         outcome: ConnectOutcome,
     ) {
         let Some(trial) = self.trials.get_mut(&id) else { return };
-        *slot(trial) = Some(outcome);
+        *part(trial) = Some(outcome);
         let (Some(port), Some(closed)) = (trial.port, trial.closed) else { return };
         let member = trial.member;
         self.trials.remove(&id);

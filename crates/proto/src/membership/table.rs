@@ -2,8 +2,8 @@
 //!
 //! Tables are large (every member holds every other), so an entry is small: what is known of all members at
 //! all times is here; what is known only of members in doubt lives in a [`super::case::Case`]. Entries are
-//! kept in the order of their ids, and probed in a shuffled turn, so that every member is probed once per
-//! turn and its detection time is bounded (SWIM §4.3).
+//! kept in the order of their ids, and probed in a shuffled sweep, so that every member is probed once per
+//! sweep and its detection time is bounded (SWIM §4.3).
 
 use super::Path;
 use crate::id::PeerId;
@@ -86,12 +86,12 @@ impl Entry {
     }
 }
 
-/// The active list and its probe turn.
+/// The active list and its probe sweep.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Table {
     entries: Vec<Entry>,
-    /// Positions in `entries` that are still to be probed in this turn, last one first.
-    turn: Vec<u32>,
+    /// Positions in `entries` that are still to be probed in this sweep, last one first.
+    sweep: Vec<u32>,
 }
 
 impl Table {
@@ -131,23 +131,23 @@ impl Table {
         &self.entries[start..]
     }
 
-    /// Adds a member that is not there yet, at a random place in the current turn.
+    /// Adds a member that is not there yet, at a random place in the current sweep.
     pub(super) fn insert(&mut self, entry: Entry, rng: &mut Rng) {
         let Err(at) = self.position(entry.id()) else { return };
         self.entries.insert(at, entry);
-        for position in &mut self.turn {
+        for position in &mut self.sweep {
             if *position as usize >= at {
                 *position += 1;
             }
         }
-        let place = rng.below(self.turn.len() + 1);
-        self.turn.insert(place, at as u32);
+        let place = rng.below(self.sweep.len() + 1);
+        self.sweep.insert(place, at as u32);
     }
 
     pub(super) fn remove(&mut self, id: PeerId) -> Option<Entry> {
         let at = self.position(id).ok()?;
-        self.turn.retain(|&position| position as usize != at);
-        for position in &mut self.turn {
+        self.sweep.retain(|&position| position as usize != at);
+        for position in &mut self.sweep {
             if *position as usize > at {
                 *position -= 1;
             }
@@ -155,13 +155,13 @@ impl Table {
         Some(self.entries.remove(at))
     }
 
-    /// The next member to probe; starts a new shuffled turn when the old one is through.
-    pub(super) fn next_in_turn(&mut self, rng: &mut Rng) -> Option<PeerId> {
-        if self.turn.is_empty() {
-            self.turn.extend(0..self.entries.len() as u32);
-            rng.shuffle(&mut self.turn);
+    /// The next member to probe; starts a new shuffled sweep when the old one is through.
+    pub(super) fn next_in_sweep(&mut self, rng: &mut Rng) -> Option<PeerId> {
+        if self.sweep.is_empty() {
+            self.sweep.extend(0..self.entries.len() as u32);
+            rng.shuffle(&mut self.sweep);
         }
-        self.turn.pop().map(|position| self.entries[position as usize].id())
+        self.sweep.pop().map(|position| self.entries[position as usize].id())
     }
 
     /// Up to `count` different random members for which `fits` holds. Looks at a bounded number of them.
@@ -189,13 +189,13 @@ impl Table {
         chosen
     }
 
-    /// Replaces the whole table: every member at once, in any order, without a turn in progress.
+    /// Replaces the whole table: every member at once, in any order, without a sweep in progress.
     pub(super) fn fill(&mut self, mut entries: Vec<Entry>) {
         entries.sort_by_key(Entry::id);
         entries.dedup_by_key(|entry| entry.id());
         entries.shrink_to_fit();
         self.entries = entries;
-        self.turn.clear();
+        self.sweep.clear();
     }
 }
 
@@ -217,15 +217,15 @@ mod tests {
     }
 
     #[test]
-    fn every_member_is_probed_once_per_turn_also_when_members_come_and_go() {
+    fn every_member_is_probed_once_per_sweep_also_when_members_come_and_go() {
         let mut rng = Rng::from_seed(1);
         let mut table = Table::default();
         (1..=9).for_each(|number| table.insert(entry(number), &mut rng));
-        let mut first: Vec<_> = (0..4).filter_map(|_| table.next_in_turn(&mut rng)).collect();
+        let mut first: Vec<_> = (0..4).filter_map(|_| table.next_in_sweep(&mut rng)).collect();
         let gone = (1..=9).map(|n| entry(n).id()).find(|id| !first.contains(id)).unwrap();
         table.remove(gone);
         table.insert(entry(20), &mut rng);
-        first.extend((0..5).filter_map(|_| table.next_in_turn(&mut rng)));
+        first.extend((0..5).filter_map(|_| table.next_in_sweep(&mut rng)));
         first.sort();
         first.dedup();
         assert_eq!(first.len(), 9, "four before the change, four left over, one newcomer");

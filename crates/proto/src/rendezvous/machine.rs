@@ -8,7 +8,7 @@
 //! nothing for them, such as one more that waits, is not written: everybody sees the wish. A backend that keeps no notes
 //! gets every change written. A write that lost is forgotten, and the snapshot that won is decided upon.
 //!
-//! Where all see the same reason to write, they take turns without a word (`turn.rs`); who comes last and sees by the
+//! Where all see the same reason to write, they queue without a word (`queue.rs`); who comes last and sees by the
 //! answer to its own wish that all are there writes at once. So N nodes that come together take one write.
 //!
 //! Beside that it renews its lease for as long as it holds one (`keeping.rs`).
@@ -21,7 +21,7 @@
 
 mod deciding;
 mod keeping;
-mod turn;
+mod queue;
 
 use super::{Event, EventName, Node, Place, Settings, State, Wish, sanitise, wishes};
 use crate::limits::RENDEZVOUS_NODES_MAX;
@@ -29,8 +29,8 @@ use crate::rng::Rng;
 use crate::time::{Duration, Instant};
 use crate::wire::register::{Fate, Snapshot, Token};
 use keeping::Keeping;
+use queue::Queued;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
-use turn::Turn;
 
 /// The longest pause between attempts to reach a backend in trouble.
 const PAUSE_MAX: Duration = Duration::from_secs(1);
@@ -152,8 +152,8 @@ pub struct Machine {
     losses: u32,
     /// Until when a backend in trouble is left alone.
     pause_until: Option<Instant>,
-    /// Whose turn it is to write.
-    turn: Option<Turn>,
+    /// Its place among those who are about to write.
+    queued: Option<Queued>,
     /// What is decided now is decided because of this node's own coming: nobody else can know yet.
     is_first_to_know: bool,
     trouble: Option<String>,
@@ -205,7 +205,7 @@ impl Machine {
             is_writing: false,
             losses: 0,
             pause_until: None,
-            turn: None,
+            queued: None,
             is_first_to_know: false,
             trouble: None,
             finished: None,
@@ -236,7 +236,7 @@ impl Machine {
         let deadline = now + time;
         self.running = Some(Running { operation, deadline, place: None, is_cancelled: false });
         self.losses = 0;
-        self.turn = None;
+        self.queued = None;
         self.trouble = None;
         if operation == Operation::Next {
             self.tell(EventName::Joining, format!("waits for a round until {deadline:?}"), None);
@@ -274,7 +274,7 @@ impl Machine {
     pub fn handle_written(&mut self, now: Instant, fate: Fate, snapshot: Snapshot) {
         self.is_writing = false;
         self.trouble = None;
-        self.turn = None;
+        self.queued = None;
         match fate {
             Fate::Accepted => self.losses = 0,
             Fate::Lost => self.losses += 1,
@@ -303,7 +303,7 @@ impl Machine {
             return self.fail(Failure::Refused(trouble.text));
         }
         self.reading = self.reading.take().filter(|_| self.running.is_none());
-        self.turn = None;
+        self.queued = None;
         self.pause_until = Some(now + PAUSE_MAX.mul_f64(0.1 + 0.4 * self.rng.unit()));
         self.trouble = Some(trouble.text);
         self.step(now);
@@ -331,8 +331,8 @@ impl Machine {
         let rolled_back = late.map(|late| late + self.settings.rollback);
         let called = self.called.filter(|_| running.is_some());
         let over = called.map(|(_, since)| since + self.settings.last_call);
-        let turn = self.turn.as_ref().map(|turn| turn.until);
-        let ahead = [late, rolled_back, over, turn];
+        let queued = self.queued.as_ref().map(|queued| queued.until);
+        let ahead = [late, rolled_back, over, queued];
         let ahead = ahead.into_iter().flatten().filter(|moment| *moment > self.decided);
         ahead.chain(self.pause_until).chain(self.keeping.poll_timeout(&self.settings)).min()
     }

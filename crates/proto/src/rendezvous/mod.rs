@@ -60,12 +60,12 @@ mod node;
 mod record;
 mod register;
 mod rules;
+mod sentry;
 mod settings;
 mod state;
 #[cfg(test)]
 mod tests;
 mod wish;
-mod witness;
 
 pub use apply::{apply, sanitise};
 pub use event::{Event, EventName};
@@ -74,7 +74,7 @@ pub use node::Node;
 pub use record::{Draw, Record, RecordError};
 pub use register::{Register, Written};
 pub use rules::{Action, Context, Operator, decide};
+pub use sentry::{Sentry, beat};
 pub use settings::{Settings, SettingsError};
 pub use state::{Place, Seat, State, StateError};
 pub use wish::{Wish, grant, picture, wishes};
-pub use witness::{Witness, beat};

@@ -6,14 +6,14 @@
 //! the store says no, somebody else changed it: decide again.
 //!
 //! A lease is a name in the record. Taking it away is a change like any other, so a write that was decided while the
-//! lease lasted does not find the record that it was decided on. *When* a lease is over is for [`Witness`] to say.
+//! lease lasted does not find the record that it was decided on. *When* a lease is over is for [`Sentry`] to say.
 //!
 //! The invariant: no two records are equal, because no two writers draw the same number; so whoever finds its own record
 //! in the store was the one that put it there. Tokens only grow.
 //!
 //! What it does not do: it asks no store.
 //!
-//! [`Witness`]: super::Witness
+//! [`Sentry`]: super::Sentry
 
 use crate::limits::LEASES_MAX;
 use crate::wire::register::{Fate, FromRegister, Snapshot, Token};

@@ -36,5 +36,5 @@ mod transfers;
 pub use calls::{CallError, CallId, Command, Done, Op, OutReason, Outcome, PerformResult};
 pub use config::Config;
 pub use machine::{Action, Session, SlowLink};
-pub use status::{CallStatus, GroupViewStatus, SessionStatus};
+pub use status::{CallStatus, KnownGroupStatus, SessionStatus};
 pub use transfers::TransferName;

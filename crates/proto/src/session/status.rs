@@ -23,14 +23,15 @@ pub struct SessionStatus {
     /// Its group.
     pub group: u32,
     /// The group as it knows it; none while it is not in.
-    pub view: Option<GroupViewStatus>,
+    #[serde(rename = "view")]
+    pub known: Option<KnownGroupStatus>,
     /// The calls of its program that are not over.
     pub calls: Vec<CallStatus>,
 }
 
 /// A group as one of its members knows it.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub struct GroupViewStatus {
+pub struct KnownGroupStatus {
     /// The run's epoch.
     pub run_epoch: u64,
     /// The group's.
@@ -73,7 +74,7 @@ impl Session {
             None if self.record().is_some() => "in".to_owned(),
             None => "joining".to_owned(),
         };
-        let view = self.record().map(|record| GroupViewStatus {
+        let known = self.record().map(|record| KnownGroupStatus {
             run_epoch: record.run_epoch,
             epoch: record.epoch,
             rank: record.rank_of(self.registration.info.id),
@@ -113,7 +114,7 @@ impl Session {
             coordinator_connected: self.is_connected(),
             term: self.term(),
             group: self.registration.group,
-            view,
+            known,
             calls,
         }
     }

@@ -114,19 +114,19 @@ pub struct Count {
     /// The last that was agreed on.
     pub last: Option<Revision>,
     /// Whether any of those who vote took part in an agreement, and so knows what is possible.
-    pub witnessed: bool,
+    pub remembered: bool,
 }
 
 impl Count {
     /// Whether a revision is beyond the next.
     fn is_ahead(self, revision: Revision) -> bool {
-        self.witnessed && self.last.is_some_and(|last| revision > last.saturating_add(1))
+        self.remembered && self.last.is_some_and(|last| revision > last.saturating_add(1))
     }
 
     /// Whether it may be elected.
     fn allows(self, offer: &Offer, revision: Revision) -> bool {
         let reached = self.last.is_none_or(|last| revision >= last);
-        !self.is_ahead(revision) && (reached || !self.witnessed && offer.was_agreed)
+        !self.is_ahead(revision) && (reached || !self.remembered && offer.was_agreed)
     }
 }
 
@@ -186,7 +186,7 @@ pub struct Elected {
     pub root: Digest,
     /// Whether nobody who voted remembered what is possible.
     #[cbor(n(4), default)]
-    pub unwitnessed: bool,
+    pub unremembered: bool,
     /// Whether a group has agreed on it before: one of its holders says so. Whoever is healed to it holds what was agreed
     /// on, even if this sync comes to nothing.
     #[cbor(n(5), default)]
@@ -210,7 +210,7 @@ impl Elected {
     }
 
     fn count(&self) -> Count {
-        Count { last: self.last, witnessed: !self.unwitnessed }
+        Count { last: self.last, remembered: !self.unremembered }
     }
 
     /// Whether that member holds the elected revision with other contents, though nothing told it so.
@@ -299,7 +299,7 @@ pub fn elect<'a>(count: Count, offers: impl Iterator<Item = &'a Offer> + Clone) 
     let (_, _, (outline, root)) = heard.max().ok_or(NoDonor::NothingToGive)?;
     let was_agreed =
         holders().any(|offer| offer.was_agreed && (offer.outline, offer.root) == (outline, root));
-    Ok(Elected { last, revision, outline, root, unwitnessed: !count.witnessed, was_agreed })
+    Ok(Elected { last, revision, outline, root, unremembered: !count.remembered, was_agreed })
 }
 
 /// What a member found when it was healed; told to all.

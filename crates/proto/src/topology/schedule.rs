@@ -22,7 +22,7 @@
 //!
 //! Every measurement at a host has that host's first member at one end. So it is enough that a member does one thing at
 //! a time, and each member can see to that by itself: it goes through its own measurements in their order. The order is
-//! one for all (*slots*), so nobody waits for somebody who waits for it.
+//! one for all (*heats*), so nobody waits for somebody who waits for it.
 //!
 //! Among more than [`ALL_PAIRS_MAX`] hosts of a site, or sites, each is measured with [`SAMPLE`] others to either side,
 //! at distances that grow, and with its neighbours in the ring that they have. A ring over links that were measured
@@ -30,7 +30,7 @@
 //!
 //! # The invariant
 //!
-//! In one slot no host occurs twice. Only pairs of which a direction is missing or stale are in it.
+//! In one heat no host occurs twice. Only pairs of which a direction is missing or stale are in it.
 
 use super::links::{Link, Links, STALE_AFTER};
 use crate::id::PeerId;
@@ -207,7 +207,7 @@ fn among(speakers: &[usize]) -> Vec<(usize, usize)> {
 /// Two members that measure: who dials, and who is dialled, as places.
 pub type Pair = (usize, usize);
 
-/// What is to be measured, slot by slot. `failed` are pairs that could not be measured before: they come last, with the
+/// What is to be measured, heat by heat. `failed` are pairs that could not be measured before: they come last, with the
 /// other one dialling, because a retry must differ from what failed (rule 16).
 pub fn plan(
     now: Instant,
@@ -224,9 +224,9 @@ pub fn plan(
     });
     let has_failed = |(dials, dialled): &Pair| failed.contains(&(places[*dials].peer, places[*dialled].peer));
     let (again, first): (Vec<_>, Vec<_>) = missing.partition(has_failed);
-    let mut slots = fill(places, first);
-    slots.extend(fill(places, again.into_iter().map(|(dials, dialled)| (dialled, dials)).collect()));
-    slots
+    let mut heats = fill(places, first);
+    heats.extend(fill(places, again.into_iter().map(|(dials, dialled)| (dialled, dials)).collect()));
+    heats
 }
 
 /// Whether the way between the hosts of two members is known by others: a speaker that has changed asks nothing again.
@@ -236,9 +236,9 @@ fn is_covered(now: Instant, map: &Map<'_>, ways: &Ways<'_>, one: usize, other: u
     (here.host, &here.site) != (there.host, &there.site) && fresh(one, other) && fresh(other, one)
 }
 
-/// Puts pairs into as few slots as is easy. Pairs whose ends have most left to do go first.
+/// Puts pairs into as few heats as is easy. Pairs whose ends have most left to do go first.
 fn fill(places: &[Place], mut pairs: Vec<Pair>) -> Vec<Vec<Pair>> {
-    let mut slots = Vec::new();
+    let mut heats = Vec::new();
     while !pairs.is_empty() {
         let mut left: BTreeMap<IpAddr, usize> = BTreeMap::new();
         for (one, other) in &pairs {
@@ -247,22 +247,22 @@ fn fill(places: &[Place], mut pairs: Vec<Pair>) -> Vec<Vec<Pair>> {
             }
         }
         let work = |(one, other): &Pair| left[&places[*one].host].max(left[&places[*other].host]);
-        // Stable: equal ones keep the order of ranks, rotated by slot so that nobody is always first.
+        // Stable: equal ones keep the order of ranks, rotated by heat so that nobody is always first.
         pairs.sort_by_key(|pair| std::cmp::Reverse(work(pair)));
         let mut busy: BTreeSet<IpAddr> = BTreeSet::new();
-        let mut slot = Vec::new();
+        let mut heat = Vec::new();
         pairs.retain(|(one, other)| {
             let (here, there) = (places[*one].host, places[*other].host);
             if busy.contains(&here) || busy.contains(&there) {
                 return true;
             }
             busy.extend([here, there]);
-            slot.push((*one, *other));
+            heat.push((*one, *other));
             false
         });
-        slots.push(slot);
+        heats.push(heat);
     }
-    slots
+    heats
 }
 
 #[cfg(test)]
@@ -288,45 +288,45 @@ mod tests {
         places(&(0..count).map(|host| (host, "")).collect::<Vec<_>>())
     }
 
-    fn slots(places: &[Place], links: &Links) -> Vec<Vec<Pair>> {
+    fn heats(places: &[Place], links: &Links) -> Vec<Vec<Pair>> {
         plan(Instant::ORIGIN, places, &[], links, &BTreeSet::new())
     }
 
-    fn measured(places: &[Place], slots: &[Vec<Pair>], links: &mut Links) {
+    fn measured(places: &[Place], heats: &[Vec<Pair>], links: &mut Links) {
         let link = Link { rate: 1, round_trip: Duration::ZERO, at: Instant::ORIGIN };
-        for (one, other) in slots.iter().flatten() {
+        for (one, other) in heats.iter().flatten() {
             links.note(places[*one].peer, places[*other].peer, link);
             links.note(places[*other].peer, places[*one].peer, link);
         }
     }
 
-    fn pairs(slots: &[Vec<Pair>]) -> BTreeSet<Pair> {
-        slots.iter().flatten().map(|(a, b)| (*a.min(b), *a.max(b))).collect()
+    fn pairs(heats: &[Vec<Pair>]) -> BTreeSet<Pair> {
+        heats.iter().flatten().map(|(a, b)| (*a.min(b), *a.max(b))).collect()
     }
 
     #[test]
-    fn all_pairs_of_few_hosts_and_no_host_twice_in_a_slot() {
+    fn all_pairs_of_few_hosts_and_no_host_twice_in_a_heat() {
         for count in 2..=16u8 {
             let places = apart(count);
-            let slots = slots(&places, &Links::default());
-            assert_eq!(pairs(&slots).len(), usize::from(count) * (usize::from(count) - 1) / 2);
-            for slot in &slots {
-                let hosts: Vec<_> = slot.iter().flat_map(|(a, b)| [a, b]).collect();
-                assert_eq!(hosts.iter().collect::<BTreeSet<_>>().len(), hosts.len(), "{slot:?}");
+            let heats = heats(&places, &Links::default());
+            assert_eq!(pairs(&heats).len(), usize::from(count) * (usize::from(count) - 1) / 2);
+            for heat in &heats {
+                let hosts: Vec<_> = heat.iter().flat_map(|(a, b)| [a, b]).collect();
+                assert_eq!(hosts.iter().collect::<BTreeSet<_>>().len(), hosts.len(), "{heat:?}");
             }
-            assert!(slots.len() <= 2 * usize::from(count), "{count} hosts take {} slots", slots.len());
+            assert!(heats.len() <= 2 * usize::from(count), "{count} hosts take {} heats", heats.len());
         }
-        assert_eq!(slots(&apart(8), &Links::default()).len(), 7, "as few as there can be");
+        assert_eq!(heats(&apart(8), &Links::default()).len(), 7, "as few as there can be");
     }
 
     #[test]
     fn only_what_is_missing_is_measured() {
         let mut links = Links::default();
         let eight = apart(8);
-        measured(&eight, &slots(&eight, &links), &mut links);
-        assert_eq!(slots(&eight, &links), Vec::<Vec<Pair>>::new());
+        measured(&eight, &heats(&eight, &links), &mut links);
+        assert_eq!(heats(&eight, &links), Vec::<Vec<Pair>>::new());
         let nine = apart(9);
-        let news = slots(&nine, &links);
+        let news = heats(&nine, &links);
         assert_eq!(pairs(&news), (0..8).map(|other| (other, 8)).collect());
     }
 
@@ -334,10 +334,10 @@ mod tests {
     fn one_speaks_for_its_host_and_one_for_its_site() {
         let all = [(1, "a"), (1, "a"), (1, "a"), (2, "a"), (2, "a"), (3, "b"), (4, "b")];
         let places = places(&all);
-        let slots = slots(&places, &Links::default());
-        assert_eq!(pairs(&slots), BTreeSet::from([(0, 1), (0, 2), (0, 3), (3, 4), (5, 6), (0, 5)]));
+        let heats = heats(&places, &Links::default());
+        assert_eq!(pairs(&heats), BTreeSet::from([(0, 1), (0, 2), (0, 3), (3, 4), (5, 6), (0, 5)]));
         let mut links = Links::default();
-        measured(&places, &slots, &mut links);
+        measured(&places, &heats, &mut links);
         let map = Map::new(&places);
         let ways = map.ways(&links);
         for from in 0..all.len() {
@@ -371,36 +371,36 @@ mod tests {
     fn another_speaker_measures_nothing_again() {
         let places_before = places(&[(1, ""), (1, ""), (2, "")]);
         let mut links = Links::default();
-        measured(&places_before, &slots(&places_before, &links), &mut links);
+        measured(&places_before, &heats(&places_before, &links), &mut links);
         // The second of the host was measured with the other host by a collective, then the first went.
         let link = Link { rate: 1, round_trip: Duration::ZERO, at: Instant::ORIGIN };
         links.note(peer(1), peer(2), link);
         links.note(peer(2), peer(1), link);
         links.keep(|id| id != peer(0));
         let left = places_before[1..].to_vec();
-        assert_eq!(slots(&left, &links), Vec::<Vec<Pair>>::new());
+        assert_eq!(heats(&left, &links), Vec::<Vec<Pair>>::new());
     }
 
     #[test]
     fn of_many_hosts_a_sample_is_measured_and_the_ring_that_they_have() {
         let places = apart(100);
         let ring: Vec<_> = (0..100).map(|at| peer(at * 37 % 100)).collect();
-        let slots = plan(Instant::ORIGIN, &places, &ring, &Links::default(), &BTreeSet::new());
-        let pairs = pairs(&slots);
+        let heats = plan(Instant::ORIGIN, &places, &ring, &Links::default(), &BTreeSet::new());
+        let pairs = pairs(&heats);
         assert!(pairs.len() <= 100 * (SAMPLE + 1), "{}", pairs.len());
         for at in 0..100 {
             let (one, other) = (at * 37 % 100, (at + 1) * 37 % 100);
             assert!(pairs.contains(&(one.min(other), one.max(other))));
         }
-        assert!(slots.len() <= 2 * (2 * SAMPLE + 2), "{} slots", slots.len());
+        assert!(heats.len() <= 2 * (2 * SAMPLE + 2), "{} heats", heats.len());
     }
 
     #[test]
     fn a_pair_that_failed_comes_last_and_the_other_way_round() {
         let places = apart(4);
         let failed = BTreeSet::from([(peer(0), peer(1))]);
-        let slots = plan(Instant::ORIGIN, &places, &[], &Links::default(), &failed);
-        assert_eq!(slots.last(), Some(&vec![(1, 0)]));
-        assert_eq!(pairs(&slots).len(), 6);
+        let heats = plan(Instant::ORIGIN, &places, &[], &Links::default(), &failed);
+        assert_eq!(heats.last(), Some(&vec![(1, 0)]));
+        assert_eq!(pairs(&heats).len(), 6);
     }
 }

@@ -91,8 +91,8 @@ impl ReplayWindow {
 }
 
 fn place(number: u64) -> (usize, u64) {
-    let slot = number % WINDOW_PACKETS;
-    ((slot / 64) as usize, 1 << (slot % 64))
+    let bit = number % WINDOW_PACKETS;
+    ((bit / 64) as usize, 1 << (bit % 64))
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! Nothing grows without bound: a member's state is proportional to the members it knows, however long the
 //! storm was.
 
-use super::{Checker, InTurn, Phase};
+use super::{Checker, Looks, Phase};
 use crate::world::{HealthNode, World};
 use outlast_proto::time::{Duration, Instant};
 
@@ -13,13 +13,13 @@ const LOOK_EVERY: Duration = Duration::from_secs(2);
 
 /// State stays proportional to the group.
 pub struct BoundedMemory {
-    turn: InTurn,
+    looks: Looks,
     looked: Instant,
 }
 
 impl Default for BoundedMemory {
     fn default() -> Self {
-        Self { turn: InTurn::new(), looked: Instant::ORIGIN }
+        Self { looks: Looks::new(), looked: Instant::ORIGIN }
     }
 }
 
@@ -33,7 +33,7 @@ impl<N: HealthNode> Checker<N> for BoundedMemory {
             return Ok(());
         }
         self.looked = world.now();
-        for observer in self.turn.hosts(world.hosts().len()) {
+        for observer in self.looks.hosts(world.hosts().len()) {
             let Some(node) = world.host(observer).node() else { continue };
             let lists = node.lists();
             let bound = BASE + PER_MEMBER * (lists.active.len() + lists.failed.len());

@@ -1,18 +1,18 @@
 //! An incarnation only grows: whatever a member once knew about another is never replaced by something older.
 
-use super::{Checker, InTurn, Phase};
+use super::{Checker, Looks, Phase};
 use crate::world::{HealthNode, HostId, Identity, World};
 use std::collections::BTreeMap;
 
 /// Incarnations only grow, as seen by each process in its life.
 pub struct IncarnationMonotonic {
-    turn: InTurn,
+    looks: Looks,
     known: BTreeMap<(HostId, u32, Identity), u32>,
 }
 
 impl Default for IncarnationMonotonic {
     fn default() -> Self {
-        Self { turn: InTurn::new(), known: BTreeMap::new() }
+        Self { looks: Looks::new(), known: BTreeMap::new() }
     }
 }
 
@@ -28,7 +28,7 @@ impl<N: HealthNode> Checker<N> for IncarnationMonotonic {
         if world.hosts().len() > MEMBERS_MAX {
             return Ok(());
         }
-        for observer in self.turn.hosts(world.hosts().len()) {
+        for observer in self.looks.hosts(world.hosts().len()) {
             let host = world.host(observer);
             let Some(node) = host.node() else { continue };
             let lists = node.lists();

@@ -130,11 +130,11 @@ impl<N: HealthNode> Suite<N> {
 
 /// Which hosts to look at this time: all of a small world, a few in turn of a large one, where looking at
 /// everybody costs the square of the group.
-struct InTurn {
+struct Looks {
     next: u32,
 }
 
-impl InTurn {
+impl Looks {
     const AT_ONCE: u32 = 24;
 
     fn new() -> Self {

@@ -1,17 +1,17 @@
 //! A member's lists make sense by themselves: itself in the active one, nobody twice, nobody in both.
 
-use super::{Checker, InTurn, Phase};
+use super::{Checker, Looks, Phase};
 use crate::world::{HealthNode, HostId, World};
 use std::collections::BTreeSet;
 
 /// A member's lists make sense.
 pub struct SelfConsistency {
-    turn: InTurn,
+    looks: Looks,
 }
 
 impl Default for SelfConsistency {
     fn default() -> Self {
-        Self { turn: InTurn::new() }
+        Self { looks: Looks::new() }
     }
 }
 
@@ -21,7 +21,7 @@ impl<N: HealthNode> Checker<N> for SelfConsistency {
     }
 
     fn look(&mut self, world: &World<N>, _phase: Phase) -> Result<(), String> {
-        self.turn.hosts(world.hosts().len()).try_for_each(|host| inspect(world, host))
+        self.looks.hosts(world.hosts().len()).try_for_each(|host| inspect(world, host))
     }
 }
 

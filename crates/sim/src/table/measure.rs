@@ -147,7 +147,7 @@ fn play_world<N: Candidate>(
     let mut member_seconds = 0.0;
     for _ in 0..trials {
         let begun = world.now();
-        play_round(cell, &mut world, trouble, &mut gone, &mut rng);
+        play_once(cell, &mut world, trouble, &mut gone, &mut rng);
         member_seconds += world.now().since(begun).as_secs_f64() * (world.hosts().len() - gone.len()) as f64;
         cell.seconds += world.now().since(begun).as_secs_f64();
     }
@@ -155,7 +155,7 @@ fn play_world<N: Candidate>(
     (sent - sent_before) as f64 / member_seconds
 }
 
-fn play_round<N: Candidate>(
+fn play_once<N: Candidate>(
     cell: &mut Cell,
     world: &mut World<N>,
     trouble: Trouble,

@@ -1,8 +1,8 @@
 //! `outlast bench hash`: how fast is a state hashed, beside what memory can do?
 //!
 //! Three things take turns over the same bytes: a loop that only reads, `twox-hash` over the whole buffer, and the
-//! hash of 1 MiB leaves that a sync does. Each counts with its best round: whatever else the machine does makes rounds
-//! slower, never faster.
+//! hash of 1 MiB leaves that a sync does. Each counts with its best repetition: whatever else the machine does
+//! makes one slower, never faster.
 
 use crate::ExitCode;
 use anyhow::ensure;
@@ -81,15 +81,15 @@ fn rates(buffer: &[u8], threads: usize, time: Duration) -> [f64; 3] {
         &|| drop(black_box(leaf_hashes(buffer, threads))),
     ];
     let (end, mut best) = (Instant::now() + time, [Duration::MAX; 3]);
-    let mut rounds = 0;
-    // Twice at least: the first round warms up.
-    while rounds < 2 || Instant::now() < end {
+    let mut repetitions = 0;
+    // Twice at least: the first repetition warms up.
+    while repetitions < 2 || Instant::now() < end {
         for (kind, best) in kinds.iter().zip(&mut best) {
             let began = Instant::now();
             kind();
             *best = began.elapsed().min(*best);
         }
-        rounds += 1;
+        repetitions += 1;
     }
     best.map(|time| buffer.len() as f64 / time.as_secs_f64().max(1e-9) / 1e9)
 }

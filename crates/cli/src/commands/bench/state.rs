@@ -137,9 +137,9 @@ pub(super) fn run(args: &State) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// What a leaf holds in a round.
-fn value(round: u64, leaf: usize) -> u8 {
-    (round as usize + leaf % 97) as u8
+/// What a leaf holds in a repetition.
+fn value(repetition: u64, leaf: usize) -> u8 {
+    (repetition as usize + leaf % 97) as u8
 }
 
 pub(super) fn member(args: &StateMember) -> anyhow::Result<ExitCode> {
@@ -156,14 +156,14 @@ pub(super) fn member(args: &StateMember) -> anyhow::Result<ExitCode> {
     comm.connect(args.donors + 1)?;
     let mut state = SharedState::new();
     state.insert(KEY, vec![0_u8; args.bytes], &[args.bytes as u64])?;
-    let mut round = 0;
+    let mut repetition = 0;
     for percent in &args.differs {
         let counts = if args.donors > 1 { vec![1, args.donors] } else { vec![1] };
         let mut figures: Vec<Vec<SyncReport>> = vec![Vec::new(); counts.len()];
         for _ in 0..args.times {
             for (donors, reports) in counts.iter().zip(&mut figures) {
-                round += 1;
-                reports.push(heal(args, &comm, &mut state, round, *donors, *percent)?);
+                repetition += 1;
+                reports.push(heal(args, &comm, &mut state, repetition, *donors, *percent)?);
             }
         }
         for (donors, mut reports) in counts.into_iter().zip(figures) {
@@ -186,12 +186,12 @@ pub(super) fn member(args: &StateMember) -> anyhow::Result<ExitCode> {
     Ok(ExitCode::SUCCESS)
 }
 
-/// One round: everybody holds its state, the first member with differences, and all sync.
+/// One repetition: everybody holds its state, the first member with differences, and all sync.
 fn heal(
     args: &StateMember,
     comm: &Communicator,
     state: &mut SharedState,
-    round: u64,
+    repetition: u64,
     donors: u32,
     percent: f64,
 ) -> anyhow::Result<SyncReport> {
@@ -202,18 +202,21 @@ fn heal(
     for (leaf, bytes) in bytes.chunks_mut(LEAF_BYTES).enumerate() {
         // Spread evenly, one in every so many.
         let differs = args.number == 0 && leaf * differing / leaves != (leaf + 1) * differing / leaves;
-        bytes.fill(value(round, leaf) ^ if differs { 0xff } else { 0 });
+        bytes.fill(value(repetition, leaf) ^ if differs { 0xff } else { 0 });
     }
     let gives = (1..=donors).contains(&args.number);
-    state.set_revision((args.number > 0).then_some(round));
+    state.set_revision((args.number > 0).then_some(repetition));
     comm.barrier(&Call::default())?;
     let strategy = if gives || args.number == 0 { Strategy::Popular } else { Strategy::ReceiveOnly };
     let report = comm.sync_state(state, &SyncOptions::new().strategy(strategy))?;
-    ensure!(report.revision == round, "revision {} in round {round}", report.revision);
+    ensure!(report.revision == repetition, "revision {} in repetition {repetition}", report.revision);
     if args.number == 0 {
         let healed = state.get::<u8>(KEY).context("it was inserted")?;
-        let wrong = |(leaf, bytes): (usize, &[u8])| bytes.iter().any(|byte| *byte != value(round, leaf));
-        ensure!(!healed.chunks(LEAF_BYTES).enumerate().any(wrong), "round {round} healed to something else");
+        let wrong = |(leaf, bytes): (usize, &[u8])| bytes.iter().any(|byte| *byte != value(repetition, leaf));
+        ensure!(
+            !healed.chunks(LEAF_BYTES).enumerate().any(wrong),
+            "repetition {repetition} healed to something else"
+        );
         ensure!(report.leaves == differing as u64, "{} leaves differed, not {differing}", report.leaves);
     }
     Ok(report)

@@ -9,6 +9,7 @@
 
 use super::super::json::printable_line;
 use outlast::agent::{Life, Streams};
+use outlast::sync::lock;
 use rustix::io::read;
 use serde_json::json;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -18,7 +19,7 @@ use std::io::{IsTerminal as _, Write as _};
 use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
@@ -89,10 +90,6 @@ pub(super) struct Logs {
 /// all others with it, before the first word of it has reached the writer.
 type Followed = Arc<Mutex<BTreeSet<Life>>>;
 
-fn followed(lives: &Followed) -> MutexGuard<'_, BTreeSet<Life>> {
-    lives.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
 impl Logs {
     /// Begins to write. `json`: one object per line, on stdout.
     pub(super) fn start(json: bool) -> std::io::Result<(Self, JoinHandle<()>)> {
@@ -116,7 +113,7 @@ impl Logs {
     pub(super) fn follow(&self, source: Source, streams: Streams) {
         let (life, queue) = (source.life, self.queue.clone());
         let Streams { output, errors } = streams;
-        followed(&self.followed).insert(life);
+        lock(&self.followed).insert(life);
         let reading = spawn(life, move || {
             // Whoever is read must be known to the writer, and the agent must not wait for it.
             let _ = queue.send(Item::Opened(source));
@@ -128,7 +125,7 @@ impl Logs {
             read_all(life, Stream::Output, &output, &queue);
         });
         if reading.is_err() {
-            followed(&self.followed).remove(&life);
+            lock(&self.followed).remove(&life);
         }
     }
 
@@ -283,13 +280,13 @@ impl Writer {
             }
             asked.retain(|(life, answer, until)| {
                 let worker = self.workers.get(life);
-                let ready = !followed(&self.followed).contains(life) || *until <= Instant::now();
+                let ready = !lock(&self.followed).contains(life) || *until <= Instant::now();
                 if ready {
                     let _ = answer.try_send(worker.map(Worker::tail).unwrap_or_default());
                 }
                 !ready
             });
-            if end.is_some_and(|end| followed(&self.followed).is_empty() || end <= Instant::now()) {
+            if end.is_some_and(|end| lock(&self.followed).is_empty() || end <= Instant::now()) {
                 self.clear();
                 return;
             }
@@ -306,7 +303,7 @@ impl Writer {
                     let channel = worker.channel(stream);
                     (channel.closed, channel.file) = (true, None);
                     if worker.is_closed() {
-                        followed(&self.followed).remove(&life);
+                        lock(&self.followed).remove(&life);
                     }
                 }
             }

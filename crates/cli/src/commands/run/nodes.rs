@@ -21,11 +21,12 @@ use outlast::coordinator::{CoordinatorError, ask_status};
 use outlast::membership::RunId;
 use outlast::rendezvous::{RendezvousError, Round};
 use outlast::security::Credentials;
+use outlast::sync::lock;
 use serde_json::json;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, SyncSender, sync_channel};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 /// How often it looks whether somebody waits. What it looks at is in memory.
@@ -128,7 +129,7 @@ impl Nodes {
 
     /// What was settled last.
     pub(super) fn placement(&self) -> Option<Placement> {
-        self.settled.lock().unwrap_or_else(PoisonError::into_inner).clone()
+        lock(&self.settled).clone()
     }
 
     /// Says goodbye, which also ends a wait of the thread for a round. A run of rounds that is over for one is over for all:
@@ -209,7 +210,7 @@ impl Meeting {
         let round = self.rendezvous.next_rendezvous()?;
         let placement = placement(&round)
             .ok_or(RendezvousError::Bug("a participant of this rendezvous is no outlast run"))?;
-        *self.settled.lock().unwrap_or_else(PoisonError::into_inner) = Some(placement.clone());
+        *lock(&self.settled) = Some(placement.clone());
         let (words, facts) =
             report::round(placement.round, placement.nodes, placement.node, placement.world_size);
         self.logs.say(words, facts);

@@ -55,7 +55,7 @@ impl Clerk {
             News::Written(run, stamp) => {
                 self.work_for(&run, None, |clerk| {
                     if let Some(served) = clerk.runs.get_mut(&run) {
-                        served.written = Some(stamp);
+                        served.note_written(stamp);
                         clerk.carry_out(&run);
                     }
                 });

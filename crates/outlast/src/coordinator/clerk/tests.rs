@@ -1,9 +1,9 @@
 use super::*;
+use crate::membership::Preset;
 use crate::port::{Port, Routes, Serving};
 use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
-use outlast_proto::wire::control::{Encryption, Registration, SessionId};
+use outlast_proto::wire::control::{Encryption, KickReason, Registration, SessionId};
 use outlast_proto::wire::membership::MemberInfo;
-use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use tokio::runtime::Handle;
 use tokio::sync::Semaphore;

@@ -8,7 +8,7 @@ use super::Stream;
 use crate::clock;
 use crate::state::SharedState;
 use crate::state::memory::Memory;
-use crate::sync::{lock, sleep_while};
+use crate::sync::{lock, sleep_while, unlocked};
 use outlast_kernels::hash128;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
@@ -21,7 +21,7 @@ use outlast_proto::wire::decode;
 use std::collections::{BTreeMap, VecDeque};
 use std::io;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError, mpsc};
+use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 /// Streams to one donor: one that waits for a lost packet does not stop the other.
@@ -241,8 +241,7 @@ pub(crate) fn heal(
     let all = found.leaves;
     (errand.progress)(0, all);
     let outcome = pulling.run(errand, all);
-    let Work { plan, staged, received, written, .. } =
-        pulling.work.into_inner().unwrap_or_else(PoisonError::into_inner);
+    let Work { plan, staged, received, written, .. } = unlocked(pulling.work);
     found.received += received;
     found.donors.clone_from(plan.kept());
     found.dropped.extend(plan.dropped().iter().cloned());

@@ -87,12 +87,12 @@ fn who_measures_what_then_the_solver_then_links_then_the_epoch() {
     for number in [2, 3, 4] {
         bench.say(number, cast(1, &begin(Vec::new())));
     }
-    let Some(RingOutcome::Measure { members, slots }) = outcome(&mut bench, 3) else {
+    let Some(RingOutcome::Measure { members, heats }) = outcome(&mut bench, 3) else {
         panic!("who measures what")
     };
     assert_eq!(members, ALL.map(id));
-    assert_eq!(slots.iter().flatten().count(), 6, "every pair once: {slots:?}");
-    assert_eq!(slots.len(), 3, "two pairs at a time: {slots:?}");
+    assert_eq!(heats.iter().flatten().count(), 6, "every pair once: {heats:?}");
+    assert_eq!(heats.len(), 3, "two pairs at a time: {heats:?}");
     assert_eq!(state(&bench, 0), "OptimizeTopology", "it measures");
     for number in ALL {
         bench.say(number, cast(2, &measured(found(number))));
@@ -136,15 +136,15 @@ fn what_is_known_is_not_measured_again_also_after_a_restart() {
     bench.confirm(&ALL, epoch);
     bench.clear();
     bench.all_say(&ALL, &cast(3, &begin(Vec::new())));
-    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
-    assert_eq!(slots, Vec::<Vec<_>>::new());
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(heats, Vec::<Vec<_>>::new());
     // A coordinator that knows nothing is told by the votes.
     let mut bench = Bench::of(&ALL);
     for number in ALL {
         bench.say(number, cast(1, &begin(found(number))));
     }
-    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
-    assert_eq!(slots, Vec::<Vec<_>>::new());
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(heats, Vec::<Vec<_>>::new());
     // The ring is as good as it can be: the next vote changes nothing.
     bench.clear();
     bench.all_say(&ALL, &cast(2, &measured(Vec::new())));
@@ -243,8 +243,8 @@ fn a_group_whose_links_cannot_be_measured_says_why() {
     assert!(why.contains("10.0.0.2:7000 is silent"), "{why}");
     // Next time the other one dials.
     bench.all_say(&[1, 2], &cast(3, &begin(Vec::new())));
-    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
-    assert_eq!(slots, [[(1, 0)]]);
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(heats, [[(1, 0)]]);
 }
 
 #[test]
@@ -255,8 +255,8 @@ fn a_lie_about_links_is_a_breach_if_it_cannot_be_true_and_harmless_otherwise() {
     let mut bench = Bench::of(&[1, 2]);
     bench.say(1, cast(1, &begin(vec![brought(9, 1, 1), brought(1, 1, 1)])));
     bench.say(2, cast(1, &begin(Vec::new())));
-    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 2) else { panic!("a plan") };
-    assert_eq!(slots.iter().flatten().count(), 1, "strangers' links say nothing about ours");
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 2) else { panic!("a plan") };
+    assert_eq!(heats.iter().flatten().count(), 1, "strangers' links say nothing about ours");
 }
 
 /// Seventeen members: one more than the solver proves a best ring for. The quick answer is made bad on purpose.
@@ -381,7 +381,7 @@ fn who_gives_up_between_the_two_votes_ends_them_for_all_and_is_named() {
 #[test]
 fn a_restarted_coordinator_knows_by_the_outcome_that_a_second_vote_is_owed() {
     let mut bench = Bench::new();
-    let outcome = encode(&RingOutcome::Measure { members: vec![id(1), id(2)], slots: Vec::new() });
+    let outcome = encode(&RingOutcome::Measure { members: vec![id(1), id(2)], heats: Vec::new() });
     let report = |wish: Option<RingWish>| {
         let (tally, wish) = (Tally { ended: 1, agreed: 1 }, wish.map(|wish| encode(&wish)));
         let report = BallotReport { kind: KIND, tally, outcome: Some(outcome.clone()), wish };
@@ -437,8 +437,8 @@ fn sites_that_nobody_named_are_found_and_what_they_share_is_measured_once_from_t
     let rate = |from, to| if is_near(from, to) { 100_000_000 } else { 20_000_000 };
     let trip = |from, to| if is_near(from, to) { 300 } else { 8_000 };
     bench.all_say(&all, &cast(1, &begin(Vec::new())));
-    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
-    assert_eq!(slots.iter().flatten().count(), 15, "nothing is known yet");
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(heats.iter().flatten().count(), 15, "nothing is known yet");
     bench.clear();
     for number in all {
         bench.say(number, cast(2, &measured(told_by(number, &all, rate, trip))));
@@ -454,6 +454,6 @@ fn sites_that_nobody_named_are_found_and_what_they_share_is_measured_once_from_t
     bench.clear();
     bench.sleep(crate::topology::STALE_AFTER);
     bench.all_say(&all, &cast(3, &begin(Vec::new())));
-    let Some(RingOutcome::Measure { slots, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
-    assert_eq!(slots.iter().flatten().count(), 7, "three in each site, and one between them");
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(heats.iter().flatten().count(), 7, "three in each site, and one between them");
 }

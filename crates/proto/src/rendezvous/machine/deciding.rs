@@ -193,9 +193,9 @@ impl Machine {
         stage(base) != stage(draft) || leaves || is_unseen
     }
 
-    /// Writes the draft, if it has to be written, when it is this node's turn.
+    /// Writes the draft, if it has to be written, when this node is the first in the queue.
     fn flush(&mut self, now: Instant) {
-        if !self.has_to_write(now) || !self.is_my_turn(now) {
+        if !self.has_to_write(now) || !self.is_first_in_queue(now) {
             return;
         }
         let note = self.note(now);

@@ -8,7 +8,7 @@ fn turn(number: u64) -> BallotId {
 }
 
 fn first_turn_agreed(number: u64) -> ToPeer {
-    let outcome = RingOutcome::Measure { members: vec![id(1), id(2)], slots: Vec::new() };
+    let outcome = RingOutcome::Measure { members: vec![id(1), id(2)], heats: Vec::new() };
     ended(turn(number), BallotEnd::Agreed(crate::wire::encode(&outcome)))
 }
 

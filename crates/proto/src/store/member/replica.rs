@@ -1,4 +1,4 @@
-//! Replication: from an owner to the replica of a slot, and from there to whoever asked.
+//! Replication: from an owner to the replica of a bucket, and from there to whoever asked.
 //!
 //! ```text
 //!   caller  --Request-->  owner  --Replicate-->  replica  --Reply-->  caller
@@ -19,7 +19,7 @@
 
 use super::Member;
 use crate::limits::STORE_HELD_MAX;
-use crate::store::layout::{Slot, slot};
+use crate::store::layout::{Bucket, bucket};
 use crate::store::record::Effect;
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
@@ -140,7 +140,7 @@ impl Member {
         asked_by: Option<MemberId>,
         is_awaited: bool,
     ) -> bool {
-        let holders = self.active.as_ref().and_then(|layout| layout.holders(slot(&request.key)));
+        let holders = self.active.as_ref().and_then(|layout| layout.holders(bucket(&request.key)));
         let Some(replica) = holders.and_then(|holders| holders.replica) else { return false };
         let outgoing = self.replication.outgoing.entry(replica).or_default();
         outgoing.told += 1;
@@ -231,8 +231,8 @@ impl Member {
         }
     }
 
-    /// An owner tells of a change. Only the owner of the slot in this very view is obeyed, and only while no view to come
-    /// moves the slot: its new holders may have fetched it already.
+    /// An owner tells of a change. Only the owner of the bucket in this very view is obeyed, and only while no view to come
+    /// moves the bucket: its new holders may have fetched it already.
     pub(super) fn replicate_heard(
         &mut self,
         now: Instant,
@@ -243,7 +243,7 @@ impl Member {
         is_awaited: bool,
     ) {
         let Some(layout) = self.active.as_ref().filter(|layout| layout.epoch() == epoch) else { return };
-        let part = slot(&request.key);
+        let part = bucket(&request.key);
         let ours = layout
             .holders(part)
             .is_some_and(|holders| holders.owner == from && holders.replica == Some(self.me.id));
@@ -268,7 +268,7 @@ impl Member {
         }
         // What came early may have been frozen since: it waits, and all behind it.
         let next = self.next.as_ref();
-        let frozen = |request: &Request| next.is_some_and(|next| next.moves(slot(&request.key)));
+        let frozen = |request: &Request| next.is_some_and(|next| next.moves(bucket(&request.key)));
         let mut answers = Vec::new();
         while let Some((request, asked_by)) =
             incoming.early.get(&(incoming.done + 1)).filter(|(request, _)| !frozen(request))
@@ -325,15 +325,15 @@ impl Member {
     }
 
     /// A view begins: numbers begin anew. What did not move and is not acknowledged is told again, in its order.
-    pub(super) fn replicate_anew(&mut self, now: Instant, moved: impl Fn(Slot) -> bool) {
+    pub(super) fn replicate_anew(&mut self, now: Instant, moved: impl Fn(Bucket) -> bool) {
         let before = std::mem::take(&mut self.replication);
         for (_, mut outgoing) in before.outgoing {
             for Told { number, request, asked_by } in outgoing.unacknowledged {
                 let gated = outgoing.gated.remove(&number).unwrap_or_default();
-                if moved(slot(&request.key)) {
+                if moved(bucket(&request.key)) {
                     continue;
                 }
-                // Slots whose replica is gone have moved: there is one.
+                // Buckets whose replica is gone have moved: there is one.
                 let key = request.key.clone();
                 self.replicate(now, request, asked_by, !gated.is_empty());
                 for gated in gated {
@@ -344,7 +344,7 @@ impl Member {
     }
 
     /// Tells replicas again what they have not acknowledged for long: it was in the hands of somebody who died, or came
-    /// while the slot was frozen for a view that was given up. And owners what they have not asked for.
+    /// while the bucket was frozen for a view that was given up. And owners what they have not asked for.
     pub(super) fn replication_due(&mut self, now: Instant) {
         if self.replication.acknowledge_at.is_some_and(|at| now >= at) {
             self.replication.acknowledge_at = None;

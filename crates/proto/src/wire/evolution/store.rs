@@ -126,7 +126,7 @@ pub(super) fn letters() -> Vec<Letter> {
             is_awaited: true,
         },
         Letter::Replicated(3),
-        Letter::Pull { epoch: 5, slots: vec![1, 4_095], after: Some(Key::value("key")) },
+        Letter::Pull { epoch: 5, buckets: vec![1, 4_095], after: Some(Key::value("key")) },
         Letter::Records { epoch: 5, finished: 1, records: vec![carried] },
         Letter::Pieces { parcel: 2, count: 32 },
         Letter::ListKeys { call: call(), prefix: blob("k"), after: None },

@@ -16,7 +16,7 @@ pub(super) fn healed() -> Healed {
 
 pub(super) fn elected() -> Elected {
     let Offer { outline, root, .. } = offer(Strategy::Popular);
-    Elected { last: Some(5), revision: 6, outline, root, unwitnessed: true, was_agreed: true }
+    Elected { last: Some(5), revision: 6, outline, root, unremembered: true, was_agreed: true }
 }
 
 pub(super) fn wishes() -> Vec<Wish> {

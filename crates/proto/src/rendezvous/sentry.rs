@@ -1,16 +1,16 @@
-//! Whose lease has run out, where nobody keeps a clock for all: users of a register witness for each other.
+//! Whose lease has run out, where nobody keeps a clock for all: users of a register stand sentry for each other.
 //!
 //! A store lets no key run out. So each holder of a lease writes a *beat* into a key of its own, again and again, and the
 //! two that come before it in the order of names look at it. A beat that has not changed for as long as the lease was to
 //! last is the end of that lease: whoever saw it takes the name out of the register, for all.
 //!
 //! Only time in which the beat could have changed counts. A look that took long, because the store was busy with the death
-//! of a member, and a witness that was itself stopped for an hour, must not put anybody out. So a pause between two looks
+//! of a member, and a sentry that was itself stopped for an hour, must not put anybody out. So a pause between two looks
 //! counts from the end of the one to the beginning of the next, and for no more than twice the time that looks are apart.
 //!
-//! The invariant: nobody is taken out within its lease, on the witness's own clock. Clocks of two hosts are never compared.
+//! The invariant: nobody is taken out within its lease, on the sentry's own clock. Clocks of two hosts are never compared.
 //!
-//! What it does not do: where all witnesses of a holder die with it, nobody looks until the circle has closed over them,
+//! What it does not do: where all sentries of a holder die with it, nobody looks until the circle has closed over them,
 //! one lease later. Whoever holds no lease looks at the first two.
 
 use crate::time::{Duration, Instant};
@@ -27,7 +27,7 @@ const LEASES: (Duration, Duration) = (Duration::from_secs(15), Duration::from_ho
 
 /// Looks at beats. See the module's essay.
 #[derive(Clone, Debug, Default)]
-pub struct Witness {
+pub struct Sentry {
     seen: BTreeMap<String, Seen>,
     /// When the last look ended.
     looked: Option<Instant>,
@@ -52,7 +52,7 @@ fn lease_of(beat: &[u8]) -> Duration {
     millis.map_or(LEASES.0, Duration::from_millis).min(LEASES.1)
 }
 
-impl Witness {
+impl Sentry {
     /// Whom to look at: the next ones in the circle of names, behind one's own.
     pub fn watched<'a>(alive: &'a BTreeSet<String>, me: &str) -> Vec<&'a str> {
         let behind = alive.iter().filter(|name| name.as_str() > me);
@@ -103,41 +103,41 @@ mod tests {
         Instant::from_nanos(millis * 1_000_000)
     }
 
-    fn look(witness: &mut Witness, began: u64, ended: u64, number: u64) -> Vec<String> {
-        witness.handle_look(at(began), at(ended), [("b".to_owned(), beat(LEASE, number))])
+    fn look(sentry: &mut Sentry, began: u64, ended: u64, number: u64) -> Vec<String> {
+        sentry.handle_look(at(began), at(ended), [("b".to_owned(), beat(LEASE, number))])
     }
 
     #[test]
     fn a_beat_that_does_not_change_for_a_lease_is_its_end() {
-        let mut witness = Witness::default();
-        assert_eq!(look(&mut witness, 0, 0, 1), [""; 0]);
-        assert_eq!(witness.interval(), LEASE / 8);
+        let mut sentry = Sentry::default();
+        assert_eq!(look(&mut sentry, 0, 0, 1), [""; 0]);
+        assert_eq!(sentry.interval(), LEASE / 8);
         for tenth in 1..8 {
-            assert_eq!(look(&mut witness, tenth * 100, tenth * 100, 1), [""; 0], "{tenth}");
+            assert_eq!(look(&mut sentry, tenth * 100, tenth * 100, 1), [""; 0], "{tenth}");
         }
-        assert_eq!(look(&mut witness, 800, 800, 1), ["b"]);
+        assert_eq!(look(&mut sentry, 800, 800, 1), ["b"]);
     }
 
     #[test]
     fn whoever_beats_is_never_taken_out() {
-        let mut witness = Witness::default();
+        let mut sentry = Sentry::default();
         for tenth in 0..100 {
-            assert_eq!(look(&mut witness, tenth * 100, tenth * 100, tenth / 7), [""; 0], "{tenth}");
+            assert_eq!(look(&mut sentry, tenth * 100, tenth * 100, tenth / 7), [""; 0], "{tenth}");
         }
     }
 
     #[test]
-    fn neither_a_slow_look_nor_a_stopped_witness_counts_as_silence() {
-        let mut witness = Witness::default();
-        look(&mut witness, 0, 0, 1);
+    fn neither_a_slow_look_nor_a_stopped_sentry_counts_as_silence() {
+        let mut sentry = Sentry::default();
+        look(&mut sentry, 0, 0, 1);
         assert_eq!(
-            look(&mut witness, 100, 5_000, 1),
+            look(&mut sentry, 100, 5_000, 1),
             [""; 0],
             "a look that takes five seconds is no silence of b"
         );
-        assert_eq!(look(&mut witness, 3_600_000, 3_600_000, 1), [""; 0], "an hour's stop is ours, not b's");
+        assert_eq!(look(&mut sentry, 3_600_000, 3_600_000, 1), [""; 0], "an hour's stop is ours, not b's");
         let mut now = 3_600_000;
-        while look(&mut witness, now, now, 1).is_empty() {
+        while look(&mut sentry, now, now, 1).is_empty() {
             now += 100;
             assert!(now < 3_601_000, "in the end silence is silence");
         }
@@ -146,11 +146,11 @@ mod tests {
     #[test]
     fn everybody_is_watched_by_the_two_before_it() {
         let alive: BTreeSet<String> = ["a", "b", "c", "d"].map(str::to_owned).into();
-        assert_eq!(Witness::watched(&alive, "b"), ["c", "d"]);
-        assert_eq!(Witness::watched(&alive, "c"), ["d", "a"], "it is a circle");
-        assert_eq!(Witness::watched(&alive, ""), ["a", "b"], "who holds nothing looks at the first");
+        assert_eq!(Sentry::watched(&alive, "b"), ["c", "d"]);
+        assert_eq!(Sentry::watched(&alive, "c"), ["d", "a"], "it is a circle");
+        assert_eq!(Sentry::watched(&alive, ""), ["a", "b"], "who holds nothing looks at the first");
         let two: BTreeSet<String> = ["a", "b"].map(str::to_owned).into();
-        assert_eq!(Witness::watched(&two, "a"), ["b"], "and never at itself");
+        assert_eq!(Sentry::watched(&two, "a"), ["b"], "and never at itself");
     }
 
     #[test]

@@ -15,7 +15,7 @@ use std::thread::JoinHandle;
 
 /// Writes checkpoints to one folder.
 #[derive(Debug)]
-pub(super) struct Keeper {
+pub(super) struct Scribe {
     folder: PathBuf,
     every: NonZeroU64,
     tray: Arc<Mutex<Tray>>,
@@ -33,7 +33,7 @@ struct Tray {
     failure: Option<String>,
 }
 
-impl Keeper {
+impl Scribe {
     pub(super) fn new(folder: PathBuf, every: NonZeroU64) -> Self {
         Self { folder, every, tray: Arc::default(), writer: None, failure: None }
     }
@@ -69,7 +69,7 @@ impl Keeper {
                 },
             ) {}
         };
-        match std::thread::Builder::new().name("outlast-keeper".to_owned()).spawn(write) {
+        match std::thread::Builder::new().name("outlast-scribe".to_owned()).spawn(write) {
             Ok(writer) => self.writer = Some(writer),
             Err(error) => {
                 let mut tray = lock(&self.tray);
@@ -120,7 +120,7 @@ fn write_next(tray: &Mutex<Tray>, folder: &Path) -> bool {
     true
 }
 
-impl Drop for Keeper {
+impl Drop for Scribe {
     fn drop(&mut self) {
         self.wait();
     }
@@ -140,24 +140,24 @@ mod tests {
     #[test]
     fn what_is_due_is_written_from_a_copy_and_a_failure_is_told() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::new(folder.path().to_owned(), NonZeroU64::new(10).unwrap());
-        assert_eq!([9, 10, 20].map(|revision| keeper.is_due(revision)), [false, true, true]);
+        let mut scribe = Scribe::new(folder.path().to_owned(), NonZeroU64::new(10).unwrap());
+        assert_eq!([9, 10, 20].map(|revision| scribe.is_due(revision)), [false, true, true]);
         let mut first = state(10);
-        keeper.save(10, &first);
+        scribe.save(10, &first);
         first.get_mut::<f32>("w").unwrap().fill(99.0);
-        keeper.wait();
-        assert_eq!(keeper.saved(), (Some(10), None));
+        scribe.wait();
+        assert_eq!(scribe.saved(), (Some(10), None));
         let mut read = state(0);
         read.load(folder.path()).unwrap();
         assert_eq!((read.get::<f32>("w"), read.revision()), (Some(&[10.0_f32; 4][..]), Some(10)));
-        keeper.save(10, &state(10));
-        keeper.wait();
-        let (saved, failure) = keeper.saved();
+        scribe.save(10, &state(10));
+        scribe.wait();
+        let (saved, failure) = scribe.saved();
         assert!(saved == Some(10) && failure.unwrap().contains("is there already"), "{failure:?}");
         // A slow disk leaves some out, and never the newest.
-        (1..=20).for_each(|tens| keeper.save(100 * tens, &state(100 * tens)));
-        keeper.wait();
-        assert_eq!(keeper.saved(), (Some(2_000), None));
+        (1..=20).for_each(|tens| scribe.save(100 * tens, &state(100 * tens)));
+        scribe.wait();
+        assert_eq!(scribe.saved(), (Some(2_000), None));
         assert_eq!(read.load(folder.path()).unwrap(), folder.path().join("2000"));
     }
 
@@ -165,20 +165,20 @@ mod tests {
     #[test]
     fn a_panic_over_one_checkpoint_is_told_and_the_next_is_written() {
         let folder = tempfile::tempdir().unwrap();
-        let mut keeper = Keeper::new(folder.path().to_owned(), NonZeroU64::new(10).unwrap());
+        let mut scribe = Scribe::new(folder.path().to_owned(), NonZeroU64::new(10).unwrap());
         planted::plant(Place::Checkpoint(folder.path().to_owned()));
-        keeper.save(10, &state(10));
+        scribe.save(10, &state(10));
         let deadline = std::time::Instant::now() + std::time::Duration::from_secs(20);
-        while keeper.saved().1.is_none() {
+        while scribe.saved().1.is_none() {
             assert!(
                 std::time::Instant::now() < deadline,
                 "a failure is told without anybody who waits for it"
             );
             std::thread::sleep(std::time::Duration::from_millis(1));
         }
-        assert!(keeper.saved().1.unwrap().contains("panicked"));
-        keeper.save(20, &state(20));
-        keeper.wait();
-        assert_eq!(keeper.saved(), (Some(20), None));
+        assert!(scribe.saved().1.unwrap().contains("panicked"));
+        scribe.save(20, &state(20));
+        scribe.wait();
+        assert_eq!(scribe.saved(), (Some(20), None));
     }
 }
