@@ -358,7 +358,8 @@ impl Member {
         let owned = |slot| layout.is_some_and(|layout| layout.owner(slot) == Some(me));
         let keys = self.shelf.count(owned);
         let (bytes, waits) = (self.shelf.bytes(), self.waiting_room.waiting() as u64);
-        self.actions.push_back(Action::Tell(ToRegistrar::Renew { number, keys, bytes, waits }));
+        let fetched = self.next.as_ref().map(Handover::come);
+        self.actions.push_back(Action::Tell(ToRegistrar::Renew { number, keys, bytes, waits, fetched }));
     }
 
     fn granted(&mut self, now: Instant, number: u64, lease_ms: u64) {

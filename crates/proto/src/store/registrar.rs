@@ -17,6 +17,8 @@
 //! - it did not come back for `control_grace` though its kernel accepts connects, was stopped for `stall_budget`, or
 //!   silent for `dead_after`. Before it is done without, its lease must have run out.
 //!
+//! A newcomer that is heard but reaches no member is not waited for either (`unreached.rs`).
+//!
 //! A member that is only stopped does not lose its place for that. But if another view is needed meanwhile, and its lease
 //! has run out, it is left out of that one, unless it is the last holder of something; it comes back by itself.
 //!
@@ -32,6 +34,7 @@ mod seat;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod unreached;
 
 pub use standing::{SeatStatus, StoreStatus};
 
@@ -45,6 +48,7 @@ use recovery::{Brought, Recovery};
 use seat::Seat;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use unreached::Unreached;
 
 /// A stream to a member, as its driver numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +87,8 @@ struct Next {
     /// Members of the view that ends who take no part.
     gone: BTreeSet<MemberId>,
     phase: Phase,
+    /// Since when it is in this phase and everybody who was in the view before is heard.
+    since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +112,7 @@ pub struct Registrar {
     next: Option<Next>,
     seats: BTreeMap<MemberId, Seat>,
     streams: BTreeMap<StreamId, MemberId>,
+    unreached: Unreached,
     epoch: u64,
     ranks: u32,
     /// Since when newcomers wait to be let in.
@@ -136,6 +143,7 @@ impl Registrar {
             next: None,
             seats: BTreeMap::new(),
             streams: BTreeMap::new(),
+            unreached: Unreached::default(),
             epoch: 0,
             ranks: 0,
             gathering: None,
@@ -242,6 +250,7 @@ impl Registrar {
         seat.brought = Some((was_in.unwrap_or(0), prepared));
         if let Some(old) = seat.attach(now, stream) {
             self.streams.remove(&old);
+        self.hold_back(now, id);
             self.commands.push_back(Command::Close(old));
         }
         self.streams.insert(stream, id);
@@ -280,8 +289,9 @@ impl Registrar {
         let lease = self.config.view_lease;
         let Some(seat) = self.seats.get_mut(&id) else { return };
         seat.hear(now);
+                seat.told_of(now, fetched);
         match message {
-            ToRegistrar::Renew { number, keys, bytes, waits } => {
+            ToRegistrar::Renew { number, keys, bytes, waits, fetched } => {
                 seat.holds = (keys, bytes, waits);
                 // Whoever is to be done without must not be given more time: its end is being waited for. And who is
                 // still in another view than the one in force may hold what has changed since.
@@ -346,6 +356,7 @@ impl Registrar {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let seats = self.seats.values().flat_map(|seat| seat.dues(&self.config));
         let gathering = self.gathering.map(|since| since + self.config.gathering);
+            .chain(self.patience_ends().map(|(_, end)| end))
         seats
             .chain(self.recovery.as_ref().map(|r| r.until))
             .chain(gathering)
@@ -382,13 +393,11 @@ impl Registrar {
         let lost =
             |id: &MemberId| (out.contains(id) || !self.seats.contains_key(id)) && !next.gone.contains(id);
         if next.phase != Phase::Deciding && concerned.iter().any(lost) {
-            self.next = None;
-            let begins = self.begin_change(now);
-            if !begins {
-                // Nothing follows: what was frozen for the view that was given up is served again.
-                self.activate_all();
-            }
-            return begins;
+            return self.give_up_next(now);
+        }
+        let Some(next) = &self.next else { return false };
+        if self.put_out_the_unreached(now) {
+            return self.give_up_next(now);
         }
         let seat = |id: &MemberId| self.seats.get(id);
         match next.phase {
@@ -405,7 +414,7 @@ impl Registrar {
                 let (term, gone) = (self.term, next.gone.iter().copied().collect::<Vec<_>>());
                 let members: Vec<_> = next.layout.view().members.iter().map(|member| member.id).collect();
                 if let Some(next) = &mut self.next {
-                    next.phase = Phase::Fetching;
+                    (next.phase, next.since) = (Phase::Fetching, now);
                 }
                 for id in members {
                     let gone = gone.clone();
@@ -426,6 +435,17 @@ impl Registrar {
                 false
             }
             Phase::Deciding => false,
+    /// The view that was being prepared will not come; another one may. Whether one does.
+    fn give_up_next(&mut self, now: Instant) -> bool {
+        self.next = None;
+        let begins = self.begin_change(now);
+        if !begins {
+            // Nothing follows: what was frozen for the view that was given up is served again.
+            self.activate_all();
+        }
+        begins
+    }
+
         }
     }
 

@@ -36,6 +36,8 @@ pub(super) struct Handover {
     /// Slots that are still to be fetched, by whom they are fetched from; behind which key of the first.
     wanted: BTreeMap<MemberId, (Vec<Slot>, Option<Key>)>,
     fetched: BTreeMap<Slot, Vec<Carried>>,
+    /// Messages with records and pieces of such that have come.
+    come: u64,
     is_ready: bool,
     ask_at: Option<Instant>,
 }
@@ -48,6 +50,16 @@ impl Handover {
 
     pub(super) fn due(&self) -> Option<Instant> {
         self.ask_at
+    }
+
+    /// How much has come of what is fetched, so that whoever waits for it sees that it goes on.
+    pub(super) fn come(&self) -> u64 {
+        self.come
+    }
+
+    /// Something has come.
+    pub(super) fn count(&mut self) {
+        self.come += 1;
     }
 
     pub(super) fn view(&self) -> &Arc<View> {
@@ -81,7 +93,8 @@ impl Member {
         let moved = Arc::new(moved);
         let (wanted, fetched) = (BTreeMap::new(), BTreeMap::new());
         let is_in = layout.view().place(me).is_some();
-        self.next = Some(Handover { layout, ends, moved, wanted, fetched, is_ready: !is_in, ask_at: None });
+        let (come, is_ready, ask_at) = (0, !is_in, None);
+        self.next = Some(Handover { layout, ends, moved, wanted, fetched, come, is_ready, ask_at });
         self.lease.ask_at.get_or_insert(now);
         self.renew_lease(now);
         self.rewire(now);
@@ -171,6 +184,7 @@ impl Member {
             return;
         }
         *after = records.last().map(|record| record.key.clone()).or_else(|| after.take());
+        next.come += 1;
         slots.drain(..finished as usize);
         if after.as_ref().is_some_and(|after| slots.first() != Some(&slot(after))) {
             *after = None;

@@ -498,6 +498,10 @@ impl Member {
     /// The members, and with them the links that there should be, have changed.
     pub(super) fn rewire(&mut self, now: Instant) {
         self.post.clock = now;
+            // A newcomer is sent nothing long but what it fetches.
+            if let Some(next) = self.next.as_mut().filter(|_| to.is_some()) {
+                next.count();
+            }
         let me = self.me.id;
         self.post.mesh = self.wiring();
         let views = self.view().into_iter().chain(self.next.as_ref().map(super::Handover::view));

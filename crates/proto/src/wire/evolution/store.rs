@@ -171,7 +171,7 @@ pub(super) fn to_registrar() -> Vec<ToRegistrar> {
             next: Some(view()),
             founder: Some(6),
         },
-        ToRegistrar::Renew { number: 4, keys: 1, bytes: 2, waits: 3 },
+        ToRegistrar::Renew { number: 4, keys: 1, bytes: 2, waits: 3, fetched: Some(5) },
         ToRegistrar::Prepared(5),
         ToRegistrar::Ready(5),
         ToRegistrar::Activated(5),

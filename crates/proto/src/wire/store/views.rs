@@ -46,6 +46,10 @@ pub enum ToRegistrar {
         /// See `keys`.
         #[n(3)]
         waits: u64,
+        /// How much has come so far of what it fetches for a view to come, in pieces of any size: it is of interest whether
+        /// that grows. None if no view is to come, and from members that do not say.
+        #[n(4)]
+        fetched: Option<u64>,
     },
     /// What that view moves is frozen here.
     #[n(2)]
