@@ -223,8 +223,8 @@ impl Registrar {
         }
         let id = member.id;
         let (was_in, prepared) = (brought.view.as_ref().map(|view| view.epoch), brought.next.is_some());
-        if !self.hear_out(now, id, brought) {
-            return self.turn_away(stream, "others went on without this member while it was away".to_owned());
+        if let Err(why) = self.hear_out(now, peer, id, brought) {
+            return self.turn_away(stream, why);
         }
         // A process that comes under a new name has forgotten all that it held under the one before. And who listens where
         // somebody else did has its port because that one is gone: its kernel would refuse, were it asked.
@@ -235,13 +235,10 @@ impl Registrar {
         }
         if member.rank == u32::MAX {
             let known = self.seats.get(&id).map(|seat| seat.member.rank);
-            member.rank = known.unwrap_or_else(|| {
-                self.ranks += 1;
-                self.ranks - 1
-            });
-        } else {
-            self.ranks = self.ranks.max(member.rank + 1);
+            member.rank = known.unwrap_or(self.ranks);
         }
+        // At the bound of what can be counted ranks are no longer different; they are for people.
+        self.ranks = self.ranks.max(member.rank.saturating_add(1)).min(u32::MAX - 1);
         let is_in = self.active.as_ref().is_some_and(|active| active.view().place(id).is_some());
         if !is_in {
             self.gathering.get_or_insert(now);
@@ -250,10 +247,10 @@ impl Registrar {
         seat.brought = Some((was_in.unwrap_or(0), prepared));
         if let Some(old) = seat.attach(now, stream) {
             self.streams.remove(&old);
-        self.hold_back(now, id);
             self.commands.push_back(Command::Close(old));
         }
         self.streams.insert(stream, id);
+        self.hold_back(now, id);
         self.tell_who_is_missing();
         if self.recovery.is_none() {
             self.tell_what_it_missed(id, is_in, was_in);
@@ -289,10 +286,10 @@ impl Registrar {
         let lease = self.config.view_lease;
         let Some(seat) = self.seats.get_mut(&id) else { return };
         seat.hear(now);
-                seat.told_of(now, fetched);
         match message {
             ToRegistrar::Renew { number, keys, bytes, waits, fetched } => {
                 seat.holds = (keys, bytes, waits);
+                seat.told_of(now, fetched);
                 // Whoever is to be done without must not be given more time: its end is being waited for. And who is
                 // still in another view than the one in force may hold what has changed since.
                 let is_in_force = in_force.is_some_and(|epoch| seat.activated >= epoch);
@@ -356,10 +353,10 @@ impl Registrar {
     pub fn poll_timeout(&self) -> Option<Instant> {
         let seats = self.seats.values().flat_map(|seat| seat.dues(&self.config));
         let gathering = self.gathering.map(|since| since + self.config.gathering);
-            .chain(self.patience_ends().map(|(_, end)| end))
         seats
             .chain(self.recovery.as_ref().map(|r| r.until))
             .chain(gathering)
+            .chain(self.patience_ends().map(|(_, end)| end))
             .filter(|at| *at > self.looked)
             .min()
     }
@@ -395,10 +392,10 @@ impl Registrar {
         if next.phase != Phase::Deciding && concerned.iter().any(lost) {
             return self.give_up_next(now);
         }
-        let Some(next) = &self.next else { return false };
         if self.put_out_the_unreached(now) {
             return self.give_up_next(now);
         }
+        let Some(next) = &self.next else { return false };
         let seat = |id: &MemberId| self.seats.get(id);
         match next.phase {
             Phase::Preparing => {
@@ -435,6 +432,9 @@ impl Registrar {
                 false
             }
             Phase::Deciding => false,
+        }
+    }
+
     /// The view that was being prepared will not come; another one may. Whether one does.
     fn give_up_next(&mut self, now: Instant) -> bool {
         self.next = None;
@@ -444,9 +444,6 @@ impl Registrar {
             self.activate_all();
         }
         begins
-    }
-
-        }
     }
 
     fn ids<'a>(&'a self, next: &'a Next) -> impl Iterator<Item = MemberId> + 'a {

@@ -1,5 +1,6 @@
 //! What a registrar says to whom, step by step; above all one that was restarted.
 
+mod claims;
 mod unreached;
 
 use super::{Command, FromRegistrar, Knocked, Registrar, StreamId, ToRegistrar};

@@ -2,7 +2,7 @@
 //! store without one.
 
 use super::{MemberId, StoreMember, View};
-use crate::limits::{FRAME_BYTES_MAX, STORE_MEMBERS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{COUNT_MAX, FRAME_BYTES_MAX, STORE_MEMBERS_MAX, TEXT_BYTES_MAX};
 use crate::wire::{InvalidMessage, Message, within};
 use minicbor::{CborLen, Decode, Encode};
 
@@ -160,11 +160,13 @@ pub enum FromRegistrar {
 impl Message for ToRegistrar {
     const BYTES_MAX: usize = FRAME_BYTES_MAX;
     fn check(&self) -> Result<(), InvalidMessage> {
-        let Self::Register { member, view, next, .. } = self else { return Ok(()) };
+        let Self::Register { member, view, next, term, epoch, .. } = self else { return Ok(()) };
         member.check()?;
         next.as_ref().map_or(Ok(()), View::check)?;
         view.as_ref().map_or(Ok(()), View::check)
     }
+        within("term", *term as usize, COUNT_MAX as usize)?;
+        within("epoch", *epoch as usize, COUNT_MAX as usize)?;
 }
 
 impl Message for FromRegistrar {
