@@ -235,7 +235,7 @@ impl Member {
         // Who came without a rank was given one.
         self.me.rank = next.layout.view().member(me).map_or(self.me.rank, |member| member.rank);
         self.active = Some(next.layout);
-        self.post.begin_view();
+        self.post.begin_view(epoch);
         self.rewire(now);
         self.replicate_anew(now, |slot| moved.contains(&slot));
         self.waiting_room.keep(|key| !moved.contains(&slot(key)));
