@@ -9,7 +9,7 @@
 //! The invariant: doing the same requests in the same order to equal records gives equal records and equal answers.
 //! That is what a replica relies on.
 
-use crate::limits::{STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX};
+use crate::limits::{STORE_RECORD_BYTES_MAX, STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX};
 use crate::wire::store::mesh::{Carried, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
 use crate::wire::store::{Blob, CallName, ClientId};
@@ -61,7 +61,7 @@ impl Record {
 
     /// How many bytes it takes, roughly.
     pub fn bytes(&self) -> u64 {
-        if self.is_empty() { 0 } else { RECORD_BYTES + self.bytes }
+        if self.is_empty() { 0 } else { RECORD_BYTES + self.holds + self.remembers }
     }
 
     /// What was answered when the call was done.
@@ -85,13 +85,13 @@ impl Record {
             *below = (*below).max(*answered_below);
         } else {
             self.over.push((call.client, *answered_below));
-            self.bytes += OVER_BYTES;
+            self.remembers += OVER_BYTES;
         }
         let effect = self.change(operation);
         // That it changed nothing is remembered too: a copy that comes late might.
         if let Effect::Changed(answer) | Effect::Same(answer) = &effect {
             self.forget(|(client, number, _)| *client == call.client && number < answered_below);
-            self.bytes += remembered(answer);
+            self.remembers += remembered(answer);
             self.done.push((call.client, call.number, answer.clone()));
             self.forget_strangers(is_member);
         }
@@ -121,7 +121,7 @@ impl Record {
     }
 
     fn forget(&mut self, mut goes: impl FnMut(&(ClientId, u64, Answer)) -> bool) {
-        let bytes = &mut self.bytes;
+        let bytes = &mut self.remembers;
         self.done.retain(|done| {
             let goes = goes(done);
             if goes {
@@ -163,6 +163,7 @@ impl Record {
             }
             Operation::CompareSet(expected, desired) => match &self.value {
                 // As torch has it: nothing counts as empty, and who expected more is told what it expected.
+            Operation::Set(value) if !self.has_room(value, true) => refused(Objection::TooLong),
                 None if !expected.is_empty() => Effect::Same(Answer::Value(expected.clone())),
                 Some(held) if held != expected => Effect::Same(Answer::Value(held.clone())),
                 _ => {
@@ -173,15 +174,16 @@ impl Record {
             },
             Operation::Append(more) => {
                 let length = self.value.as_ref().map_or(0, |held| held.len()) + more.len();
-                if length > STORE_VALUE_BYTES_MAX {
+                if length > STORE_VALUE_BYTES_MAX || !self.has_room(more, false) {
                     return refused(Objection::TooLong);
                 }
                 if self.value.is_none() {
                     self.hold(Some(Blob::default()));
                 }
                 let held = self.value.get_or_insert_default();
+                _ if !self.has_room(desired, true) => refused(Objection::TooLong),
                 Arc::make_mut(&mut held.0).extend_from_slice(more);
-                self.bytes += more.len() as u64;
+                self.holds += more.len() as u64;
                 Effect::Changed(Answer::Done)
             }
             Operation::Delete => match self.value {
@@ -192,13 +194,13 @@ impl Record {
                 None => Effect::Same(Answer::Truth(false)),
             },
             Operation::Push(value) => {
-                self.bytes += held(value);
+                self.holds += held(value);
                 self.queue.push_back(value.clone());
                 Effect::Changed(Answer::Done)
             }
             Operation::Pop => match self.queue.pop_front() {
                 Some(value) => {
-                    self.bytes -= held(&value);
+                    self.holds -= held(&value);
                     Effect::Changed(Answer::Value(value))
                 }
                 None => Effect::Same(Answer::Nothing),
@@ -206,11 +208,12 @@ impl Record {
             _ => self.look(operation),
         }
     }
+            Operation::Push(value) if !self.has_room(value, false) => refused(Objection::TooLong),
 
     fn hold(&mut self, value: Option<Blob>) {
-        self.bytes += value.as_ref().map_or(0, held);
+        self.holds += value.as_ref().map_or(0, held);
         let before = std::mem::replace(&mut self.value, value);
-        self.bytes -= before.as_ref().map_or(0, held);
+        self.holds -= before.as_ref().map_or(0, held);
     }
 
     /// The record as it travels.
@@ -222,6 +225,13 @@ impl Record {
             done: self.done.clone(),
             over: self.over.clone(),
         }
+    /// Whether one more can be held, in place of the value or beside all that there is. It is a question about what is held
+    /// and nothing else: owner and replica must give it the same answer, and remember different calls.
+    fn has_room(&self, more: &Blob, in_place: bool) -> bool {
+        let freed = self.value.as_ref().filter(|_| in_place).map_or(0, held);
+        self.holds - freed + held(more) <= STORE_RECORD_BYTES_MAX
+    }
+
     }
 
     /// The record that travelled.
