@@ -175,10 +175,10 @@ impl Client {
 
     fn one(&self, key: Key, operation: Operation, timeout: Duration) -> Result<Answer, StoreError> {
         check_value(&operation)?;
-        let asked = |call: CallName, patience_ms| {
+        let asked = |call: CallName, patience_ms, again| {
             let (key, operation) = (key.clone(), operation.clone());
             let answered_below = lock(&self.numbers).ended_below(&key, call.number);
-            FromClient::Ask(Request { call, answered_below, key, operation, patience_ms, seen: None })
+            FromClient::Ask(Request { call, answered_below, key, operation, patience_ms, seen: None, again })
         };
         let changed = operation.changes().then(|| key.clone());
         match self.ask(asked, changed, timeout)? {

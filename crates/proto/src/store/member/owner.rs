@@ -12,7 +12,7 @@
 use super::Member;
 use crate::limits::{STORE_HANDOVER_BYTES, STORE_HELD_MAX, STORE_WAITERS_MAX};
 use crate::store::layout::slot;
-use crate::store::record::Effect;
+use crate::store::record::{Effect, Record};
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
@@ -180,6 +180,15 @@ impl Member {
         match self.shelf.apply(&request, is_member) {
             Effect::Changed(answer) => {
                 let key = request.key.clone();
+        // Whether it was done is not known, so it is neither done nor refused: its client's time runs out.
+        let client = request.call.client;
+        let is_forgotten = |record: &Record| !is_member(client) && record.may_have_forgotten(client);
+        if request.again
+            && request.operation.changes()
+            && self.shelf.record(&request.key).is_some_and(is_forgotten)
+        {
+            return;
+        }
                 let is_awaited = self.waiting_room.waiters.contains_key(&key);
                 self.change_made(now, from, request, answer, is_awaited);
                 self.wake(now, &key);

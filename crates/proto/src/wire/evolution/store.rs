@@ -75,7 +75,15 @@ pub(super) fn spaces() -> Vec<Space> {
 
 pub(super) fn request(operation: Operation) -> Request {
     let key = Key::value("key");
-    Request { call: call(), answered_below: 8, key, operation, patience_ms: 1_000, seen: Some(7) }
+    Request {
+        call: call(),
+        answered_below: 8,
+        key,
+        operation,
+        patience_ms: 1_000,
+        seen: Some(7),
+        again: true,
+    }
 }
 
 fn inquiry() -> Inquiry {
@@ -114,6 +122,7 @@ pub(super) fn letters() -> Vec<Letter> {
         queue: vec![blob("element")],
         done: vec![(ClientId(7), 9, Answer::Done)],
         over: vec![(ClientId(7), 8)],
+        forgot: true,
     };
     vec![
         Letter::Request(request(Operation::Add(2))),

@@ -244,6 +244,9 @@ pub struct Request {
 
 /// A key's record, handed over.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, Encode, Decode, CborLen)]
+    /// It was sent before, perhaps by somebody else, and may have been done.
+    #[cbor(n(6), default)]
+    pub again: bool,
 pub struct Carried {
     /// Which key.
     #[n(0)]
@@ -264,6 +267,9 @@ pub struct Carried {
 
 impl Message for Hop {
     const BYTES_MAX: usize = STORE_FRAME_BYTES_MAX;
+    /// Calls of clients outside the view were forgotten, because there were too many.
+    #[cbor(n(5), default)]
+    pub forgot: bool,
     fn check(&self) -> Result<(), InvalidMessage> {
         let Self::Carry { envelope, .. } = self else { return Ok(()) };
         within("contents", envelope.contents.len(), STORE_PIECE_BYTES)?;
