@@ -227,6 +227,8 @@ pub const STORE_HANDOVER_BYTES: usize = 1 << 20;
 /// Requests that an owner keeps until it may answer: the next view is about to begin, or its lease was not renewed yet.
 /// Beyond it they are dropped, and their clients ask again.
 pub const STORE_HELD_MAX: usize = 16_384;
+/// Changes that a replica does ahead of one that has not come, or that is frozen. What is behind them is told again later.
+pub const STORE_AHEAD_MAX: usize = 1 << 20;
 /// Requests that wait at one owner for keys.
 pub const STORE_WAITERS_MAX: usize = 1 << 20;
 /// Finished calls of clients outside the view that one record remembers. Those of members are all remembered.

@@ -302,7 +302,7 @@ impl Member {
             }
             Letter::Reply { call, answer } => self.replied(now, from, epoch, call, answer),
             Letter::NotHere { call, epoch } => self.not_here(now, from, call, epoch),
-            Letter::Replicated(number) => self.replicated(now, from, epoch, number),
+            Letter::Replicated(number, beyond) => self.replicated(now, from, epoch, number, &beyond),
             Letter::HowFar(number) => self.how_far(now, from, epoch, number),
             Letter::Pull { epoch, slots, after } => self.pulled(now, from, epoch, &slots, after.as_ref()),
             Letter::Records { epoch, finished, records } => {

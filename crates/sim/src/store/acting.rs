@@ -275,12 +275,12 @@ impl World {
         }
         let body = decode::<Letter>(&envelope.contents).expect("a body");
         let changed = match (sabotage, body) {
-            (Sabotage::FalseCopy, Letter::Replicate { number: told, request, is_awaited, .. }) => {
+            (Sabotage::FalseCopy, Letter::Replicate { number: told, request, is_awaited, after, .. }) => {
                 // The writer hears an acknowledgement at once; the replica gets something without effect.
                 let (from, epoch) = (envelope.to.expect("a reader"), envelope.epoch);
                 let mut forged = envelope.clone();
                 (forged.from, forged.to) = (from, Some(envelope.from));
-                forged.contents = encode(&Letter::Replicated(told)).into();
+                forged.contents = encode(&Letter::Replicated(told, Vec::new())).into();
                 let life = self.processes[number].life;
                 let _ = epoch;
                 let frame =
@@ -290,7 +290,7 @@ impl World {
                 self.later(delay, Happening::Frame(number, life, from, connection, frame));
                 let mut request = request;
                 request.operation = Operation::Check;
-                Letter::Replicate { number: told, request, asked_by: None, is_awaited }
+                Letter::Replicate { number: told, request, asked_by: None, is_awaited, after }
             }
             (Sabotage::ForgottenName, Letter::Request(mut request)) => {
                 if request.operation.changes() && self.rng.chance(0.5) {

@@ -100,6 +100,7 @@ impl Member {
         self.rewire(now);
         self.tell(ToRegistrar::Prepared(epoch));
         // What was frozen for another view that will not come may be served again.
+        self.thaw(now);
         self.serve_held(now);
     }
 
@@ -183,8 +184,8 @@ impl Member {
         if !expected || finished as usize > slots.len() {
             return;
         }
-        *after = records.last().map(|record| record.key.clone()).or_else(|| after.take());
         next.come += 1;
+        *after = records.last().map(|record| record.key.clone()).or_else(|| after.take());
         slots.drain(..finished as usize);
         if after.as_ref().is_some_and(|after| slots.first() != Some(&slot(after))) {
             *after = None;
@@ -215,6 +216,7 @@ impl Member {
             self.waits_for = None;
             self.tell(ToRegistrar::Activated(epoch));
             self.ask_for_lease(now);
+            self.thaw(now);
             return self.serve_held(now);
         }
         if epoch < self.epoch() {

@@ -138,6 +138,9 @@ pub enum FromRegistrar {
         /// In the order of the view's members.
         #[n(1)]
         holdings: Vec<(u64, u64, u64)>,
+        /// What is waited for before there can be a view, in words; none if nobody is expected.
+        #[n(2)]
+        waits_for: Option<String>,
     },
     /// The member was heard and will be in a view once this has happened.
     #[n(7)]
@@ -162,11 +165,11 @@ impl Message for ToRegistrar {
     fn check(&self) -> Result<(), InvalidMessage> {
         let Self::Register { member, view, next, term, epoch, .. } = self else { return Ok(()) };
         member.check()?;
+        within("term", *term as usize, COUNT_MAX as usize)?;
+        within("epoch", *epoch as usize, COUNT_MAX as usize)?;
         next.as_ref().map_or(Ok(()), View::check)?;
         view.as_ref().map_or(Ok(()), View::check)
     }
-        within("term", *term as usize, COUNT_MAX as usize)?;
-        within("epoch", *epoch as usize, COUNT_MAX as usize)?;
 }
 
 impl Message for FromRegistrar {
@@ -181,7 +184,8 @@ impl Message for FromRegistrar {
             Self::Ended(lost) => lost.as_ref().map_or(Ok(()), StoreMember::check),
             Self::Fetch { gone, .. } => within("gone", gone.len(), STORE_MEMBERS_MAX),
             Self::Out(text) | Self::Waits(text) => within("text", text.len(), TEXT_BYTES_MAX),
-            Self::Shown { view, holdings } => {
+            Self::Shown { view, holdings, waits_for } => {
+                within("text", waits_for.as_ref().map_or(0, String::len), TEXT_BYTES_MAX)?;
                 within("holdings", holdings.len(), STORE_MEMBERS_MAX)?;
                 view.as_ref().map_or(Ok(()), View::check)
             }
