@@ -24,6 +24,8 @@ mod engine;
 mod links;
 mod shared;
 mod standin;
+#[cfg(test)]
+mod tests;
 mod views;
 mod within;
 
@@ -60,6 +62,8 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_millis(500);
 /// How long leaving may take: what this member holds is handed over meanwhile.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Whoever waits longer than this waits so long: the clock does not count much further.
+const TIMEOUT_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// Why a store could not be joined, or a call did not end well.
 #[derive(Debug, thiserror::Error)]
@@ -108,6 +112,15 @@ pub enum StoreError {
         /// How long was waited.
         timeout: Duration,
         /// What is known about it.
+        cause: String,
+    },
+    /// Whoever decides on views, or answers in its place, will never let this process in: it belongs to another run, or
+    /// speaks another version. Nothing was done.
+    #[error("{coordinator}, which decides on views, does not let this process in: {cause}")]
+    Refused {
+        /// Who was asked.
+        coordinator: String,
+        /// Why.
         cause: String,
     },
     /// A client found no store: nobody is in it. Nothing was done.
@@ -285,7 +298,8 @@ impl StoreBuilder {
         standin::start(Arc::clone(&shared), Arc::clone(&baton))?;
         let silent_after = self.config.control_grace;
         let led_by_a_member = self.bootstrap.is_some();
-        runtime.spawn(views::keep_always(Arc::clone(&shared), coordinator, silent_after, led_by_a_member));
+        let addresses = coordinator.clone();
+        runtime.spawn(views::keep_always(Arc::clone(&shared), addresses, silent_after, led_by_a_member));
         let store = Store {
             shared,
             baton,
@@ -295,11 +309,15 @@ impl StoreBuilder {
             _serving: serving,
             _port: port,
         };
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout.min(TIMEOUT_MAX);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if store.shared.wait_for_view(left.min(Duration::from_millis(50))) {
                 return Ok(store);
+            }
+            if let Some(cause) = store.shared.refusal() {
+                store.shared.post(Letter::Gone);
+                return Err(StoreError::Refused { coordinator, cause });
             }
             if left.is_zero() {
                 let unknown = || "whoever decides on views does not answer".to_owned();

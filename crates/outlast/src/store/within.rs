@@ -7,7 +7,7 @@
 //! The operations are written down here; those of [`Store`] are the same ones within its default.
 
 use super::engine::What;
-use super::{Store, StoreError, bytes, check_value, number, queue_key, value_key};
+use super::{Store, StoreError, TIMEOUT_MAX, bytes, check_value, number, queue_key, value_key};
 use outlast_proto::store::Failure;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use std::time::{Duration, Instant};
@@ -21,7 +21,7 @@ pub struct Within<'a> {
 
 impl<'a> Within<'a> {
     pub(super) fn new(store: &'a Store, timeout: Duration) -> Self {
-        Self { store, timeout }
+        Self { store, timeout: timeout.min(TIMEOUT_MAX) }
     }
 
     /// See [`Store::set`].
