@@ -221,7 +221,7 @@ pub const STORE_FRAME_BYTES_MAX: usize = STORE_PIECE_BYTES + 1_024;
 /// Members of one store.
 pub const STORE_MEMBERS_MAX: usize = 4_096;
 /// Parts that keys are dealt into. A part has one owner and one replica; a view says who.
-pub const STORE_SLOTS: usize = 4_096;
+pub const STORE_BUCKETS: usize = 4_096;
 /// Bytes of records that are handed over in one message. One record that is larger travels alone.
 pub const STORE_HANDOVER_BYTES: usize = 1 << 20;
 /// Requests that an owner keeps until it may answer: the next view is about to begin, or its lease was not renewed yet.

@@ -1,13 +1,13 @@
 //! Who holds what in one view.
 //!
-//! Keys are dealt into [`STORE_SLOTS`] slots by their hash. Every member draws a number for every slot, by hashing both
-//! (highest random weight, Thaler and Ravishankar 1998): the highest owns the slot, and the next on another host is its
+//! Keys are dealt into [`STORE_BUCKETS`] buckets by their hash. Every member draws a number for every bucket, by hashing both
+//! (highest random weight, Thaler and Ravishankar 1998): the highest owns the bucket, and the next on another host is its
 //! replica; if all are on one host, the next at all. Whoever knows the view knows the holders, and when a member comes
-//! or goes only its own slots move.
+//! or goes only its own buckets move.
 //!
 //! The invariant: a layout is a function of its view alone, so two members of one epoch never disagree on an owner.
 
-use crate::limits::STORE_SLOTS;
+use crate::limits::STORE_BUCKETS;
 use crate::wire::store::operation::Key;
 use crate::wire::store::{MemberId, StoreMember, View};
 use std::hash::{Hash, Hasher};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use twox_hash::XxHash3_64;
 
 /// A part of the keys.
-pub type Slot = u16;
+pub type Bucket = u16;
 
-/// Which slot a key is in.
-pub fn slot(key: &Key) -> Slot {
+/// Which bucket a key is in.
+pub fn bucket(key: &Key) -> Bucket {
     let hash = XxHash3_64::oneshot_with_seed(key.space as u64, &key.name);
-    (hash % STORE_SLOTS as u64) as Slot
+    (hash % STORE_BUCKETS as u64) as Bucket
 }
 
 /// A number for a name: the same in every process.
@@ -28,7 +28,7 @@ pub fn digest(name: &[u8]) -> u64 {
     XxHash3_64::oneshot(name)
 }
 
-/// The two places of a slot's holders in the view's list.
+/// The two places of a bucket's holders in the view's list.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 struct Places {
     owner: u16,
@@ -36,7 +36,7 @@ struct Places {
     replica: Option<u16>,
 }
 
-/// Who holds a slot.
+/// Who holds a bucket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Holders {
     /// Answers for it.
@@ -66,7 +66,7 @@ impl Layout {
         let places = if members.is_empty() {
             Arc::default()
         } else {
-            (0..STORE_SLOTS as Slot).map(|slot| places(members, slot)).collect()
+            (0..STORE_BUCKETS as Bucket).map(|bucket| places(members, bucket)).collect()
         };
         Self { view: Arc::new(view), places }
     }
@@ -81,40 +81,40 @@ impl Layout {
         self.view.epoch
     }
 
-    /// Who holds a slot; nobody in a view of nobody.
-    pub fn holders(&self, slot: Slot) -> Option<Holders> {
-        let places = self.places.get(usize::from(slot))?;
+    /// Who holds a bucket; nobody in a view of nobody.
+    pub fn holders(&self, bucket: Bucket) -> Option<Holders> {
+        let places = self.places.get(usize::from(bucket))?;
         let id = |place: u16| self.view.members[usize::from(place)].id;
         Some(Holders { owner: id(places.owner), replica: places.replica.map(id) })
     }
 
-    /// Who owns a slot.
-    pub fn owner(&self, slot: Slot) -> Option<MemberId> {
-        self.holders(slot).map(|holders| holders.owner)
+    /// Who owns a bucket.
+    pub fn owner(&self, bucket: Bucket) -> Option<MemberId> {
+        self.holders(bucket).map(|holders| holders.owner)
     }
 
-    /// Whether `member` owns a slot or has its copy.
-    pub fn holds(&self, member: MemberId, slot: Slot) -> bool {
-        self.holders(slot).is_some_and(|holders| holders.has(member))
+    /// Whether `member` owns a bucket or has its copy.
+    pub fn holds(&self, member: MemberId, bucket: Bucket) -> bool {
+        self.holders(bucket).is_some_and(|holders| holders.has(member))
     }
 
-    /// The slots whose holders differ in the view that follows.
-    pub fn moved(&self, next: &Self) -> Vec<Slot> {
-        (0..STORE_SLOTS as Slot).filter(|slot| self.holders(*slot) != next.holders(*slot)).collect()
+    /// The buckets whose holders differ in the view that follows.
+    pub fn moved(&self, next: &Self) -> Vec<Bucket> {
+        (0..STORE_BUCKETS as Bucket).filter(|bucket| self.holders(*bucket) != next.holders(*bucket)).collect()
     }
 
-    /// Who hands a slot over when this view ends: the owner, or the replica if the owner is gone. None if both are.
+    /// Who hands a bucket over when this view ends: the owner, or the replica if the owner is gone. None if both are.
     ///
     /// All new holders take the *same* copy: an owner may have done what its replica has not heard of yet, and two who
     /// took different copies would disagree.
-    pub fn source(&self, slot: Slot, is_gone: impl Fn(MemberId) -> bool) -> Option<MemberId> {
-        let holders = self.holders(slot)?;
+    pub fn source(&self, bucket: Bucket, is_gone: impl Fn(MemberId) -> bool) -> Option<MemberId> {
+        let holders = self.holders(bucket)?;
         [Some(holders.owner), holders.replica].into_iter().flatten().find(|member| !is_gone(*member))
     }
 
-    /// Slots that nobody is left to hand over.
+    /// Buckets that nobody is left to hand over.
     pub fn lost(&self, is_gone: impl Fn(MemberId) -> bool) -> usize {
-        (0..self.places.len() as Slot).filter(|slot| self.source(*slot, &is_gone).is_none()).count()
+        (0..self.places.len() as Bucket).filter(|bucket| self.source(*bucket, &is_gone).is_none()).count()
     }
 }
 
@@ -125,17 +125,17 @@ impl Holders {
     }
 }
 
-fn weight(slot: Slot, member: &StoreMember) -> (u64, MemberId) {
+fn weight(bucket: Bucket, member: &StoreMember) -> (u64, MemberId) {
     let mut bytes = [0; 10];
     bytes[..8].copy_from_slice(&member.id.0.to_le_bytes());
-    bytes[8..].copy_from_slice(&slot.to_le_bytes());
+    bytes[8..].copy_from_slice(&bucket.to_le_bytes());
     (XxHash3_64::oneshot(&bytes), member.id)
 }
 
-fn places(members: &[StoreMember], slot: Slot) -> Places {
+fn places(members: &[StoreMember], bucket: Bucket) -> Places {
     let highest = |is_meant: &dyn Fn(usize) -> bool| {
         let meant = (0..members.len()).filter(|place| is_meant(*place));
-        meant.max_by_key(|place| weight(slot, &members[*place]))
+        meant.max_by_key(|place| weight(bucket, &members[*place]))
     };
     let owner = highest(&|_| true).expect("a view with members");
     let elsewhere = highest(&|place| members[place].host != members[owner].host);

@@ -1,6 +1,6 @@
 //! One member of the store, as a machine.
 //!
-//! It is four things at once, each in a file of its own: the *owner* of some slots (`owner.rs`), the *replica* of others
+//! It is four things at once, each in a file of its own: the *owner* of some buckets (`owner.rs`), the *replica* of others
 //! (`replica.rs`), a *client* with calls of its own program (`calls.rs`), and a *hand* through which messages of others
 //! pass (`post.rs`). What view it is in it is told by a registrar, whom it obeys (`handover.rs`). How it all ends is in
 //! `ending.rs`, what it says when a call does not end in `telling.rs`.
@@ -304,7 +304,7 @@ impl Member {
             Letter::NotHere { call, epoch } => self.not_here(now, from, call, epoch),
             Letter::Replicated(number, beyond) => self.replicated(now, from, epoch, number, &beyond),
             Letter::HowFar(number) => self.how_far(now, from, epoch, number),
-            Letter::Pull { epoch, slots, after } => self.pulled(now, from, epoch, &slots, after.as_ref()),
+            Letter::Pull { epoch, buckets, after } => self.pulled(now, from, epoch, &buckets, after.as_ref()),
             Letter::Records { epoch, finished, records } => {
                 self.records(now, from, epoch, finished, records);
             }
@@ -355,7 +355,7 @@ impl Member {
             self.lease.asked.pop_first();
         }
         let (me, layout) = (self.me.id, self.active.as_ref());
-        let owned = |slot| layout.is_some_and(|layout| layout.owner(slot) == Some(me));
+        let owned = |bucket| layout.is_some_and(|layout| layout.owner(bucket) == Some(me));
         let keys = self.shelf.count(owned);
         let (bytes, waits) = (self.shelf.bytes(), self.waiting_room.waiting() as u64);
         let fetched = self.next.as_ref().map(Handover::come);

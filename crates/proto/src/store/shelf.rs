@@ -1,10 +1,10 @@
-//! All records that one member holds, by slot.
+//! All records that one member holds, by bucket.
 //!
-//! A view that begins brings whole slots: what was fetched for it replaces whatever was in them before. What a member
+//! A view that begins brings whole buckets: what was fetched for it replaces whatever was in them before. What a member
 //! does not hold any more stays where it is until everybody is in the new view, and is then forgotten; nobody asks for it
-//! in the meantime, because who hands a slot over follows from the view that ends.
+//! in the meantime, because who hands a bucket over follows from the view that ends.
 
-use super::layout::{Slot, slot};
+use super::layout::{Bucket, bucket};
 use super::record::{Effect, Record};
 use crate::limits::STORE_HANDOVER_BYTES;
 use crate::wire::store::mesh::{Carried, Request};
@@ -18,7 +18,7 @@ type Records = BTreeMap<Key, Record>;
 /// See the module's essay.
 #[derive(Clone, Debug, Default, Hash)]
 pub struct Shelf {
-    slots: BTreeMap<Slot, Records>,
+    buckets: BTreeMap<Bucket, Records>,
     bytes: u64,
 }
 
@@ -30,7 +30,7 @@ impl Shelf {
 
     /// A record, if there is one.
     pub fn record(&self, key: &Key) -> Option<&Record> {
-        self.slots.get(&slot(key))?.get(key)
+        self.buckets.get(&bucket(key))?.get(key)
     }
 
     /// Does what is asked; see [`Record::apply`].
@@ -39,7 +39,7 @@ impl Shelf {
             let nothing = Record::default();
             return self.record(&request.key).unwrap_or(&nothing).look(&request.operation);
         }
-        let records = self.slots.entry(slot(&request.key)).or_default();
+        let records = self.buckets.entry(bucket(&request.key)).or_default();
         let record = records.entry(request.key.clone()).or_default();
         let before = cost(&request.key, record);
         let effect = record.apply(request, is_member);
@@ -50,23 +50,24 @@ impl Shelf {
         effect
     }
 
-    /// How many keys with values there are in slots that `is_meant`.
-    pub fn count(&self, is_meant: impl Fn(Slot) -> bool) -> u64 {
-        let meant = self.slots.iter().filter(|(slot, _)| is_meant(**slot));
+    /// How many keys with values there are in buckets that `is_meant`.
+    pub fn count(&self, is_meant: impl Fn(Bucket) -> bool) -> u64 {
+        let meant = self.buckets.iter().filter(|(bucket, _)| is_meant(**bucket));
         let present = |(key, record): &(&Key, &Record)| key.space == Space::Values && record.is_present();
         meant.map(|(_, records)| records.iter().filter(present).count() as u64).sum()
     }
 
-    /// Keys with values, in slots that `is_meant`, that begin so and come behind `after`; sorted, about `bytes` of them.
+    /// Keys with values, in buckets that `is_meant`, that begin so and come behind `after`; sorted, about `bytes` of them.
     /// And whether there are more.
     pub fn keys(
         &self,
         prefix: &[u8],
         after: Option<&Blob>,
         bytes: usize,
-        is_meant: impl Fn(Slot) -> bool,
+        is_meant: impl Fn(Bucket) -> bool,
     ) -> (Vec<Blob>, bool) {
-        let meant = self.slots.iter().filter(|(slot, _)| is_meant(**slot)).flat_map(|(_, records)| records);
+        let meant =
+            self.buckets.iter().filter(|(bucket, _)| is_meant(**bucket)).flat_map(|(_, records)| records);
         let mut found: Vec<_> = meant
             .filter(|(key, record)| key.space == Space::Values && record.is_present())
             .map(|(key, _)| &key.name)
@@ -85,13 +86,13 @@ impl Shelf {
         (taken, more)
     }
 
-    /// What is in these slots, behind `after` in the first of them, up to the size of a message; and how many of the
-    /// slots that finishes.
-    pub fn export(&self, slots: &[Slot], after: Option<&Key>) -> (Vec<Carried>, u32) {
+    /// What is in these buckets, behind `after` in the first of them, up to the size of a message; and how many of the
+    /// buckets that finishes.
+    pub fn export(&self, buckets: &[Bucket], after: Option<&Key>) -> (Vec<Carried>, u32) {
         let (mut records, mut bytes, mut from) = (Vec::new(), 0, after);
-        for (finished, slot) in slots.iter().enumerate() {
+        for (finished, bucket) in buckets.iter().enumerate() {
             let lower = from.take().map_or(Bound::Unbounded, Bound::Excluded);
-            let held = self.slots.get(slot);
+            let held = self.buckets.get(bucket);
             for (key, record) in held.iter().flat_map(|held| held.range((lower, Bound::Unbounded))) {
                 // One that is larger travels alone: with others it might be more than a message holds.
                 bytes += cost(key, record);
@@ -101,25 +102,25 @@ impl Shelf {
                 records.push(record.carried(key));
             }
         }
-        (records, slots.len() as u32)
+        (records, buckets.len() as u32)
     }
 
-    /// Takes what was fetched for these slots in place of what was in them.
-    pub fn replace(&mut self, fetched: BTreeMap<Slot, Vec<Carried>>) {
-        for (slot, carried) in fetched {
+    /// Takes what was fetched for these buckets in place of what was in them.
+    pub fn replace(&mut self, fetched: BTreeMap<Bucket, Vec<Carried>>) {
+        for (bucket, carried) in fetched {
             let fresh: Records = carried.into_iter().map(Record::received).collect();
             self.bytes += fresh.iter().map(|(key, record)| cost(key, record)).sum::<u64>();
-            if let Some(old) = self.slots.insert(slot, fresh) {
+            if let Some(old) = self.buckets.insert(bucket, fresh) {
                 self.bytes -= old.iter().map(|(key, record)| cost(key, record)).sum::<u64>();
             }
         }
     }
 
-    /// Forgets slots that are not `kept`.
-    pub fn forget(&mut self, is_kept: impl Fn(Slot) -> bool) {
+    /// Forgets buckets that are not `kept`.
+    pub fn forget(&mut self, is_kept: impl Fn(Bucket) -> bool) {
         let mut freed = 0;
-        self.slots.retain(|slot, records| {
-            let kept = is_kept(*slot);
+        self.buckets.retain(|bucket, records| {
+            let kept = is_kept(*bucket);
             if !kept {
                 freed += records.iter().map(|(key, record)| cost(key, record)).sum::<u64>();
             }

@@ -1,13 +1,13 @@
 //! Rules of the store, each by itself. How they hold together under faults is `sim`'s to say.
 
 use super::hop::HopLink;
-use super::layout::{Layout, slot};
+use super::layout::{Layout, bucket};
 use super::mesh::{Mesh, link};
 use super::record::{Effect, Record};
 use super::shelf::Shelf;
 use crate::id::PeerId;
 use crate::limits::{
-    STORE_HANDOVER_BYTES, STORE_MESSAGE_BYTES_MAX, STORE_SLOTS, STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX,
+    STORE_BUCKETS, STORE_HANDOVER_BYTES, STORE_MESSAGE_BYTES_MAX, STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX,
 };
 use crate::time::Instant;
 use crate::wire::store::mesh::{Envelope, Hop, Letter, Request};
@@ -53,10 +53,10 @@ fn request(client: u64, number: u64, answered_below: u64, operation: Operation) 
 #[test]
 fn owner_and_replica_are_on_two_hosts_where_there_are_two() {
     let layout = Layout::new(view((1..=8).map(|number| (number, number % 2))));
-    for slot in 0..STORE_SLOTS as u16 {
-        let holders = layout.holders(slot).unwrap();
+    for bucket in 0..STORE_BUCKETS as u16 {
+        let holders = layout.holders(bucket).unwrap();
         let replica = holders.replica.unwrap();
-        assert_ne!(holders.owner.0 % 2, replica.0 % 2, "slot {slot}");
+        assert_ne!(holders.owner.0 % 2, replica.0 % 2, "bucket {bucket}");
     }
     let alone = Layout::new(view([(1, 0)].into_iter()));
     assert_eq!(alone.holders(0).unwrap().replica, None);
@@ -69,25 +69,25 @@ fn slots_are_dealt_evenly_and_only_those_of_who_comes_or_goes_move() {
     let eight = Layout::new(view((1..=8).map(|number| (number, 0))));
     let nine = Layout::new(view((1..=9).map(|number| (number, 0))));
     let mut owned = BTreeMap::<MemberId, usize>::new();
-    for slot in 0..STORE_SLOTS as u16 {
-        *owned.entry(eight.owner(slot).unwrap()).or_default() += 1;
+    for bucket in 0..STORE_BUCKETS as u16 {
+        *owned.entry(eight.owner(bucket).unwrap()).or_default() += 1;
     }
-    let fair = STORE_SLOTS / 8;
+    let fair = STORE_BUCKETS / 8;
     assert!(owned.values().all(|count| (fair * 3 / 4..fair * 5 / 4).contains(count)), "{owned:?}");
-    for slot in eight.moved(&nine) {
-        assert!(nine.holds(MemberId(9), slot), "slot {slot} moved between members that stayed");
+    for bucket in eight.moved(&nine) {
+        assert!(nine.holds(MemberId(9), bucket), "bucket {bucket} moved between members that stayed");
     }
 }
 
 #[test]
 fn what_moves_is_handed_over_by_the_owner_or_else_by_the_replica() {
     let layout = Layout::new(view((1..=3).map(|number| (number, number))));
-    let part = slot(&Key::value("key"));
+    let part = bucket(&Key::value("key"));
     let holders = layout.holders(part).unwrap();
     assert_eq!(layout.source(part, |_| false), Some(holders.owner));
     assert_eq!(layout.source(part, |member| member == holders.owner), holders.replica);
     assert_eq!(layout.source(part, |member| holders.has(member)), None);
-    assert_eq!(layout.lost(|_| true), STORE_SLOTS);
+    assert_eq!(layout.lost(|_| true), STORE_BUCKETS);
 }
 
 #[test]
@@ -298,10 +298,10 @@ fn bytes_are_counted_up_and_down() {
 fn a_slot_is_handed_over_in_messages_of_bounded_size() {
     let any = |_: ClientId| true;
     let (mut shelf, mut keys) = (Shelf::default(), 0);
-    let part = slot(&Key::value("0"));
+    let part = bucket(&Key::value("0"));
     for number in 0..200_000_u64 {
         let key = Key::value(number.to_string());
-        if slot(&key) == part {
+        if bucket(&key) == part {
             let mut set = request(1, number + 1, 1, Operation::Set(blob(&"v".repeat(100_000))));
             set.key = key;
             shelf.apply(&set, any);
@@ -370,8 +370,8 @@ fn answers_that_fit_no_message_beside_what_is_held_do_not_travel_and_are_not_giv
 fn a_record_that_is_large_travels_alone() {
     let any = |_: ClientId| true;
     let (mut shelf, mut keys) = (Shelf::default(), Vec::new());
-    let part = slot(&Key::value("0"));
-    for number in (0..200_000_u64).filter(|number| slot(&Key::value(number.to_string())) == part).take(6) {
+    let part = bucket(&Key::value("0"));
+    for number in (0..200_000_u64).filter(|number| bucket(&Key::value(number.to_string())) == part).take(6) {
         keys.push(Key::value(number.to_string()));
     }
     keys.sort();

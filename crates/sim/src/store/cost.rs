@@ -7,7 +7,7 @@ use outlast_proto::wire::store::{ClientId, MemberId, StoreMember, View};
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
-/// The means over all pairs of a member that asks and a slot that is asked for (a sample of them in large stores).
+/// The means over all pairs of a member that asks and a bucket that is asked for (a sample of them in large stores).
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Cost {
     /// How many members there are.
@@ -58,8 +58,8 @@ pub fn measure(members: usize) -> Cost {
             let far = routes.hops(*to).unwrap_or(0);
             (hops, pairs, hops_max) = (hops + u64::from(far), pairs + 1, hops_max.max(far));
         }
-        for slot in (0..4_096).step_by(97) {
-            let Some(holders) = layout.holders(slot) else { continue };
+        for bucket in (0..4_096).step_by(97) {
+            let Some(holders) = layout.holders(bucket) else { continue };
             let there = routes.hops(holders.owner).unwrap_or(0);
             let behind = mesh.routes(holders.owner, &nothing_broken);
             let copy = holders.replica.and_then(|replica| behind.hops(replica)).unwrap_or(0);

@@ -10,7 +10,7 @@
 use super::inquiry::{Asking, Inquiries};
 use super::{Action, Member};
 use crate::limits::STORE_CALLS_MAX;
-use crate::store::layout::slot;
+use crate::store::layout::bucket;
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
@@ -272,7 +272,7 @@ impl Member {
         let (name, epoch) = (call.name, layout.epoch());
         let bodies: Vec<_> = match &mut call.what {
             What::One(key, operation) => {
-                let Some(owner) = layout.owner(slot(key)) else { return };
+                let Some(owner) = layout.owner(bucket(key)) else { return };
                 let changing = self.calls.changing.get(key).and_then(BTreeSet::first).copied();
                 let patience = u64::try_from(call.deadline.since(now).as_millis()).unwrap_or(u64::MAX);
                 let request = Request {

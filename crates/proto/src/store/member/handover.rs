@@ -7,13 +7,13 @@
 //! ```
 //!
 //! Between Prepare and Activate nobody answers for what moves, and replicas take no changes of it; so what is fetched is
-//! all that was ever acknowledged. The rest is served all the while. Fetched slots lie beside the shelf until the view
+//! all that was ever acknowledged. The rest is served all the while. Fetched buckets lie beside the shelf until the view
 //! begins: should another one be prepared instead, they are thrown away and nothing has happened.
 //!
 //! What this does not do: decide. A registrar says who is gone, and when each step may be taken.
 
 use super::{Action, Member};
-use crate::store::layout::{Layout, Slot, slot};
+use crate::store::layout::{Bucket, Layout, bucket};
 use crate::store::mesh::Mesh;
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Carried, Letter};
@@ -32,10 +32,10 @@ pub(super) struct Handover {
     layout: Layout,
     /// The view that ends.
     ends: Option<Layout>,
-    moved: Arc<BTreeSet<Slot>>,
-    /// Slots that are still to be fetched, by whom they are fetched from; behind which key of the first.
-    wanted: BTreeMap<MemberId, (Vec<Slot>, Option<Key>)>,
-    fetched: BTreeMap<Slot, Vec<Carried>>,
+    moved: Arc<BTreeSet<Bucket>>,
+    /// Buckets that are still to be fetched, by whom they are fetched from; behind which key of the first.
+    wanted: BTreeMap<MemberId, (Vec<Bucket>, Option<Key>)>,
+    fetched: BTreeMap<Bucket, Vec<Carried>>,
     /// Messages with records and pieces of such that have come.
     come: u64,
     is_ready: bool,
@@ -43,9 +43,9 @@ pub(super) struct Handover {
 }
 
 impl Handover {
-    /// Whether the holders of a slot change.
-    pub(super) fn moves(&self, slot: Slot) -> bool {
-        self.moved.contains(&slot)
+    /// Whether the holders of a bucket change.
+    pub(super) fn moves(&self, bucket: Bucket) -> bool {
+        self.moved.contains(&bucket)
     }
 
     pub(super) fn due(&self) -> Option<Instant> {
@@ -112,19 +112,19 @@ impl Member {
                 next.is_ready = true;
                 return self.tell(ToRegistrar::Ready(epoch));
             };
-            for slot in next.moved.iter().filter(|slot| next.layout.holds(me, **slot)) {
-                match ends.source(*slot, |member| gone.contains(&member)) {
+            for bucket in next.moved.iter().filter(|bucket| next.layout.holds(me, **bucket)) {
+                match ends.source(*bucket, |member| gone.contains(&member)) {
                     Some(source) if source == me => {}
-                    Some(source) => next.wanted.entry(source).or_default().0.push(*slot),
+                    Some(source) => next.wanted.entry(source).or_default().0.push(*bucket),
                     // Both holders are gone: for all who hold it now it is empty.
                     None => {
-                        next.fetched.entry(*slot).or_default();
+                        next.fetched.entry(*bucket).or_default();
                     }
                 }
             }
-            let wanted = next.wanted.values().flat_map(|(slots, _)| slots);
-            wanted.for_each(|slot| {
-                next.fetched.entry(*slot).or_default();
+            let wanted = next.wanted.values().flat_map(|(buckets, _)| buckets);
+            wanted.for_each(|bucket| {
+                next.fetched.entry(*bucket).or_default();
             });
         }
         self.ask_sources(now);
@@ -140,8 +140,8 @@ impl Member {
         }
         next.ask_at = Some(now + ASK_AGAIN);
         let asked: Vec<_> = next.wanted.iter().map(|(source, wanted)| (*source, wanted.clone())).collect();
-        for (source, (slots, after)) in asked {
-            self.send(now, source, Letter::Pull { epoch, slots, after });
+        for (source, (buckets, after)) in asked {
+            self.send(now, source, Letter::Pull { epoch, buckets, after });
         }
     }
 
@@ -151,15 +151,14 @@ impl Member {
         now: Instant,
         from: MemberId,
         epoch: u64,
-        slots: &[Slot],
+        buckets: &[Bucket],
         after: Option<&Key>,
     ) {
-        let is_frozen = self
-            .next
-            .as_ref()
-            .is_some_and(|next| next.layout.epoch() == epoch && slots.iter().all(|slot| next.moves(*slot)));
+        let is_frozen = self.next.as_ref().is_some_and(|next| {
+            next.layout.epoch() == epoch && buckets.iter().all(|bucket| next.moves(*bucket))
+        });
         if is_frozen {
-            let (records, finished) = self.shelf.export(slots, after);
+            let (records, finished) = self.shelf.export(buckets, after);
             self.send(now, from, Letter::Records { epoch, finished, records });
         }
     }
@@ -174,31 +173,31 @@ impl Member {
         records: Vec<Carried>,
     ) {
         let Some(next) = self.next.as_mut().filter(|next| next.layout.epoch() == epoch) else { return };
-        let Some((slots, after)) = next.wanted.get_mut(&from) else { return };
+        let Some((buckets, after)) = next.wanted.get_mut(&from) else { return };
         // An answer to a question that was asked twice begins where another one began.
-        let begins = records.first().map(|record| (slot(&record.key), &record.key));
+        let begins = records.first().map(|record| (bucket(&record.key), &record.key));
         let expected = begins.is_none_or(|(part, key)| {
-            slots.contains(&part)
-                && after.as_ref().is_none_or(|after| Some(&part) != slots.first() || key > after)
+            buckets.contains(&part)
+                && after.as_ref().is_none_or(|after| Some(&part) != buckets.first() || key > after)
         });
-        if !expected || finished as usize > slots.len() {
+        if !expected || finished as usize > buckets.len() {
             return;
         }
         next.come += 1;
         *after = records.last().map(|record| record.key.clone()).or_else(|| after.take());
-        slots.drain(..finished as usize);
-        if after.as_ref().is_some_and(|after| slots.first() != Some(&slot(after))) {
+        buckets.drain(..finished as usize);
+        if after.as_ref().is_some_and(|after| buckets.first() != Some(&bucket(after))) {
             *after = None;
         }
         for record in records {
-            next.fetched.entry(slot(&record.key)).or_default().push(record);
+            next.fetched.entry(bucket(&record.key)).or_default().push(record);
         }
-        if slots.is_empty() {
+        if buckets.is_empty() {
             next.wanted.remove(&from);
         } else {
-            let (slots, after) = (slots.clone(), after.clone());
+            let (buckets, after) = (buckets.clone(), after.clone());
             next.ask_at = Some(now + ASK_AGAIN);
-            return self.send(now, from, Letter::Pull { epoch, slots, after });
+            return self.send(now, from, Letter::Pull { epoch, buckets, after });
         }
         if next.wanted.is_empty() {
             self.ask_sources(now);
@@ -239,8 +238,8 @@ impl Member {
         self.active = Some(next.layout);
         self.post.begin_view(epoch);
         self.rewire(now);
-        self.replicate_anew(now, |slot| moved.contains(&slot));
-        self.waiting_room.keep(|key| !moved.contains(&slot(key)));
+        self.replicate_anew(now, |bucket| moved.contains(&bucket));
+        self.waiting_room.keep(|key| !moved.contains(&bucket(key)));
         self.tell(ToRegistrar::Activated(epoch));
         self.ask_for_lease(now);
         if let Some(view) = self.view() {
@@ -255,7 +254,7 @@ impl Member {
     pub(super) fn settled(&mut self, epoch: u64) {
         let me = self.me.id;
         if let Some(layout) = self.active.as_ref().filter(|layout| layout.epoch() == epoch) {
-            self.shelf.forget(|slot| layout.holds(me, slot));
+            self.shelf.forget(|bucket| layout.holds(me, bucket));
         }
     }
 

@@ -22,7 +22,7 @@ use super::calls::{Ticket, What};
 use crate::limits::{STORE_ACCOUNT_LINKS_MAX, STORE_ASKED_KEY_BYTES_MAX, STORE_INQUIRIES_MAX};
 use crate::store::Action;
 use crate::store::hop::HopLink;
-use crate::store::layout::{Layout, slot};
+use crate::store::layout::{Layout, bucket};
 use crate::store::record::Record;
 use crate::store::registrar::Knocked;
 use crate::time::{Duration, Instant};
@@ -166,7 +166,8 @@ impl Member {
     fn concerned(&self, what: &What) -> Vec<MemberId> {
         let whom: Vec<_> = match what {
             What::One(key, _) => {
-                let Some(holders) = self.active.as_ref().and_then(|layout| layout.holders(slot(key))) else {
+                let Some(holders) = self.active.as_ref().and_then(|layout| layout.holders(bucket(key)))
+                else {
                     return Vec::new();
                 };
                 let way = self.post.way(holders.owner);
@@ -215,7 +216,7 @@ impl Member {
 
     /// What this member knows of a call.
     pub(super) fn account(&self, now: Instant, inquiry: &Inquiry) -> Account {
-        let part = inquiry.key.as_ref().map(slot);
+        let part = inquiry.key.as_ref().map(bucket);
         let holders = part.and_then(|part| self.active.as_ref()?.holders(part));
         let owner = holders.map(|holders| holders.owner);
         let key = inquiry.key.as_ref();

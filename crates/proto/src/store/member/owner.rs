@@ -1,18 +1,18 @@
-//! The owner: answers for the keys of its slots.
+//! The owner: answers for the keys of its buckets.
 //!
 //! A request is done when it comes, and answered when the replica has whatever the answer depends on; a change is answered
 //! by the replica itself. So the order in
 //! which an owner does things is the order of the key's history, nobody ever sees what a death could take back, and many
 //! changes of one key can be on their way to the replica at once.
 //!
-//! What cannot be answered yet is held: a view is about to begin, the slot is moving, the lease was not renewed yet.
+//! What cannot be answered yet is held: a view is about to begin, the bucket is moving, the lease was not renewed yet.
 //! Held requests are looked at again when that changes. Those that were held for a view that has passed are dropped:
 //! their clients ask again, under the same name.
 
 use super::Member;
 use super::replica::Change;
 use crate::limits::{STORE_HANDOVER_BYTES, STORE_HELD_MAX, STORE_WAITERS_MAX};
-use crate::store::layout::slot;
+use crate::store::layout::bucket;
 use crate::store::record::{Effect, Record};
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
@@ -117,7 +117,7 @@ impl Member {
             Letter::ListKeys { call, prefix, after } => match self.obstacle(now, epoch, None) {
                 None => {
                     let (me, layout) = (self.me.id, self.active.as_ref());
-                    let owned = |slot| layout.is_some_and(|layout| layout.owner(slot) == Some(me));
+                    let owned = |bucket| layout.is_some_and(|layout| layout.owner(bucket) == Some(me));
                     let bytes = STORE_HANDOVER_BYTES;
                     let (keys, more) = self.shelf.keys(&prefix, after.as_ref(), bytes, owned);
                     self.reply(now, from, call, Answer::Keys(keys, more));
@@ -130,7 +130,7 @@ impl Member {
             Letter::CountKeys(call) => match self.obstacle(now, epoch, None) {
                 None => {
                     let (me, layout) = (self.me.id, self.active.as_ref());
-                    let owned = |slot| layout.is_some_and(|layout| layout.owner(slot) == Some(me));
+                    let owned = |bucket| layout.is_some_and(|layout| layout.owner(bucket) == Some(me));
                     let count = self.shelf.count(owned);
                     self.reply(now, from, call, Answer::Number(count as i64));
                 }
@@ -146,11 +146,11 @@ impl Member {
         let Some(layout) = self.active.as_ref().filter(|layout| layout.epoch() == epoch) else {
             return Some(Obstacle::Elsewhere);
         };
-        let asked = key.map(slot);
-        if asked.is_some_and(|slot| layout.owner(slot) != Some(self.me.id)) {
+        let asked = key.map(bucket);
+        if asked.is_some_and(|bucket| layout.owner(bucket) != Some(self.me.id)) {
             return Some(Obstacle::Elsewhere);
         }
-        let moves = self.next.as_ref().is_some_and(|next| asked.is_none_or(|slot| next.moves(slot)));
+        let moves = self.next.as_ref().is_some_and(|next| asked.is_none_or(|bucket| next.moves(bucket)));
         (moves || !self.has_lease(now)).then_some(Obstacle::Held)
     }
 

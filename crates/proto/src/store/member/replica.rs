@@ -1,4 +1,4 @@
-//! Replication: from an owner to the replica of a slot, and from there to whoever asked.
+//! Replication: from an owner to the replica of a bucket, and from there to whoever asked.
 //!
 //! ```text
 //!   caller  --Request-->  owner  --Replicate-->  replica  --Reply-->  caller
@@ -7,7 +7,7 @@
 //!
 //! An owner numbers what it tells one replica in one view, and says of each change which one of the same key comes before
 //! it. The replica does changes of one key in their order, and those of different keys as they come: one that takes long to
-//! arrive, or whose slot is frozen, holds up nobody but who is behind it on its own key. It answers the caller, and says
+//! arrive, or whose bucket is frozen, holds up nobody but who is behind it on its own key. It answers the caller, and says
 //! which are done. What the owner answers itself and what depends on a change waits in `gated` until the replica has
 //! it: calls of its own, reads of the key, whoever waited for it. When a view begins the numbers begin anew; what was not
 //! acknowledged and did not move is told again, and if the replica did it already it remembers the call.
@@ -21,7 +21,7 @@
 
 use super::Member;
 use crate::limits::{STORE_AHEAD_MAX, STORE_HELD_MAX};
-use crate::store::layout::{Slot, slot};
+use crate::store::layout::{Bucket, bucket};
 use crate::store::record::Effect;
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
@@ -100,7 +100,7 @@ struct Incoming {
     beyond: BTreeSet<u64>,
     /// What came before the one that it must follow, by the number of that one.
     early: BTreeMap<u64, Change>,
-    /// What came while a view to come moves its slot. If that view is given up it is done.
+    /// What came while a view to come moves its bucket. If that view is given up it is done.
     frozen: BTreeMap<u64, Change>,
     /// What the owner knows of what is done: up to there, and not these.
     told: u64,
@@ -205,7 +205,7 @@ impl Member {
         asked_by: Option<MemberId>,
         is_awaited: bool,
     ) -> bool {
-        let holders = self.active.as_ref().and_then(|layout| layout.holders(slot(&request.key)));
+        let holders = self.active.as_ref().and_then(|layout| layout.holders(bucket(&request.key)));
         let Some(replica) = holders.and_then(|holders| holders.replica) else { return false };
         let outgoing = self.replication.outgoing.entry(replica).or_default();
         outgoing.told += 1;
@@ -317,12 +317,12 @@ impl Member {
         }
     }
 
-    /// An owner tells of a change. Only the owner of the slot in this very view is obeyed, and only while no view to come
-    /// moves the slot: its new holders may have fetched it already.
+    /// An owner tells of a change. Only the owner of the bucket in this very view is obeyed, and only while no view to come
+    /// moves the bucket: its new holders may have fetched it already.
     pub(super) fn replicate_heard(&mut self, now: Instant, from: MemberId, epoch: u64, change: Change) {
         let Some(layout) = self.active.as_ref().filter(|layout| layout.epoch() == epoch) else { return };
         let ours = layout
-            .holders(slot(&change.request.key))
+            .holders(bucket(&change.request.key))
             .is_some_and(|holders| holders.owner == from && holders.replica == Some(self.me.id));
         if !ours {
             return;
@@ -330,7 +330,7 @@ impl Member {
         let view = std::sync::Arc::clone(layout.view());
         let is_member = |client: ClientId| view.members.iter().any(|member| member.client == client);
         let next = self.next.as_ref();
-        let is_frozen = |change: &Change| next.is_some_and(|next| next.moves(slot(&change.request.key)));
+        let is_frozen = |change: &Change| next.is_some_and(|next| next.moves(bucket(&change.request.key)));
         let incoming = self.replication.incoming.entry(from).or_default();
         let number = change.number;
         // Who answers itself waits for every word.
@@ -422,15 +422,15 @@ impl Member {
     }
 
     /// A view begins: numbers begin anew. What did not move and is not acknowledged is told again, in its order.
-    pub(super) fn replicate_anew(&mut self, now: Instant, moved: impl Fn(Slot) -> bool) {
+    pub(super) fn replicate_anew(&mut self, now: Instant, moved: impl Fn(Bucket) -> bool) {
         let before = std::mem::take(&mut self.replication);
         for (_, mut outgoing) in before.outgoing {
             for Told { number, request, asked_by, .. } in outgoing.unacknowledged {
                 let gated = outgoing.gated.remove(&number).unwrap_or_default();
-                if moved(slot(&request.key)) {
+                if moved(bucket(&request.key)) {
                     continue;
                 }
-                // Slots whose replica is gone have moved: there is one.
+                // Buckets whose replica is gone have moved: there is one.
                 let key = request.key.clone();
                 self.replicate(now, request, asked_by, !gated.is_empty());
                 for gated in gated {
@@ -441,7 +441,7 @@ impl Member {
     }
 
     /// Tells replicas again what they have not acknowledged for long: it was in the hands of somebody who died, or came
-    /// while the slot was frozen for a view that was given up. And owners what they have not asked for.
+    /// while the bucket was frozen for a view that was given up. And owners what they have not asked for.
     pub(super) fn replication_due(&mut self, now: Instant) {
         if self.replication.acknowledge_at.is_some_and(|at| now >= at) {
             self.replication.acknowledge_at = None;

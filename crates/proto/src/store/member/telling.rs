@@ -10,7 +10,7 @@ use super::calls::{Call, Ticket, What};
 use super::inquiry::{Heard, Said, link_account};
 use crate::limits::TEXT_BYTES_MAX;
 use crate::store::diagnosis::{Cause, Evidence};
-use crate::store::layout::{Holders, slot};
+use crate::store::layout::{Holders, bucket};
 use crate::store::registrar::Knocked;
 use crate::time::{Duration, Instant};
 use crate::wire::clip;
@@ -54,7 +54,7 @@ struct Told<'a> {
 impl Told<'_> {
     fn holders(&self) -> Option<Holders> {
         let What::One(key, _) = &self.call.what else { return None };
-        self.member.active.as_ref()?.holders(slot(key))
+        self.member.active.as_ref()?.holders(bucket(key))
     }
 
     /// Those who have not answered a question about all keys.
@@ -71,7 +71,7 @@ impl Told<'_> {
         let said = self.said.get(&whom);
         let inquiries = &self.member.calls.inquiries;
         let part = match &self.call.what {
-            What::One(key, _) => Some(slot(key)),
+            What::One(key, _) => Some(bucket(key)),
             What::Keys(..) | What::Count(..) => None,
         };
         let moving = self.member.next.as_ref().is_some_and(|next| part.is_none_or(|part| next.moves(part)));

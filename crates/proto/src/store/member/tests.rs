@@ -10,7 +10,7 @@ use super::{Action, Member, Ticket};
 use crate::limits::{STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
 use crate::preset::Preset;
 use crate::store::Config;
-use crate::store::layout::{Layout, slot};
+use crate::store::layout::{Layout, bucket};
 use crate::store::tests::{member, view};
 use crate::time::{Duration, Instant};
 use crate::wire::decode;
@@ -186,7 +186,7 @@ impl Circle {
     fn key(&self) -> (Key, u64, u64, Vec<u64>) {
         let layout = Layout::new(self.view(1));
         let key = Key::value("key");
-        let holders = layout.holders(slot(&key)).unwrap();
+        let holders = layout.holders(bucket(&key)).unwrap();
         let (owner, replica) = (holders.owner.0, holders.replica.unwrap().0);
         let others =
             self.members.keys().copied().filter(|number| ![owner, replica].contains(number)).collect();
@@ -324,9 +324,9 @@ fn an_answer_that_the_replica_took_with_it_comes_from_the_owner() {
 fn an_answer_of_a_view_that_has_passed_is_not_taken() {
     let mut circle = Circle::new(4);
     let key = Key::queue("key");
-    let holder = Layout::new(circle.view(1)).owner(slot(&key)).unwrap().0;
+    let holder = Layout::new(circle.view(1)).owner(bucket(&key)).unwrap().0;
     let after = view((1..=4).filter(|number| *number != holder).map(|number| (number, number)));
-    let heir = Layout::new(after).owner(slot(&key)).unwrap().0;
+    let heir = Layout::new(after).owner(bucket(&key)).unwrap().0;
     let caller = *circle.members.keys().find(|number| ![holder, heir].contains(number)).unwrap();
     // "Nothing there" is on its way when the owner dies with all that it knew of it.
     let ticket = circle.call(caller, &key, Operation::Pop);
@@ -485,14 +485,14 @@ fn with_a_fifth(circle: &Circle) -> (FromRegistrar, Key, Key, u64, u64) {
     let (layout, after) = (Layout::new(now.clone()), Layout::new(next.clone()));
     let keys = (0..10_000).map(|number| Key::value(format!("key/{number}")));
     let (moved, unmoved): (Vec<_>, Vec<_>) =
-        keys.partition(|key| layout.holders(slot(key)) != after.holders(slot(key)));
-    let holders = layout.holders(slot(&moved[0])).unwrap();
-    let stays = unmoved.into_iter().find(|key| layout.holders(slot(key)) == Some(holders)).unwrap();
+        keys.partition(|key| layout.holders(bucket(key)) != after.holders(bucket(key)));
+    let holders = layout.holders(bucket(&moved[0])).unwrap();
+    let stays = unmoved.into_iter().find(|key| layout.holders(bucket(key)) == Some(holders)).unwrap();
     let prepare = FromRegistrar::Prepare { term: 1, view: next, ends: Some(now) };
     (prepare, moved[0].clone(), stays, holders.owner.0, holders.replica.unwrap().0)
 }
 
-/// The replica has frozen what moves, and the owner has yet to hear of it: what it does meanwhile to a slot that moves is
+/// The replica has frozen what moves, and the owner has yet to hear of it: what it does meanwhile to a bucket that moves is
 /// not done by the replica. What does not move is served all the while.
 #[test]
 fn a_change_on_a_slot_that_moves_holds_up_no_change_on_one_that_does_not() {

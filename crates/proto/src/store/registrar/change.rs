@@ -2,7 +2,7 @@
 
 use super::seat::{Fate, Seat};
 use super::{Command, FromRegistrar, Layout, Next, Phase, Registrar};
-use crate::limits::STORE_SLOTS;
+use crate::limits::STORE_BUCKETS;
 use crate::time::Instant;
 use crate::wire::store::{MemberId, View};
 use std::collections::BTreeSet;
@@ -95,7 +95,7 @@ impl Registrar {
         }
         if lost > 0 {
             let _ =
-                write!(text, "; LOST: both holders of {lost} of {STORE_SLOTS} parts of the keys are gone");
+                write!(text, "; LOST: both holders of {lost} of {STORE_BUCKETS} parts of the keys are gone");
         }
         self.commands.push_back(Command::Note(text));
         let next = Next { layout: Layout::new(view), gone, phase: Phase::Preparing, since: now };

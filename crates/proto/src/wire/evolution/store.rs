@@ -136,7 +136,7 @@ pub(super) fn letters() -> Vec<Letter> {
             after: Some(2),
         },
         Letter::Replicated(3, vec![5]),
-        Letter::Pull { epoch: 5, slots: vec![1, 4_095], after: Some(Key::value("key")) },
+        Letter::Pull { epoch: 5, buckets: vec![1, 4_095], after: Some(Key::value("key")) },
         Letter::Records { epoch: 5, finished: 1, records: vec![carried] },
         Letter::Pieces { parcel: 2, count: 32 },
         Letter::ListKeys { call: call(), prefix: blob("k"), after: None },

@@ -7,8 +7,8 @@ use super::account::{Account, Inquiry};
 use super::operation::{Answer, Key, Operation};
 use super::{Blob, CallName, ClientId, MemberId, StoreMember};
 use crate::limits::{
-    STORE_FRAME_BYTES_MAX, STORE_HELD_MAX, STORE_KEY_BYTES_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES,
-    STORE_SLOTS, TEXT_BYTES_MAX,
+    STORE_BUCKETS, STORE_FRAME_BYTES_MAX, STORE_HELD_MAX, STORE_KEY_BYTES_MAX, STORE_MESSAGE_BYTES_MAX,
+    STORE_PIECE_BYTES, TEXT_BYTES_MAX,
 };
 use crate::wire::{InvalidMessage, Message, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
@@ -136,26 +136,26 @@ pub enum Letter {
     /// From a replica to an owner: everything up to there is done, and of what is behind it these.
     #[n(4)]
     Replicated(#[n(0)] u64, #[cbor(n(1), default)] Vec<u64>),
-    /// To somebody who holds slots in the view that ends: what is in them? Answered with `Records`.
+    /// To somebody who holds buckets in the view that ends: what is in them? Answered with `Records`.
     #[n(5)]
     Pull {
         /// The view that is being prepared.
         #[n(0)]
         epoch: u64,
-        /// Which slots, in order.
+        /// Which buckets, in order.
         #[n(1)]
-        slots: Vec<u16>,
+        buckets: Vec<u16>,
         /// Go on behind this key of the first of them.
         #[cbor(n(2), decode_with = "unknown::whole")]
         after: Option<Key>,
     },
-    /// What is in slots.
+    /// What is in buckets.
     #[n(6)]
     Records {
         /// The view that is being prepared.
         #[n(0)]
         epoch: u64,
-        /// The slots that this finishes, in the order of the question.
+        /// The buckets that this finishes, in the order of the question.
         #[n(1)]
         finished: u32,
         /// The records, in order.
@@ -292,10 +292,10 @@ impl Message for Letter {
     fn check(&self) -> Result<(), InvalidMessage> {
         match self {
             Self::Request(request) | Self::Replicate { request, .. } => request.check(),
-            Self::Pull { slots, after, .. } => {
-                within("slots", slots.len(), STORE_SLOTS)?;
-                let odd = slots.iter().find(|slot| usize::from(**slot) >= STORE_SLOTS);
-                odd.map_or(Ok(()), |slot| within("slot", usize::from(*slot), STORE_SLOTS - 1))?;
+            Self::Pull { buckets, after, .. } => {
+                within("buckets", buckets.len(), STORE_BUCKETS)?;
+                let odd = buckets.iter().find(|bucket| usize::from(**bucket) >= STORE_BUCKETS);
+                odd.map_or(Ok(()), |bucket| within("bucket", usize::from(*bucket), STORE_BUCKETS - 1))?;
                 after.as_ref().map_or(Ok(()), Key::check)
             }
             Self::Records { records, .. } => records.iter().try_for_each(|record| record.key.check()),

@@ -206,7 +206,9 @@ impl State {
 pub(super) fn words(hop: &Hop) -> String {
     let Hop::Carry { envelope, .. } = hop else { return format!("{hop:?}") };
     match decode::<Letter>(&envelope.contents) {
-        Ok(Letter::Pull { epoch, slots, .. }) => format!("Pull {{ epoch: {epoch}, {} slots }}", slots.len()),
+        Ok(Letter::Pull { epoch, buckets, .. }) => {
+            format!("Pull {{ epoch: {epoch}, {} buckets }}", buckets.len())
+        }
         Ok(letter) => format!("{letter:?}"),
         Err(_) => "a piece".to_owned(),
     }

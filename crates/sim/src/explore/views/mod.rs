@@ -46,7 +46,7 @@ pub use state::State;
 use super::search::{Model, Violation};
 use outlast_proto::preset::Preset;
 use outlast_proto::store::Config;
-use outlast_proto::store::layout::{Holders, Layout, slot};
+use outlast_proto::store::layout::{Holders, Layout, bucket};
 use outlast_proto::time::Duration;
 use outlast_proto::wire::store::View;
 use outlast_proto::wire::store::operation::Key;
@@ -182,16 +182,16 @@ fn key_of(members: MemberNumber, part: Part) -> Key {
     let (before, after) = (layout(members), layout(members + 1));
     let newcomer = state::id(members);
     let is_meant = |key: &Key| {
-        let slot = slot(key);
+        let bucket = bucket(key);
         let first = Holders { owner: state::id(0), replica: (members > 1).then(|| state::id(1)) };
-        before.holders(slot) == Some(first)
-            && after.holders(slot).is_some_and(|holders| match part {
+        before.holders(bucket) == Some(first)
+            && after.holders(bucket).is_some_and(|holders| match part {
                 Part::Owner => holders.owner == newcomer,
                 Part::Replica => holders.owner == state::id(0) && holders.replica == Some(newcomer),
             })
     };
     let mut names = (0..).map(|number: u32| Key::value(format!("number {number}").as_str()));
-    names.find(is_meant).expect("members draw every part of some slot")
+    names.find(is_meant).expect("members draw every part of some bucket")
 }
 
 impl Model for ViewModel {
