@@ -132,6 +132,9 @@ impl Communicator {
         let outcome = self.wait_topology(id, &orders, timeout, interrupt);
         match (self.control.end_connect(), outcome) {
             (Some(unreached), Err(_)) if unreached.foreign => Err(Error::Unauthorized(unreached.to_string())),
+            (Some(unreached), Err(_)) if unreached.is_final() => {
+                Err(Error::Incompatible(unreached.to_string()))
+            }
             (Some(unreached), Err(error)) if matches!(error.cause(), Some(CallError::Timeout(_))) => {
                 Err(Error::NoCoordinator { within: timeout, cause: unreached.to_string() })
             }

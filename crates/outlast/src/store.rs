@@ -28,6 +28,8 @@ mod error;
 mod links;
 mod shared;
 mod standin;
+#[cfg(test)]
+mod tests;
 mod views;
 mod within;
 
@@ -54,6 +56,8 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_millis(500);
 /// How long leaving may take: what this member holds is handed over meanwhile.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// Whoever waits longer than this waits so long: the clock does not count much further.
+const TIMEOUT_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
 /// One member of a store. Dropping it shuts the store down for all; [`Store::leave`] lets it go on without this member.
 pub struct Store {

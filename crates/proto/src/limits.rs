@@ -211,6 +211,9 @@ pub const STORE_VALUE_BYTES_MAX: usize = 1 << 30;
 /// What one message between two members of the store may hold: the largest value twice (a compare-and-set), with its
 /// key. It travels in pieces of [`STORE_PIECE_BYTES`].
 pub const STORE_MESSAGE_BYTES_MAX: usize = 2 * STORE_VALUE_BYTES_MAX + (1 << 20);
+/// What a key may hold, all elements of a queue together, with what is counted beside their bytes: a record is handed over
+/// in one message, which must have room for the key and for the calls that were done to it, too.
+pub const STORE_RECORD_BYTES_MAX: u64 = STORE_MESSAGE_BYTES_MAX as u64 - (1 << 19);
 /// A message that is longer than this travels in pieces of this length, so that small ones get between them.
 pub const STORE_PIECE_BYTES: usize = 64 << 10;
 /// Largest frame between two members of the store: a piece and what is said about it.
@@ -224,6 +227,8 @@ pub const STORE_HANDOVER_BYTES: usize = 1 << 20;
 /// Requests that an owner keeps until it may answer: the next view is about to begin, or its lease was not renewed yet.
 /// Beyond it they are dropped, and their clients ask again.
 pub const STORE_HELD_MAX: usize = 16_384;
+/// Changes that a replica does ahead of one that has not come, or that is frozen. What is behind them is told again later.
+pub const STORE_AHEAD_MAX: usize = 1 << 20;
 /// Requests that wait at one owner for keys.
 pub const STORE_WAITERS_MAX: usize = 1 << 20;
 /// Finished calls of clients outside the view that one record remembers. Those of members are all remembered.

@@ -73,6 +73,11 @@ fn all_faults() {
 }
 
 #[test]
+fn programs_that_wait_and_list_and_write_long_values() {
+    play("store-waits", 0..8);
+}
+
+#[test]
 fn who_is_cut_off_for_a_moment_while_the_other_one_leaves_takes_over() {
     play("store-mixed", 7_700_081..7_700_082);
 }
@@ -117,6 +122,26 @@ fn linearizable_finds_a_view_that_begins_with_empty_hands() {
 #[test]
 fn liveness_finds_answers_that_do_not_come() {
     assert_found("store-calm", Sabotage::LostAnswers, "liveness");
+}
+
+#[test]
+fn wake_finds_who_is_not_told_that_its_key_was_set() {
+    assert_found("store-waits", Sabotage::LostWakeUp, "wake");
+}
+
+#[test]
+fn deadline_finds_timers_that_ring_a_second_late() {
+    assert_found("store-waits", Sabotage::LateTimers, "deadline");
+}
+
+#[test]
+fn linearizable_finds_a_long_value_that_was_put_together_wrongly() {
+    assert_found("store-waits", Sabotage::TornValue, "linearizable");
+}
+
+#[test]
+fn keys_finds_a_list_that_lacks_one() {
+    assert_found("store-waits", Sabotage::ShortList, "keys");
 }
 
 /// What `bench/RESULTS.md` says about it.

@@ -140,7 +140,9 @@ pub(crate) fn run(args: &Args) -> anyhow::Result<ExitCode> {
             eprintln!("outlast: {}", printable(&error.to_string()));
             Ok(match error {
                 StoreError::Call(Failure::TimedOut(_)) => ExitCode::from(TIMED_OUT),
-                StoreError::NoStore { .. } | StoreError::Unreachable { .. } => ExitCode::from(UNREACHABLE),
+                StoreError::NoStore { .. } | StoreError::Unreachable { .. } | StoreError::Refused { .. } => {
+                    ExitCode::from(UNREACHABLE)
+                }
                 _ => ExitCode::FAILURE,
             })
         }

@@ -62,6 +62,10 @@ pub enum Error {
     /// The coordinator, or whoever answers at its address, does not belong to the run. Nothing was joined.
     #[error("unauthorized: {0}")]
     Unauthorized(String),
+    /// Whoever answers at the coordinator's address cannot talk to this process: it speaks another version, or is something
+    /// else. Nothing was joined.
+    #[error("{0}")]
+    Incompatible(String),
     /// No coordinator was reached before the deadline. Nothing was joined.
     #[error("no coordinator was reached within {}: {cause}", seconds(*.within))]
     NoCoordinator {

@@ -26,14 +26,27 @@ pub(crate) type ControlFrames =
 #[derive(Debug, thiserror::Error)]
 #[error("{text}")]
 pub(crate) struct Unreached {
-    /// Somebody answered who does not belong to the run: trying again will not help.
+    /// Somebody answered who does not belong to the run.
     pub(crate) foreign: bool,
     /// Somebody answered who does not serve what was asked for.
     pub(crate) unserved: bool,
+    /// Somebody answered who cannot talk to us: it speaks another version.
+    pub(crate) incompatible: bool,
     pub(super) text: String,
 }
 
 impl Unreached {
+    /// Trying again will not help: whoever is asked to join something says so at once. (Who is in already goes on trying: the
+    /// other side may be started again as it was.)
+    pub(crate) fn is_final(&self) -> bool {
+        self.foreign || self.unserved || self.incompatible
+    }
+
+    /// That is not for ever, whatever others said.
+    pub(super) fn may_pass(&mut self) {
+        (self.foreign, self.unserved, self.incompatible) = (false, false, false);
+    }
+
     /// Why nobody was reached. One name may stand for several addresses, and one word that trying again will not help is
     /// enough then; of several names it must be true of all.
     pub(super) fn of(failures: Vec<Self>, is_one_name: bool) -> Self {
@@ -41,14 +54,15 @@ impl Unreached {
             if is_one_name { failures.iter().any(so) } else { failures.iter().all(so) }
         };
         let (foreign, unserved) = (is(|failure| failure.foreign), is(|failure| failure.unserved));
+        let incompatible = is(|failure| failure.incompatible);
         let texts: Vec<_> = failures.into_iter().map(|failure| failure.text).collect();
-        Self { foreign, unserved, text: texts.join("; ") }
+        Self { foreign, unserved, incompatible, text: texts.join("; ") }
     }
 }
 
 impl From<String> for Unreached {
     fn from(text: String) -> Self {
-        Self { foreign: false, unserved: false, text }
+        Self { foreign: false, unserved: false, incompatible: false, text }
     }
 }
 

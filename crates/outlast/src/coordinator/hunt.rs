@@ -108,8 +108,7 @@ pub(super) async fn hunt(
             () = &mut over => {
                 let waited = target.timeout;
                 failures.push(format!("none of the coordinators at {addresses} reigned within {waited:?}").into());
-                // That is not for ever, whatever others said.
-                failures.iter_mut().for_each(|failure| failure.foreign = false);
+                failures.iter_mut().for_each(Unreached::may_pass);
                 break;
             }
         }
@@ -221,6 +220,7 @@ async fn dial_one(address: SocketAddr, target: &Target) -> Result<Dialled, Unrea
     let stream = stream.map_err(|error| Unreached {
         foreign: matches!(error, port::ConnectError::Foreign { .. } | port::ConnectError::FalseName { .. }),
         unserved: matches!(error, port::ConnectError::NoSuchPlane { .. }),
+        incompatible: false,
         text: error.to_string(),
     })?;
     if let Some(pinned) = pinned.filter(|pinned| *pinned != stream.peer) {
@@ -230,12 +230,15 @@ async fn dial_one(address: SocketAddr, target: &Target) -> Result<Dialled, Unrea
             stream.peer
         );
         tracing::warn!(%address, %pinned, answered = %stream.peer, "refused a coordinator that is not ours");
-        return Err(Unreached { foreign: true, unserved: false, text });
+        return Err(Unreached { foreign: true, unserved: false, incompatible: false, text });
     }
     notice_silence(&stream, *silent_after).map_err(|error| error.to_string())?;
     let standing = seeks.then(Standing::seeking);
     let greeted = port::greet_as(stream, identity.peer(), false, standing, *timeout).await;
-    let greeted = greeted.map_err(|error| error.to_string())?;
+    let greeted = greeted.map_err(|error| Unreached {
+        incompatible: matches!(error, port::GreetError::Incompatible { .. }),
+        ..Unreached::from(error.to_string())
+    })?;
     let (coordinator, is_kept) = (greeted.peer, greeted.hello.key_is_kept);
     let standing = greeted.hello.standing;
     Ok(Dialled { frames: greeted.frames, version: greeted.version, coordinator, is_kept, standing })

@@ -257,7 +257,7 @@ fn millis(lease: Duration) -> u32 {
 fn trouble_of(error: Unreached) -> Trouble {
     let kind = if error.foreign {
         TroubleKind::Unauthorized
-    } else if error.unserved {
+    } else if error.is_final() {
         TroubleKind::Refused
     } else {
         TroubleKind::Passing

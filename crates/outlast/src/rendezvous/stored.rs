@@ -515,7 +515,7 @@ fn draw() -> Draw {
 fn trouble_of(error: &Unreached) -> Trouble {
     let kind = if error.foreign {
         TroubleKind::Unauthorized
-    } else if error.unserved {
+    } else if error.is_final() {
         TroubleKind::Refused
     } else {
         TroubleKind::Passing

@@ -7,7 +7,7 @@
 use super::datagrams::Datagrams;
 use super::engine::{self, Engine, Letter};
 use super::shared::{Shared, random};
-use super::{Config, Store, StoreError, client, links, standin, views};
+use super::{Config, Store, StoreError, TIMEOUT_MAX, client, links, standin, views};
 use crate::baton::Baton;
 use crate::bell::Bell;
 use crate::coordinator::registry::Registry;
@@ -205,7 +205,8 @@ impl StoreBuilder {
         standin::start(Arc::clone(&shared), Arc::clone(&baton))?;
         let silent_after = self.config.control_grace;
         let led_by_a_member = self.bootstrap.is_some();
-        runtime.spawn(views::keep_always(Arc::clone(&shared), coordinator, silent_after, led_by_a_member));
+        let addresses = coordinator.clone();
+        runtime.spawn(views::keep_always(Arc::clone(&shared), addresses, silent_after, led_by_a_member));
         let store = Store {
             shared,
             baton,
@@ -215,11 +216,15 @@ impl StoreBuilder {
             _serving: serving,
             _port: port,
         };
-        let deadline = Instant::now() + self.timeout;
+        let deadline = Instant::now() + self.timeout.min(TIMEOUT_MAX);
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
             if store.shared.wait_for_view(left.min(Duration::from_millis(50))) {
                 return Ok(store);
+            }
+            if let Some(cause) = store.shared.refusal() {
+                store.shared.post(Letter::Gone);
+                return Err(StoreError::Refused { coordinator, cause });
             }
             if left.is_zero() {
                 let unknown = || "whoever decides on views does not answer".to_owned();

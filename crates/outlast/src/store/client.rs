@@ -8,13 +8,17 @@
 //! again, so that it can forget their answers; a call that is still under way in another thread is none of those, or it
 //! would be dropped when it arrives after its successor.
 //!
+//! A call has one deadline, around everything: looking who is there, asking one member after the other, waiting for an
+//! answer. That nobody is in the store is said only by a coordinator that waits for nobody, and only of a call that nobody
+//! was asked to do: one that has just started knows nothing, and a store without members may have had some.
+//!
 //! What it does not do: carry values above what one frame holds, 16 MiB. Members do.
 
-use super::StoreError;
 use super::engine::Letter;
 use super::shared::{Shared, random};
 use super::within::{bytes, check_value, number, value_key};
-use crate::coordinator::{ControlFrames, dial_plane};
+use super::{StoreError, TIMEOUT_MAX};
+use crate::coordinator::{ControlFrames, Unreached, dial_plane};
 use crate::port::{self, AuthenticatedStream};
 use crate::runtime::{self, Plane};
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
@@ -26,7 +30,7 @@ use outlast_proto::wire::store::client::{FromClient, ToClient};
 use outlast_proto::wire::store::mesh::Request;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
-use outlast_proto::wire::store::{CallName, ClientId, StoreMember, View};
+use outlast_proto::wire::store::{CallName, ClientId, View};
 use outlast_proto::wire::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -167,7 +171,8 @@ impl Client {
     /// The keys that begin with `prefix`, sorted. Not atomic.
     pub fn keys(&self, prefix: impl AsRef<[u8]>, timeout: Duration) -> Result<Vec<Vec<u8>>, StoreError> {
         let prefix = prefix.as_ref().to_vec();
-        let asked = |call, patience_ms| FromClient::Keys { call, prefix: prefix.clone().into(), patience_ms };
+        let asked =
+            |call, patience_ms, _| FromClient::Keys { call, prefix: prefix.clone().into(), patience_ms };
         match self.ask(asked, None, timeout)? {
             Answer::Keys(keys, _) => Ok(keys.into_iter().map(|key| key.to_vec()).collect()),
             _ => Ok(Vec::new()),
@@ -176,10 +181,10 @@ impl Client {
 
     fn one(&self, key: Key, operation: Operation, timeout: Duration) -> Result<Answer, StoreError> {
         check_value(&operation)?;
-        let asked = |call: CallName, patience_ms| {
+        let asked = |call: CallName, patience_ms, again| {
             let (key, operation) = (key.clone(), operation.clone());
             let answered_below = lock(&self.numbers).ended_below(&key, call.number);
-            FromClient::Ask(Request { call, answered_below, key, operation, patience_ms, seen: None })
+            FromClient::Ask(Request { call, answered_below, key, operation, patience_ms, seen: None, again })
         };
         let changed = operation.changes().then(|| key.clone());
         match self.ask(asked, changed, timeout)? {
@@ -191,100 +196,142 @@ impl Client {
 
     fn ask(
         &self,
-        asked: impl Fn(CallName, u64) -> FromClient,
+        asked: impl Fn(CallName, u64, bool) -> FromClient,
         changed: Option<Key>,
         timeout: Duration,
     ) -> Result<Answer, StoreError> {
         let numbered = Numbered::begin(&self.numbers, changed);
         let call = CallName { client: self.client, number: numbered.number };
+        let timeout = timeout.min(TIMEOUT_MAX);
         let deadline = Instant::now() + timeout;
+        let left = || deadline.saturating_duration_since(Instant::now());
         let asking = async {
             let mut cause = "nobody was asked yet".to_owned();
+            let mut was_asked = false;
             loop {
-                let view = self.look().await;
-                let members = match view {
-                    Ok(Some(view)) => view.members,
-                    Ok(None) => return Err(StoreError::NoStore { coordinator: self.coordinator.clone() }),
-                    Err(unreachable) => {
+                let members = match self.look(left()).await {
+                    Ok(Seen::View(view)) => view.members,
+                    Ok(Seen::Nobody) if !was_asked => {
+                        return Err(StoreError::NoStore { coordinator: self.coordinator.clone() });
+                    }
+                    Ok(Seen::Nobody) => {
+                        cause = "everybody who was in the store is gone".to_owned();
+                        Vec::new()
+                    }
+                    Ok(Seen::NotYet(waits_for)) => {
+                        cause = format!("the store of {} has no view yet: {waits_for}", self.coordinator);
+                        Vec::new()
+                    }
+                    Err(unreached) if unreached.is_final() && !was_asked => {
+                        let (coordinator, cause) = (self.coordinator.clone(), unreached.to_string());
+                        return Err(StoreError::Refused { coordinator, cause });
+                    }
+                    Err(unreached) => {
                         cause =
-                            format!("the coordinator {} cannot be reached: {unreachable}", self.coordinator);
+                            format!("the coordinator {} cannot be reached: {unreached}", self.coordinator);
                         Vec::new()
                     }
                 };
                 for member in members {
-                    let left = deadline.saturating_duration_since(Instant::now());
-                    let patience_ms = u64::try_from(left.as_millis()).unwrap_or(u64::MAX);
-                    match self.ask_member(&member, &asked(call, patience_ms), call, left).await {
+                    if left().is_zero() {
+                        break;
+                    }
+                    let words = member.words();
+                    let asked_of = match self.open(member.address, port::STORE_CLIENT, left()).await {
+                        Ok(frames) => {
+                            let patience_ms = u64::try_from(left().as_millis()).unwrap_or(u64::MAX);
+                            let message = asked(call, patience_ms, was_asked);
+                            was_asked = true;
+                            ask_over(frames, &message, call, left()).await
+                        }
+                        Err(error) => Err(error),
+                    };
+                    match asked_of {
                         Ok(answer) => return answer,
-                        Err(error) => cause = format!("{} cannot be asked: {error}", member.words()),
+                        Err(error) => cause = format!("{words} cannot be asked: {error}"),
                     }
                 }
-                if Instant::now() >= deadline {
+                if left().is_zero() {
                     return Err(StoreError::Unreachable { timeout, cause });
                 }
-                tokio::time::sleep(PAUSE).await;
+                tokio::time::sleep(PAUSE.min(left())).await;
             }
         };
         runtime::of(Plane::Store)?.block_on(asking)
     }
 
     /// Who is in the store, as the coordinator says that decides on views.
-    async fn look(&self) -> Result<Option<View>, String> {
+    async fn look(&self, left: Duration) -> Result<Seen, Unreached> {
+        let patience = TIMEOUT.min(left);
         let asking = async {
             let dialled =
-                dial_plane(port::STORE_VIEWS, &self.coordinator, &self.identity, None, TIMEOUT, TIMEOUT)
+                dial_plane(port::STORE_VIEWS, &self.coordinator, &self.identity, None, patience, TIMEOUT)
                     .await;
-            let mut frames = dialled.map_err(|error| error.to_string())?.frames;
+            let mut frames = dialled?.frames;
             frames.send(&encode(&ToRegistrar::Look)).await.map_err(|error| error.to_string())?;
             loop {
-                let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or("it hung up")?;
+                let hung_up = || "it hung up".to_owned();
+                let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or_else(hung_up)?;
                 let told = decode::<FromRegistrar>(&bytes).map_err(|error| error.to_string())?;
-                if let FromRegistrar::Shown { view, .. } = told {
-                    return Ok(view);
+                if let FromRegistrar::Shown { view, waits_for, .. } = told {
+                    let nobody = || waits_for.map_or(Seen::Nobody, Seen::NotYet);
+                    return Ok(view.map_or_else(nobody, Seen::View));
                 }
             }
         };
-        let late = |_| format!("no answer within {TIMEOUT:?}");
-        tokio::time::timeout(TIMEOUT, asking).await.map_err(late)?
+        let late = |_| Unreached::from(format!("no answer within {patience:?}"));
+        tokio::time::timeout(patience, asking).await.map_err(late)?
     }
 
-    /// An answer of the store, good or bad; or why this member could not be asked.
-    async fn ask_member(
-        &self,
-        member: &StoreMember,
-        message: &FromClient,
-        call: CallName,
-        left: Duration,
-    ) -> Result<Result<Answer, StoreError>, String> {
-        let mut frames = self.open(member.address, port::STORE_CLIENT).await?;
-        let asking = async {
-            frames.send(&encode(message)).await.map_err(|error| error.to_string())?;
-            loop {
-                let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or("it hung up")?;
-                match decode::<ToClient>(&bytes).map_err(|error| error.to_string())? {
-                    ToClient::Answered { call: answered, answer } if answered == call => {
-                        return Ok(Ok(answer));
-                    }
-                    ToClient::Failed { call: failed, timed_out, text } if failed == call => {
-                        return Ok(Err(if timed_out {
-                            Failure::TimedOut(text).into()
-                        } else {
-                            StoreError::Told(text)
-                        }));
-                    }
-                    _ => {}
-                }
-            }
+    async fn open(&self, address: SocketAddr, plane: &[u8], left: Duration) -> Result<ControlFrames, String> {
+        let patience = TIMEOUT.min(left);
+        let opening = async {
+            let stream = port::connect(address, plane, &self.identity, patience).await;
+            let stream = stream.map_err(|error| error.to_string())?;
+            let greeted = port::greet(stream, self.identity.peer(), patience).await;
+            Ok(greeted.map_err(|error| error.to_string())?.frames)
         };
-        tokio::time::timeout(left + GRACE, asking).await.map_err(|_| "it does not answer".to_owned())?
+        let late = |_| format!("no answer within {patience:?}");
+        tokio::time::timeout(patience, opening).await.map_err(late)?
     }
+}
 
-    async fn open(&self, address: SocketAddr, plane: &[u8]) -> Result<ControlFrames, String> {
-        let stream = port::connect(address, plane, &self.identity, TIMEOUT).await;
-        let stream = stream.map_err(|error| error.to_string())?;
-        let greeted = port::greet(stream, self.identity.peer(), TIMEOUT).await;
-        Ok(greeted.map_err(|error| error.to_string())?.frames)
-    }
+/// What a coordinator says of a store.
+enum Seen {
+    View(View),
+    /// There is no view, and nobody is expected.
+    Nobody,
+    /// There is none yet: what is waited for.
+    NotYet(String),
+}
+
+/// An answer of the store, good or bad; or why the member at the other end could not be asked.
+async fn ask_over(
+    mut frames: ControlFrames,
+    message: &FromClient,
+    call: CallName,
+    left: Duration,
+) -> Result<Result<Answer, StoreError>, String> {
+    let asking = async {
+        frames.send(&encode(message)).await.map_err(|error| error.to_string())?;
+        loop {
+            let bytes = frames.next().await.map_err(|error| error.to_string())?.ok_or("it hung up")?;
+            match decode::<ToClient>(&bytes).map_err(|error| error.to_string())? {
+                ToClient::Answered { call: answered, answer } if answered == call => {
+                    return Ok(Ok(answer));
+                }
+                ToClient::Failed { call: failed, timed_out, text } if failed == call => {
+                    return Ok(Err(if timed_out {
+                        Failure::TimedOut(text).into()
+                    } else {
+                        StoreError::Told(text)
+                    }));
+                }
+                _ => {}
+            }
+        }
+    };
+    tokio::time::timeout(left + GRACE, asking).await.map_err(|_| "it does not answer".to_owned())?
 }
 
 /// Serves a client on its stream, until it hangs up.

@@ -240,8 +240,7 @@ impl Engine {
         let (name, ticket) = match asked {
             FromClient::Ask(request) => {
                 let patience = Duration::from_millis(request.patience_ms).min(PATIENCE_MAX);
-                let (name, below) = (request.call, request.answered_below);
-                (name, self.member.call_for(now, name, below, request.key, request.operation, patience))
+                (request.call, self.member.call_for(now, request, patience))
             }
             FromClient::Keys { call, prefix, patience_ms } => {
                 let patience = Duration::from_millis(patience_ms).min(PATIENCE_MAX);

@@ -57,6 +57,15 @@ pub enum StoreError {
         /// What is known about it.
         cause: String,
     },
+    /// Whoever decides on views, or answers in its place, will never let this process in: it belongs to another run, or
+    /// speaks another version. Nothing was done.
+    #[error("{coordinator}, which decides on views, does not let this process in: {cause}")]
+    Refused {
+        /// Who was asked.
+        coordinator: String,
+        /// Why.
+        cause: String,
+    },
     /// A client found no store: nobody is in it. Nothing was done.
     #[error("nobody is in the store of this run at {coordinator}: start a member, or look at --run-id")]
     NoStore {

@@ -61,6 +61,8 @@ struct Standing {
     ending: Option<Ending>,
     /// What whoever decides on views waits for.
     waits_for: Option<String>,
+    /// Why it will never let us in, as it said last.
+    refusal: Option<String>,
     /// Broadcasts that the program has not asked for yet, oldest first, and how many bytes that is.
     heard: VecDeque<(MemberId, Vec<u8>)>,
     heard_bytes: usize,
@@ -150,6 +152,14 @@ impl Shared {
 
     pub(super) fn set_waits_for(&self, text: String) {
         lock(&self.standing).waits_for = Some(text);
+    }
+
+    pub(super) fn set_refusal(&self, why: Option<String>) {
+        lock(&self.standing).refusal = why;
+    }
+
+    pub(super) fn refusal(&self) -> Option<String> {
+        lock(&self.standing).refusal.clone()
     }
 
     pub(super) fn waits_for(&self) -> Option<String> {

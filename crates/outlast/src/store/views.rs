@@ -45,6 +45,7 @@ async fn keep(shared: Arc<Shared>, addresses: String, silent_after: Duration, le
         match dial_plane(port::STORE_VIEWS, &addresses, identity, None, TIMEOUT, silent_after).await {
             Ok(mut dialled) => {
                 failures = 0;
+                shared.set_refusal(None);
                 let term = dialled.standing.as_ref().map(|standing| standing.term);
                 // A leader that is stopped does not hang up: another one that reigns is followed.
                 let superseded = superseded(&addresses, identity, None, term, (TIMEOUT, silent_after));
@@ -56,6 +57,7 @@ async fn keep(shared: Arc<Shared>, addresses: String, silent_after: Duration, le
             }
             Err(error) => {
                 failures += 1;
+                shared.set_refusal(error.is_final().then(|| error.to_string()));
                 shared.set_waits_for(format!(
                     "{addresses}, which decides on views, cannot be reached: {error}"
                 ));

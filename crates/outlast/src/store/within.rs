@@ -9,7 +9,7 @@
 //! too, and are written out.
 
 use super::engine::What;
-use super::{Store, StoreError};
+use super::{Store, StoreError, TIMEOUT_MAX};
 use crate::sync::Arc;
 use outlast_proto::limits::{STORE_KEY_BYTES_MAX, STORE_VALUE_BYTES_MAX};
 use outlast_proto::store::Failure;
@@ -164,7 +164,7 @@ impl Store {
 
 impl<'a> Within<'a> {
     pub(super) fn new(store: &'a Store, timeout: Duration) -> Self {
-        Self { store, timeout }
+        Self { store, timeout: timeout.min(TIMEOUT_MAX) }
     }
 
     /// See [`Store::get`].

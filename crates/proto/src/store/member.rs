@@ -302,7 +302,7 @@ impl Member {
             }
             Letter::Reply { call, answer } => self.replied(now, from, epoch, call, answer),
             Letter::NotHere { call, epoch } => self.not_here(now, from, call, epoch),
-            Letter::Replicated(number) => self.replicated(now, from, epoch, number),
+            Letter::Replicated(number, beyond) => self.replicated(now, from, epoch, number, &beyond),
             Letter::HowFar(number) => self.how_far(now, from, epoch, number),
             Letter::Pull { epoch, buckets, after } => self.pulled(now, from, epoch, &buckets, after.as_ref()),
             Letter::Records { epoch, finished, records } => {
@@ -358,7 +358,8 @@ impl Member {
         let owned = |bucket| layout.is_some_and(|layout| layout.owner(bucket) == Some(me));
         let keys = self.shelf.count(owned);
         let (bytes, waits) = (self.shelf.bytes(), self.waiting_room.waiting() as u64);
-        self.actions.push_back(Action::Tell(ToRegistrar::Renew { number, keys, bytes, waits }));
+        let fetched = self.next.as_ref().map(Handover::come);
+        self.actions.push_back(Action::Tell(ToRegistrar::Renew { number, keys, bytes, waits, fetched }));
     }
 
     fn granted(&mut self, now: Instant, number: u64, lease_ms: u64) {

@@ -4,12 +4,18 @@
 //! remembers which calls were done and what was answered; the memory replicates and moves with the key (rule 30). A
 //! client says with every call below which number it has all its answers for this key; what is older is forgotten, and
 //! what comes late with such a number, over a detour, is not done any more. Who went without a word is forgotten when
-//! there are too many like it.
+//! there are too many like it; from then on a call of somebody unknown that says that it was sent before may be one that was
+//! done and forgotten, and its owner does not do it.
+//!
+//! A record is handed over in one message (rule 40). So what it holds is bounded: a queue to which one more element would
+//! be too much refuses it. And where the answers of calls that were done, values among them, do not fit beside it, the
+//! oldest do not travel: those calls are over, and whoever asks again for one is not told what became of it; it is not done
+//! twice.
 //!
 //! The invariant: doing the same requests in the same order to equal records gives equal records and equal answers.
 //! That is what a replica relies on.
 
-use crate::limits::{STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX};
+use crate::limits::{STORE_RECORD_BYTES_MAX, STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX};
 use crate::wire::store::mesh::{Carried, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
 use crate::wire::store::{Blob, CallName, ClientId};
@@ -29,8 +35,11 @@ pub struct Record {
     done: Vec<(ClientId, u64, Answer)>,
     /// Calls of a client below that number are over.
     over: Vec<(ClientId, u64)>,
-    /// Bytes of all of it, kept up to date: a queue may be long.
-    bytes: u64,
+    /// Calls of clients outside the view were forgotten.
+    forgot: bool,
+    /// Bytes of the value and the queue, and of what is remembered; kept up to date: a queue may be long.
+    holds: u64,
+    remembers: u64,
 }
 
 /// What a call did to a record.
@@ -61,7 +70,7 @@ impl Record {
 
     /// How many bytes it takes, roughly.
     pub fn bytes(&self) -> u64 {
-        if self.is_empty() { 0 } else { RECORD_BYTES + self.bytes }
+        if self.is_empty() { 0 } else { RECORD_BYTES + self.holds + self.remembers }
     }
 
     /// What was answered when the call was done.
@@ -69,6 +78,11 @@ impl Record {
         let is_it =
             |(client, number, _): &&(ClientId, u64, Answer)| *client == call.client && *number == call.number;
         self.done.iter().rev().find(is_it).map(|(_, _, answer)| answer)
+    }
+
+    /// Whether calls of that client may have been done here and forgotten. Only an owner asks: its replica does what it is told.
+    pub fn may_have_forgotten(&self, client: ClientId) -> bool {
+        self.forgot && !self.over.iter().any(|(other, _)| *other == client)
     }
 
     /// Does what is asked, once. `is_member` tells whose calls are remembered for as long as they may be asked again.
@@ -85,13 +99,13 @@ impl Record {
             *below = (*below).max(*answered_below);
         } else {
             self.over.push((call.client, *answered_below));
-            self.bytes += OVER_BYTES;
+            self.remembers += OVER_BYTES;
         }
         let effect = self.change(operation);
         // That it changed nothing is remembered too: a copy that comes late might.
         if let Effect::Changed(answer) | Effect::Same(answer) = &effect {
             self.forget(|(client, number, _)| *client == call.client && number < answered_below);
-            self.bytes += remembered(answer);
+            self.remembers += remembered(answer);
             self.done.push((call.client, call.number, answer.clone()));
             self.forget_strangers(is_member);
         }
@@ -104,10 +118,11 @@ impl Record {
         }
         let unknown = self.over.iter().filter(|(client, _)| !is_member(*client)).count();
         let mut excess = unknown.saturating_sub(STORE_STRANGERS_MAX);
-        let bytes = &mut self.bytes;
+        let (bytes, forgot) = (&mut self.remembers, &mut self.forgot);
         self.over.retain(|(client, _)| {
             let goes = excess > 0 && !is_member(*client);
             excess -= usize::from(goes);
+            *forgot |= goes;
             *bytes -= u64::from(goes) * OVER_BYTES;
             !goes
         });
@@ -121,7 +136,7 @@ impl Record {
     }
 
     fn forget(&mut self, mut goes: impl FnMut(&(ClientId, u64, Answer)) -> bool) {
-        let bytes = &mut self.bytes;
+        let bytes = &mut self.remembers;
         self.done.retain(|done| {
             let goes = goes(done);
             if goes {
@@ -148,6 +163,7 @@ impl Record {
     fn change(&mut self, operation: &Operation) -> Effect {
         let refused = |objection| Effect::Same(Answer::Refused(objection));
         match operation {
+            Operation::Set(value) if !self.has_room(value, true) => refused(Objection::TooLong),
             Operation::Set(value) => {
                 self.hold(Some(value.clone()));
                 Effect::Changed(Answer::Done)
@@ -165,6 +181,7 @@ impl Record {
                 // As torch has it: nothing counts as empty, and who expected more is told what it expected.
                 None if !expected.is_empty() => Effect::Same(Answer::Value(expected.clone())),
                 Some(held) if held != expected => Effect::Same(Answer::Value(held.clone())),
+                _ if !self.has_room(desired, true) => refused(Objection::TooLong),
                 _ => {
                     self.hold(Some(desired.clone()));
                     // The value that it had and now has is what was asked for: the client knows it.
@@ -173,7 +190,7 @@ impl Record {
             },
             Operation::Append(more) => {
                 let length = self.value.as_ref().map_or(0, |held| held.len()) + more.len();
-                if length > STORE_VALUE_BYTES_MAX {
+                if length > STORE_VALUE_BYTES_MAX || !self.has_room(more, false) {
                     return refused(Objection::TooLong);
                 }
                 if self.value.is_none() {
@@ -181,7 +198,7 @@ impl Record {
                 }
                 let held = self.value.get_or_insert_default();
                 Arc::make_mut(&mut held.0).extend_from_slice(more);
-                self.bytes += more.len() as u64;
+                self.holds += more.len() as u64;
                 Effect::Changed(Answer::Done)
             }
             Operation::Delete => match self.value {
@@ -191,14 +208,15 @@ impl Record {
                 }
                 None => Effect::Same(Answer::Truth(false)),
             },
+            Operation::Push(value) if !self.has_room(value, false) => refused(Objection::TooLong),
             Operation::Push(value) => {
-                self.bytes += held(value);
+                self.holds += held(value);
                 self.queue.push_back(value.clone());
                 Effect::Changed(Answer::Done)
             }
             Operation::Pop => match self.queue.pop_front() {
                 Some(value) => {
-                    self.bytes -= held(&value);
+                    self.holds -= held(&value);
                     Effect::Changed(Answer::Value(value))
                 }
                 None => Effect::Same(Answer::Nothing),
@@ -207,30 +225,43 @@ impl Record {
         }
     }
 
+    /// Whether one more can be held, in place of the value or beside all that there is. It is a question about what is held
+    /// and nothing else: owner and replica must give it the same answer, and remember different calls.
+    fn has_room(&self, more: &Blob, in_place: bool) -> bool {
+        let freed = self.value.as_ref().filter(|_| in_place).map_or(0, held);
+        self.holds - freed + held(more) <= STORE_RECORD_BYTES_MAX
+    }
+
     fn hold(&mut self, value: Option<Blob>) {
-        self.bytes += value.as_ref().map_or(0, held);
+        self.holds += value.as_ref().map_or(0, held);
         let before = std::mem::replace(&mut self.value, value);
-        self.bytes -= before.as_ref().map_or(0, held);
+        self.holds -= before.as_ref().map_or(0, held);
     }
 
     /// The record as it travels.
     pub fn carried(&self, key: &Key) -> Carried {
-        Carried {
-            key: key.clone(),
-            value: self.value.clone(),
-            queue: self.queue.iter().cloned().collect(),
-            done: self.done.clone(),
-            over: self.over.clone(),
-        }
+        let (mut done, mut over) = (self.done.clone(), self.over.clone());
+        let mut excess = (self.holds + self.remembers).saturating_sub(STORE_RECORD_BYTES_MAX);
+        done.retain(|(client, number, answer)| {
+            let stays = excess == 0;
+            if !stays {
+                excess = excess.saturating_sub(remembered(answer));
+                let of = over.iter_mut().filter(|(other, _)| other == client);
+                of.for_each(|(_, below)| *below = (*below).max(number.saturating_add(1)));
+            }
+            stays
+        });
+        let (key, value, queue) = (key.clone(), self.value.clone(), self.queue.iter().cloned().collect());
+        Carried { key, value, queue, done, over, forgot: self.forgot }
     }
 
     /// The record that travelled.
     pub fn received(carried: Carried) -> (Key, Self) {
-        let Carried { key, value, queue, done, over } = carried;
-        let values = value.iter().chain(&queue).map(held).sum::<u64>();
-        let bytes = values + done.iter().map(|(_, _, answer)| remembered(answer)).sum::<u64>();
-        let bytes = bytes + over.len() as u64 * OVER_BYTES;
-        (key, Self { value, queue: queue.into(), done, over, bytes })
+        let Carried { key, value, queue, done, over, forgot } = carried;
+        let holds = value.iter().chain(&queue).map(held).sum();
+        let answers = done.iter().map(|(_, _, answer)| remembered(answer)).sum::<u64>();
+        let remembers = answers + over.len() as u64 * OVER_BYTES;
+        (key, Self { value, queue: queue.into(), done, over, forgot, holds, remembers })
     }
 }
 

@@ -17,6 +17,8 @@
 //! - it did not come back for `control_grace` though its kernel accepts connects, was stopped for `stall_budget`, or
 //!   silent for `dead_after`. Before it is done without, its lease must have run out.
 //!
+//! A newcomer that is heard but reaches no member is not waited for either (`unreached.rs`).
+//!
 //! A member that is only stopped does not lose its place for that. But if another view is needed meanwhile, and its lease
 //! has run out, it is left out of that one, unless it is the last holder of something; it comes back by itself.
 //!
@@ -32,6 +34,7 @@ mod seat;
 mod standing;
 #[cfg(test)]
 mod tests;
+mod unreached;
 
 pub use standing::{SeatStatus, StoreStatus};
 
@@ -45,6 +48,7 @@ use recovery::{Brought, Recovery};
 use seat::Seat;
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
+use unreached::Unreached;
 
 /// A stream to a member, as its driver numbers them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -83,6 +87,8 @@ struct Next {
     /// Members of the view that ends who take no part.
     gone: BTreeSet<MemberId>,
     phase: Phase,
+    /// Since when it is in this phase and everybody who was in the view before is heard.
+    since: Instant,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -106,6 +112,7 @@ pub struct Registrar {
     next: Option<Next>,
     seats: BTreeMap<MemberId, Seat>,
     streams: BTreeMap<StreamId, MemberId>,
+    unreached: Unreached,
     epoch: u64,
     ranks: u32,
     /// Since when newcomers wait to be let in.
@@ -136,6 +143,7 @@ impl Registrar {
             next: None,
             seats: BTreeMap::new(),
             streams: BTreeMap::new(),
+            unreached: Unreached::default(),
             epoch: 0,
             ranks: 0,
             gathering: None,
@@ -215,8 +223,8 @@ impl Registrar {
         }
         let id = member.id;
         let (was_in, prepared) = (brought.view.as_ref().map(|view| view.epoch), brought.next.is_some());
-        if !self.hear_out(now, id, brought) {
-            return self.turn_away(stream, "others went on without this member while it was away".to_owned());
+        if let Err(why) = self.hear_out(now, peer, id, brought) {
+            return self.turn_away(stream, why);
         }
         // A process that comes under a new name has forgotten all that it held under the one before. And who listens where
         // somebody else did has its port because that one is gone: its kernel would refuse, were it asked.
@@ -227,13 +235,10 @@ impl Registrar {
         }
         if member.rank == u32::MAX {
             let known = self.seats.get(&id).map(|seat| seat.member.rank);
-            member.rank = known.unwrap_or_else(|| {
-                self.ranks += 1;
-                self.ranks - 1
-            });
-        } else {
-            self.ranks = self.ranks.max(member.rank + 1);
+            member.rank = known.unwrap_or(self.ranks);
         }
+        // At the bound of what can be counted ranks are no longer different; they are for people.
+        self.ranks = self.ranks.max(member.rank.saturating_add(1)).min(u32::MAX - 1);
         let is_in = self.active.as_ref().is_some_and(|active| active.view().place(id).is_some());
         if !is_in {
             self.gathering.get_or_insert(now);
@@ -245,6 +250,7 @@ impl Registrar {
             self.commands.push_back(Command::Close(old));
         }
         self.streams.insert(stream, id);
+        self.hold_back(now, id);
         self.tell_who_is_missing();
         if self.recovery.is_none() {
             self.tell_what_it_missed(id, is_in, was_in);
@@ -281,8 +287,9 @@ impl Registrar {
         let Some(seat) = self.seats.get_mut(&id) else { return };
         seat.hear(now);
         match message {
-            ToRegistrar::Renew { number, keys, bytes, waits } => {
+            ToRegistrar::Renew { number, keys, bytes, waits, fetched } => {
                 seat.holds = (keys, bytes, waits);
+                seat.told_of(now, fetched);
                 // Whoever is to be done without must not be given more time: its end is being waited for. And who is
                 // still in another view than the one in force may hold what has changed since.
                 let is_in_force = in_force.is_some_and(|epoch| seat.activated >= epoch);
@@ -349,6 +356,7 @@ impl Registrar {
         seats
             .chain(self.recovery.as_ref().map(|r| r.until))
             .chain(gathering)
+            .chain(self.patience_ends().map(|(_, end)| end))
             .filter(|at| *at > self.looked)
             .min()
     }
@@ -382,14 +390,12 @@ impl Registrar {
         let lost =
             |id: &MemberId| (out.contains(id) || !self.seats.contains_key(id)) && !next.gone.contains(id);
         if next.phase != Phase::Deciding && concerned.iter().any(lost) {
-            self.next = None;
-            let begins = self.begin_change(now);
-            if !begins {
-                // Nothing follows: what was frozen for the view that was given up is served again.
-                self.activate_all();
-            }
-            return begins;
+            return self.give_up_next(now);
         }
+        if self.put_out_the_unreached(now) {
+            return self.give_up_next(now);
+        }
+        let Some(next) = &self.next else { return false };
         let seat = |id: &MemberId| self.seats.get(id);
         match next.phase {
             Phase::Preparing => {
@@ -405,7 +411,7 @@ impl Registrar {
                 let (term, gone) = (self.term, next.gone.iter().copied().collect::<Vec<_>>());
                 let members: Vec<_> = next.layout.view().members.iter().map(|member| member.id).collect();
                 if let Some(next) = &mut self.next {
-                    next.phase = Phase::Fetching;
+                    (next.phase, next.since) = (Phase::Fetching, now);
                 }
                 for id in members {
                     let gone = gone.clone();
@@ -427,6 +433,17 @@ impl Registrar {
             }
             Phase::Deciding => false,
         }
+    }
+
+    /// The view that was being prepared will not come; another one may. Whether one does.
+    fn give_up_next(&mut self, now: Instant) -> bool {
+        self.next = None;
+        let begins = self.begin_change(now);
+        if !begins {
+            // Nothing follows: what was frozen for the view that was given up is served again.
+            self.activate_all();
+        }
+        begins
     }
 
     fn ids<'a>(&'a self, next: &'a Next) -> impl Iterator<Item = MemberId> + 'a {

@@ -94,10 +94,11 @@ impl Shelf {
             let lower = from.take().map_or(Bound::Unbounded, Bound::Excluded);
             let held = self.buckets.get(bucket);
             for (key, record) in held.iter().flat_map(|held| held.range((lower, Bound::Unbounded))) {
-                if bytes >= STORE_HANDOVER_BYTES as u64 {
+                // One that is larger travels alone: with others it might be more than a message holds.
+                bytes += cost(key, record);
+                if bytes > STORE_HANDOVER_BYTES as u64 && !records.is_empty() {
                     return (records, finished as u32);
                 }
-                bytes += cost(key, record);
                 records.push(record.carried(key));
             }
         }

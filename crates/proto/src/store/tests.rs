@@ -6,9 +6,11 @@ use super::mesh::{Mesh, link};
 use super::record::{Effect, Record};
 use super::shelf::Shelf;
 use crate::id::PeerId;
-use crate::limits::STORE_BUCKETS;
+use crate::limits::{
+    STORE_BUCKETS, STORE_HANDOVER_BYTES, STORE_MESSAGE_BYTES_MAX, STORE_STRANGERS_MAX, STORE_VALUE_BYTES_MAX,
+};
 use crate::time::Instant;
-use crate::wire::store::mesh::{Envelope, Hop, Request};
+use crate::wire::store::mesh::{Envelope, Hop, Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
 use crate::wire::store::{Blob, CallName, ClientId, MemberId, StoreMember, View};
 use std::collections::{BTreeMap, BTreeSet};
@@ -37,7 +39,15 @@ fn blob(text: &str) -> Blob {
 
 fn request(client: u64, number: u64, answered_below: u64, operation: Operation) -> Request {
     let call = CallName { client: ClientId(client), number };
-    Request { call, answered_below, key: Key::value("key"), operation, patience_ms: 1_000, seen: None }
+    Request {
+        call,
+        answered_below,
+        key: Key::value("key"),
+        operation,
+        patience_ms: 1_000,
+        seen: None,
+        again: false,
+    }
 }
 
 #[test]
@@ -313,4 +323,88 @@ fn a_bucket_is_handed_over_in_messages_of_bounded_size() {
     let mut other = Shelf::default();
     other.replace(BTreeMap::from([(part, got)]));
     assert_eq!(other.bytes(), shelf.bytes());
+}
+
+/// What a record takes as it is handed over.
+fn handed_over(record: &Record) -> usize {
+    let records = vec![record.carried(&Key::queue("queue"))];
+    minicbor::len(Letter::Records { epoch: 1, finished: 1, records })
+}
+
+/// A queue above two gigabytes made every view impossible that moved it: its record fits no message (rule 40).
+#[test]
+fn a_queue_that_would_fit_no_message_refuses_the_next_element() {
+    let any = |_: ClientId| true;
+    let (mut record, large) = (Record::default(), Blob::from(vec![0; STORE_VALUE_BYTES_MAX]));
+    let push = |number| request(1, number, number, Operation::Push(large.clone()));
+    assert_eq!(record.apply(&push(1), any), Effect::Changed(Answer::Done));
+    assert_eq!(record.apply(&push(2), any), Effect::Changed(Answer::Done));
+    assert_eq!(record.apply(&push(3), any), Effect::Same(Answer::Refused(Objection::TooLong)));
+    assert!(handed_over(&record) <= STORE_MESSAGE_BYTES_MAX, "{}", handed_over(&record));
+    // Once there is room there is room.
+    record.apply(&request(1, 4, 4, Operation::Pop), any);
+    assert_eq!(record.apply(&push(5), any), Effect::Changed(Answer::Done));
+}
+
+/// Elements that were taken are remembered until those who took them go on.
+#[test]
+fn answers_that_fit_no_message_beside_what_is_held_do_not_travel_and_are_not_given_twice() {
+    let any = |_: ClientId| true;
+    let (mut record, large) = (Record::default(), Blob::from(vec![0; STORE_VALUE_BYTES_MAX]));
+    let push = |number| request(1, number, number, Operation::Push(large.clone()));
+    let pop = |client| request(client, 1, 1, Operation::Pop);
+    for number in 1..=4 {
+        assert_eq!(record.apply(&push(number), any), Effect::Changed(Answer::Done));
+        if number <= 2 {
+            assert!(matches!(record.apply(&pop(number + 1), any), Effect::Changed(Answer::Value(_))));
+        }
+    }
+    assert!(handed_over(&record) <= STORE_MESSAGE_BYTES_MAX, "{}", handed_over(&record));
+    let (_, mut moved) = Record::received(record.carried(&Key::queue("queue")));
+    assert!(matches!(record.apply(&pop(2), any), Effect::Again(Answer::Value(_))), "who stays knows all");
+    assert_eq!(moved.apply(&pop(2), any), Effect::Over);
+    assert_eq!(moved.apply(&request(9, 1, 1, Operation::Length), any), Effect::Same(Answer::Number(2)));
+}
+
+#[test]
+fn a_record_that_is_large_travels_alone() {
+    let any = |_: ClientId| true;
+    let (mut shelf, mut keys) = (Shelf::default(), Vec::new());
+    let part = bucket(&Key::value("0"));
+    for number in (0..200_000_u64).filter(|number| bucket(&Key::value(number.to_string())) == part).take(6) {
+        keys.push(Key::value(number.to_string()));
+    }
+    keys.sort();
+    for (number, key) in (1..).zip(&keys) {
+        let length = if number == 3 { 2 * STORE_HANDOVER_BYTES } else { 10 };
+        let mut set = request(1, number, 1, Operation::Set(blob(&"v".repeat(length))));
+        set.key = key.clone();
+        shelf.apply(&set, any);
+    }
+    let (mut after, mut messages) = (None, Vec::new());
+    loop {
+        let (records, finished) = shelf.export(&[part], after.as_ref());
+        after = records.last().map(|record| record.key.clone());
+        messages.push(records.len());
+        if finished == 1 {
+            break;
+        }
+    }
+    assert_eq!(messages, [2, 1, 3]);
+}
+
+#[test]
+fn a_record_says_that_it_has_forgotten_strangers_and_whom_it_knows() {
+    let (mut record, nobody) = (Record::default(), |_: ClientId| false);
+    let add = |client| request(client, 1, 1, Operation::Add(1));
+    for client in 1..=STORE_STRANGERS_MAX as u64 {
+        record.apply(&add(client), nobody);
+    }
+    assert!(!record.may_have_forgotten(ClientId(1)) && !record.may_have_forgotten(ClientId(9_999)));
+    record.apply(&add(1_000), nobody);
+    assert!(record.may_have_forgotten(ClientId(1)), "it was the oldest");
+    assert!(record.may_have_forgotten(ClientId(9_999)), "for all it knows");
+    assert!(!record.may_have_forgotten(ClientId(2)));
+    let (_, moved) = Record::received(record.carried(&Key::value("key")));
+    assert!(moved == record && moved.may_have_forgotten(ClientId(1)));
 }

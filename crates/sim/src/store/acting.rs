@@ -1,12 +1,13 @@
 //! What happens in the world: messages arrive, programs call, faults strike.
 
 use super::history::Event;
+use super::programs::{remembered_answer, remembered_call};
 use super::world::{Happening, KINDS, Sabotage, World, bytes, peer};
 use outlast_proto::store::registrar::{Command, Knocked, StreamId};
 use outlast_proto::store::{Action, Member, Registrar, Ticket};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::store::mesh::{Hop, Letter};
-use outlast_proto::wire::store::operation::{Key, Operation};
+use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::store::{Blob, MemberId};
 use outlast_proto::wire::{decode, encode};
@@ -119,7 +120,7 @@ impl World {
         self.processes[number].life == life && self.processes[number].member.is_some()
     }
 
-    fn member(&mut self, number: usize) -> &mut outlast_proto::store::Member {
+    pub(super) fn member(&mut self, number: usize) -> &mut Member {
         self.processes[number].member.as_mut().expect("it lives")
     }
 
@@ -172,7 +173,8 @@ impl World {
         }
         let due = self.processes[number].member.as_ref().and_then(Member::poll_timeout);
         if let Some(due) = due {
-            let due = due.max(self.now);
+            let rings_late = self.plan.sabotage == Some(Sabotage::LateTimers);
+            let due = due.max(self.now) + if rings_late { Duration::from_secs(1) } else { Duration::ZERO };
             if self.processes[number].timer.is_none_or(|at| due < at || at < self.now) {
                 self.processes[number].timer = Some(due);
                 self.queue.push(due, Happening::Timer(Some(number), due));
@@ -270,17 +272,23 @@ impl World {
     fn tamper(&mut self, number: usize, reader: usize, connection: u64, mut hop: Hop) -> Option<Hop> {
         let Some(sabotage) = self.plan.sabotage else { return Some(hop) };
         let Hop::Carry { envelope, .. } = &mut hop else { return Some(hop) };
+        if sabotage == Sabotage::TornValue && envelope.pieces > 1 && envelope.piece == 1 {
+            // Of the right length and the wrong value.
+            let mut torn = envelope.contents.to_vec();
+            torn.rotate_left(1);
+            envelope.contents = torn.into();
+        }
         if envelope.pieces > 1 || envelope.to != Some(self.processes[reader].id) {
             return Some(hop);
         }
         let body = decode::<Letter>(&envelope.contents).expect("a body");
         let changed = match (sabotage, body) {
-            (Sabotage::FalseCopy, Letter::Replicate { number: told, request, is_awaited, .. }) => {
+            (Sabotage::FalseCopy, Letter::Replicate { number: told, request, is_awaited, after, .. }) => {
                 // The writer hears an acknowledgement at once; the replica gets something without effect.
                 let (from, epoch) = (envelope.to.expect("a reader"), envelope.epoch);
                 let mut forged = envelope.clone();
                 (forged.from, forged.to) = (from, Some(envelope.from));
-                forged.contents = encode(&Letter::Replicated(told)).into();
+                forged.contents = encode(&Letter::Replicated(told, Vec::new())).into();
                 let life = self.processes[number].life;
                 let _ = epoch;
                 let frame =
@@ -290,7 +298,7 @@ impl World {
                 self.later(delay, Happening::Frame(number, life, from, connection, frame));
                 let mut request = request;
                 request.operation = Operation::Check;
-                Letter::Replicate { number: told, request, asked_by: None, is_awaited }
+                Letter::Replicate { number: told, request, asked_by: None, is_awaited, after }
             }
             (Sabotage::ForgottenName, Letter::Request(mut request)) => {
                 if request.operation.changes() && self.rng.chance(0.5) {
@@ -320,10 +328,26 @@ impl World {
                 Letter::Records { epoch, finished, records: Vec::new() }
             }
             (Sabotage::LostAnswers, Letter::Reply { .. }) if self.is_calm => return None,
+            (Sabotage::LostWakeUp, Letter::Reply { call, .. })
+                if self.is_calm && self.is_first_waking(reader, Ticket(call.number)) =>
+            {
+                Letter::HowFar(0)
+            }
+            (Sabotage::ShortList, Letter::Reply { call, answer: Answer::Keys(mut keys, more) }) => {
+                keys.pop();
+                Letter::Reply { call, answer: Answer::Keys(keys, more) }
+            }
             (_, body) => body,
         };
         envelope.contents = Blob::from(encode(&changed));
         Some(hop)
+    }
+
+    /// Whether this tells somebody who waits for a key for the first time that it is there.
+    fn is_first_waking(&mut self, reader: usize, ticket: Ticket) -> bool {
+        let Some((key, at, _)) = self.processes[reader].calls.get(&ticket) else { return false };
+        let waits = matches!(self.histories[key][*at].operation, Operation::Await);
+        waits && self.kept_asleep.insert((reader, ticket))
     }
 
     fn hang_up(&mut self, one: MemberId, two: MemberId) {
@@ -406,6 +430,9 @@ impl World {
             return;
         }
         self.values += 1;
+        if self.plan.waits && self.rng.chance(0.2) {
+            return self.do_something_else(number);
+        }
         let value: Blob = format!("v{}", self.values).into_bytes().into();
         let (key, operation) = match self.rng.below(14) {
             0 | 1 => (Key::value("register"), Operation::Set(value)),
@@ -431,33 +458,28 @@ impl World {
     pub(super) fn call(&mut self, number: usize, key: Key, operation: Operation, timeout: Duration) {
         let now = self.now;
         let history = self.histories.entry(key.clone()).or_default();
-        history.push(Event { operation: operation.clone(), begun: now, ended: None });
+        history.push(Event { operation: remembered_call(&operation), begun: now, ended: None });
         let at = history.len() - 1;
         let ticket = self.member(number).call(now, key.clone(), operation, timeout);
         self.processes[number].calls.insert(ticket, (key, at, now + timeout));
         self.pump(number);
     }
 
-    fn finish(
-        &mut self,
-        number: usize,
-        ticket: Ticket,
-        answer: Option<outlast_proto::wire::store::operation::Answer>,
-    ) {
+    fn finish(&mut self, number: usize, ticket: Ticket, answer: Option<Answer>) {
+        if self.listed(number, ticket, answer.as_ref()) {
+            if answer.is_none() && self.is_calm {
+                self.violate("liveness", "a list of keys failed in the calm".to_owned());
+            }
+            return;
+        }
         let Some((key, at, deadline)) = self.processes[number].calls.remove(&ticket) else { return };
         let now = self.now;
-        if now > deadline + Duration::from_millis(5) && answer.is_none() && !self.processes[number].stopped {
-            let late = now - deadline;
-            // A process that was stopped cannot keep its deadlines; what it finds late it ends at once.
-            if self.processes[number].member.is_some() && late > self.plan.lasts {
-                self.violate("deadline", format!("a call of process {number} ended {late:?} late"));
-            }
-        }
+        self.look_at_deadline(number, deadline);
         let event = &mut self.histories.get_mut(&key).expect("it was begun")[at];
         if let Some(answer) = answer {
             self.slowest = self.slowest.max(now - event.begun);
             self.answered.0 += 1;
-            event.ended = Some((now, answer));
+            event.ended = Some((now, remembered_answer(answer)));
         } else {
             self.answered.1 += 1;
             if self.is_calm {
@@ -570,6 +592,7 @@ impl World {
         self.processes[number].stopped = false;
         self.processes[number].held.clear();
         self.processes[number].calls.clear();
+        self.processes[number].lists.clear();
         let linked: Vec<_> =
             self.connections.keys().filter(|(one, two)| *one == id || *two == id).copied().collect();
         linked.into_iter().for_each(|(one, two)| self.hang_up(one, two));
@@ -597,7 +620,7 @@ impl World {
     }
 
     fn go_on(&mut self, number: usize) {
-        self.processes[number].stopped = false;
+        (self.processes[number].stopped, self.processes[number].went_on) = (false, self.now);
         self.trace.line(self.now, &format!("process {number} goes on"));
         let held = std::mem::take(&mut self.processes[number].held);
         held.into_iter().for_each(|happening| self.happen(happening));
@@ -613,9 +636,11 @@ impl World {
         self.trace.line(self.now, "all is healed");
         self.is_calm = true;
         self.cuts.clear();
-        // What was begun in the storm may fail; the calm begins with what is begun in it.
+        // What was begun in the storm may fail, but not hang; the calm begins with what is begun in it.
+        self.look_at_deadlines();
         for process in &mut self.processes {
             process.calls.clear();
+            process.lists.clear();
         }
         for number in 0..self.processes.len() {
             if self.processes[number].stopped {

@@ -5,14 +5,16 @@
 //! frames on them; a killed process comes back with nothing. First faults strike; then all is healed, every key is read
 //! once more, and the whole history of each key must be one that a single copy could have had.
 //!
-//! What is checked: every key's history is linearizable, reads included ([`history`]); no call outlives its deadline;
-//! after the heal every call succeeds within a bound. A process is killed at any moment in which every key is with two members,
+//! What is checked: every key's history is linearizable, reads included ([`history`]); no call outlives its deadline, unless
+//! its process was stopped; lists have what they should; after the heal every call succeeds within a bound, and who waits for
+//! a key is woken when it is set. A process is killed at any moment in which every key is with two members,
 //! in the middle of somebody's coming or leaving too: what is lost when both holders die before a third has fetched the key is
 //! stated, not checked.
 
 mod acting;
 pub mod cost;
 pub mod history;
+mod programs;
 pub mod scenarios;
 mod world;
 

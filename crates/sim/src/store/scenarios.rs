@@ -49,6 +49,9 @@ pub fn all() -> Vec<Scenario> {
             plan.config.direct = false;
             plan
         }),
+        scenario("store-waits", "programs also wait, list keys and write long values; all faults", |seed| {
+            Plan { waits: true, leaves: 0.05, ..with(seed, [0.2, 0.2, 0.2, 0.1, 0.5, 0.03]) }
+        }),
         scenario("store-mixed", "all faults", |seed| Plan {
             leaves: 0.05,
             ..with(seed, [0.2, 0.2, 0.2, 0.1, 0.5, 0.03])
@@ -93,6 +96,7 @@ fn quick(seed: u64) -> Plan {
         disorder: if rng.chance(0.5) { 0.02 } else { 0.0 },
         leaves: 0.0,
         readers: 0,
+        waits: false,
         sabotage: None,
     }
 }

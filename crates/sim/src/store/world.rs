@@ -44,6 +44,8 @@ pub struct Plan {
     /// So many of the programs only read: what they own they read from themselves, and nothing that they wrote holds
     /// their answers back. Whoever answers from a view that has passed is found by them.
     pub readers: usize,
+    /// Programs also wait for keys, list them, and write values that travel in pieces.
+    pub waits: bool,
     /// A bug, planted to see whether it is found.
     pub sabotage: Option<Sabotage>,
 }
@@ -63,6 +65,14 @@ pub enum Sabotage {
     NoFreeze,
     /// Now and then an answer does not come, though it was sent.
     LostAnswers,
+    /// Who waits for a key is not told that it was set; when it asks again, it is.
+    LostWakeUp,
+    /// Timers of members ring a second late.
+    LateTimers,
+    /// One piece of a long value is another one's.
+    TornValue,
+    /// A list lacks a key.
+    ShortList,
 }
 
 pub(super) const KINDS: usize = 6;
@@ -98,6 +108,10 @@ pub(super) struct Process {
     pub(super) stream: Option<u64>,
     pub(super) timer: Option<Instant>,
     pub(super) calls: BTreeMap<Ticket, (Key, usize, Instant)>,
+    /// Lists of keys that were asked for: when, and until when.
+    pub(super) lists: BTreeMap<Ticket, (Instant, Instant)>,
+    /// When it last went on after a stop.
+    pub(super) went_on: Instant,
     pub(super) leaving: bool,
 }
 
@@ -123,6 +137,8 @@ pub struct World {
     pub(super) is_calm: bool,
     pub(super) histories: BTreeMap<Key, Vec<Event>>,
     pub(super) values: u64,
+    /// Whose waking was kept from them, where that is the bug.
+    pub(super) kept_asleep: BTreeSet<(usize, Ticket)>,
     /// What was found.
     pub violations: Vec<Violation>,
     /// Faults that struck, by kind; and calls that ended, by how.
@@ -162,6 +178,8 @@ impl World {
             stream: None,
             timer: None,
             calls: BTreeMap::new(),
+            lists: BTreeMap::new(),
+            went_on: Instant::ORIGIN,
             leaving: false,
         };
         let mut world = Self {
@@ -181,6 +199,7 @@ impl World {
             is_calm: false,
             histories: BTreeMap::new(),
             values: 0,
+            kept_asleep: BTreeSet::new(),
             violations: Vec::new(),
             struck: [0; KINDS + 1],
             answered: (0, 0),
@@ -225,6 +244,9 @@ impl World {
             self.play_until(ends, |world| world.processes.iter().all(|process| process.calls.is_empty()));
         if !all_read {
             self.violate("liveness", "a read after the heal was not answered".to_owned());
+        }
+        if self.plan.waits {
+            self.wake_everybody();
         }
         self.judge();
         Some(after)

@@ -57,9 +57,9 @@ impl Control {
                 tracing::debug!(coordinator = %self.coordinator, %error, "no coordinator");
                 self.recorder.note(&Entry::new(What::Line, "unreached").saying(error.to_string()));
                 let mut state = lock(&self.state);
-                let foreign = error.foreign;
+                let is_final = error.is_final();
                 state.unreached = Some(error);
-                if foreign && let Some(id) = state.connecting {
+                if is_final && let Some(id) = state.connecting {
                     // Trying again would not help: the call that connects ends now.
                     state.session.handle_cancel(clock::now(), id);
                     self.carry_out(state);

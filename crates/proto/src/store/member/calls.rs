@@ -85,6 +85,8 @@ pub(super) struct Call {
     /// To whom it was sent last, in which view, when.
     pub(super) sent: Option<(MemberId, u64, Instant)>,
     pub(super) sends: u32,
+    /// Of those, the ones that may have been done for all we know.
+    unrefuted: u32,
     send_at: Instant,
 }
 
@@ -181,18 +183,10 @@ impl Member {
         ticket
     }
 
-    /// The same in the name of a client that is no member and gave the call its number; it will not ask again for those
-    /// with lower numbers than `answered_below`.
-    pub fn call_for(
-        &mut self,
-        now: Instant,
-        name: CallName,
-        answered_below: u64,
-        key: Key,
-        operation: Operation,
-        timeout: Duration,
-    ) -> Ticket {
-        let ticket = self.begin(now, Some((name, answered_below)), What::One(key, operation), timeout);
+    /// The same in the name of a client that is no member, gave the call its number and says what it has the answers of.
+    pub fn call_for(&mut self, now: Instant, request: Request, timeout: Duration) -> Ticket {
+        let Request { call, answered_below, key, operation, again, .. } = request;
+        let ticket = self.begin(now, Some((call, answered_below, again)), What::One(key, operation), timeout);
         self.settle(now);
         ticket
     }
@@ -221,8 +215,15 @@ impl Member {
         self.calls.remove(ticket);
     }
 
-    /// Begins a call: of a client that is no member if it has a name already, with what that client says of its others.
-    fn begin(&mut self, now: Instant, of: Option<(CallName, u64)>, what: What, timeout: Duration) -> Ticket {
+    /// Begins a call: of a client that is no member if it has a name already, with what that client says of its others, and
+    /// whether it has sent this one before.
+    fn begin(
+        &mut self,
+        now: Instant,
+        of: Option<(CallName, u64, bool)>,
+        what: What,
+        timeout: Duration,
+    ) -> Ticket {
         self.calls.number += 1;
         let ticket = Ticket(self.calls.number);
         let own = CallName { client: self.calls.client, number: ticket.0 };
@@ -234,7 +235,7 @@ impl Member {
             self.actions.push_back(Action::Finish(ticket, Err(Failure::TooMany)));
             return ticket;
         }
-        if let Some((name, _)) = of {
+        if let Some((name, ..)) = of {
             self.calls.foreign.insert(name, ticket);
         }
         if let What::One(key, operation) = &what
@@ -245,14 +246,15 @@ impl Member {
         }
         let deadline = now + timeout;
         let call = Call {
-            name: of.map_or(own, |(name, _)| name),
-            answered_below: of.map(|(_, below)| below),
+            name: of.map_or(own, |(name, ..)| name),
+            answered_below: of.map(|(_, below, _)| below),
             what,
             begun: now,
             deadline,
             asking: Asking::before(deadline, timeout),
             sent: None,
             sends: 0,
+            unrefuted: u32::from(of.is_some_and(|(.., again)| again)),
             send_at: deadline,
         };
         self.calls.under_way.insert(ticket, call);
@@ -280,6 +282,7 @@ impl Member {
                     operation: operation.clone(),
                     patience_ms: patience,
                     seen: self.calls.seen.get(key).copied().filter(|_| name.client == self.calls.client),
+                    again: call.unrefuted > 0,
                 };
                 call.sent = Some((owner, epoch, now));
                 vec![(owner, Letter::Request(request))]
@@ -305,7 +308,7 @@ impl Member {
                 left.iter().map(|member| (*member, Letter::CountKeys(name))).collect()
             }
         };
-        call.sends += 1;
+        (call.sends, call.unrefuted) = (call.sends + 1, call.unrefuted + 1);
         // What is long takes its time; and whoever waits for a key is known to its owner.
         let is_long = matches!(&call.what, What::One(_, operation) if operation.is_long());
         call.send_at = now + if is_long { resend * 10 } else { resend };
@@ -385,6 +388,8 @@ impl Member {
         let ours = self.epoch();
         let Some(ticket) = self.calls.ticket(name) else { return };
         let Some(call) = self.calls.under_way.get_mut(&ticket) else { return };
+        // It was not done there.
+        call.unrefuted = call.unrefuted.saturating_sub(1);
         let is_current =
             call.sent.is_some_and(|(to, sent, _)| sent == ours && (to == from || to == self.me.id));
         // It is ahead of us: our view ends soon, and then the call is sent again anyway.

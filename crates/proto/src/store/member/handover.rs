@@ -36,6 +36,8 @@ pub(super) struct Handover {
     /// Buckets that are still to be fetched, by whom they are fetched from; behind which key of the first.
     wanted: BTreeMap<MemberId, (Vec<Bucket>, Option<Key>)>,
     fetched: BTreeMap<Bucket, Vec<Carried>>,
+    /// Messages with records and pieces of such that have come.
+    come: u64,
     is_ready: bool,
     ask_at: Option<Instant>,
 }
@@ -48,6 +50,16 @@ impl Handover {
 
     pub(super) fn due(&self) -> Option<Instant> {
         self.ask_at
+    }
+
+    /// How much has come of what is fetched, so that whoever waits for it sees that it goes on.
+    pub(super) fn come(&self) -> u64 {
+        self.come
+    }
+
+    /// Something has come.
+    pub(super) fn count(&mut self) {
+        self.come += 1;
     }
 
     pub(super) fn view(&self) -> &Arc<View> {
@@ -81,12 +93,14 @@ impl Member {
         let moved = Arc::new(moved);
         let (wanted, fetched) = (BTreeMap::new(), BTreeMap::new());
         let is_in = layout.view().place(me).is_some();
-        self.next = Some(Handover { layout, ends, moved, wanted, fetched, is_ready: !is_in, ask_at: None });
+        let (come, is_ready, ask_at) = (0, !is_in, None);
+        self.next = Some(Handover { layout, ends, moved, wanted, fetched, come, is_ready, ask_at });
         self.lease.ask_at.get_or_insert(now);
         self.renew_lease(now);
         self.rewire(now);
         self.tell(ToRegistrar::Prepared(epoch));
         // What was frozen for another view that will not come may be served again.
+        self.thaw(now);
         self.serve_held(now);
     }
 
@@ -169,6 +183,7 @@ impl Member {
         if !expected || finished as usize > buckets.len() {
             return;
         }
+        next.come += 1;
         *after = records.last().map(|record| record.key.clone()).or_else(|| after.take());
         buckets.drain(..finished as usize);
         if after.as_ref().is_some_and(|after| buckets.first() != Some(&bucket(after))) {
@@ -200,6 +215,7 @@ impl Member {
             self.waits_for = None;
             self.tell(ToRegistrar::Activated(epoch));
             self.ask_for_lease(now);
+            self.thaw(now);
             return self.serve_held(now);
         }
         if epoch < self.epoch() {
@@ -220,7 +236,7 @@ impl Member {
         // Who came without a rank was given one.
         self.me.rank = next.layout.view().member(me).map_or(self.me.rank, |member| member.rank);
         self.active = Some(next.layout);
-        self.post.begin_view();
+        self.post.begin_view(epoch);
         self.rewire(now);
         self.replicate_anew(now, |bucket| moved.contains(&bucket));
         self.waiting_room.keep(|key| !moved.contains(&bucket(key)));

@@ -10,9 +10,10 @@
 //! their clients ask again, under the same name.
 
 use super::Member;
+use super::replica::Change;
 use crate::limits::{STORE_HANDOVER_BYTES, STORE_HELD_MAX, STORE_WAITERS_MAX};
 use crate::store::layout::bucket;
-use crate::store::record::Effect;
+use crate::store::record::{Effect, Record};
 use crate::time::{Duration, Instant};
 use crate::wire::store::mesh::{Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Objection, Operation};
@@ -108,8 +109,10 @@ impl Member {
                 Some(Obstacle::Held) => self.waiting_room.hold(from, epoch, Letter::Request(request)),
                 Some(Obstacle::Elsewhere) => self.refuse(now, from, request.call),
             },
-            Letter::Replicate { number, request, asked_by, is_awaited } => {
-                self.replicate_heard(now, from, epoch, (number, request), asked_by, is_awaited);
+            Letter::Replicate { number, request, asked_by, is_awaited, after } => {
+                let after = after.unwrap_or(number.saturating_sub(1));
+                let change = Change { number, request, asked_by, is_awaited, after };
+                self.replicate_heard(now, from, epoch, change);
             }
             Letter::ListKeys { call, prefix, after } => match self.obstacle(now, epoch, None) {
                 None => {
@@ -177,6 +180,15 @@ impl Member {
         let is_member = |client: ClientId| {
             members.as_ref().is_some_and(|view| view.members.iter().any(|member| member.client == client))
         };
+        // Whether it was done is not known, so it is neither done nor refused: its client's time runs out.
+        let client = request.call.client;
+        let is_forgotten = |record: &Record| !is_member(client) && record.may_have_forgotten(client);
+        if request.again
+            && request.operation.changes()
+            && self.shelf.record(&request.key).is_some_and(is_forgotten)
+        {
+            return;
+        }
         match self.shelf.apply(&request, is_member) {
             Effect::Changed(answer) => {
                 let key = request.key.clone();

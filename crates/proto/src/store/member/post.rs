@@ -56,7 +56,8 @@ pub(super) struct Post {
     number: u64,
     outgoing: BTreeMap<(MemberId, u64), Outgoing>,
     incoming: BTreeMap<(MemberId, u64), Incoming>,
-    seen: BTreeMap<MemberId, BTreeSet<(u64, u32)>>,
+    /// Broadcasts of each origin that are here, all of their pieces.
+    seen: BTreeMap<MemberId, BTreeSet<u64>>,
     casts: VecDeque<(u64, Letter)>,
     /// What there was no way for.
     stranded: VecDeque<Envelope>,
@@ -109,6 +110,8 @@ impl About {
 
 #[derive(Clone, Debug, Hash)]
 struct Incoming {
+    /// The view that its writer was in; none of a broadcast, which is the same in all of them.
+    epoch: Option<u64>,
     pieces: Vec<Option<Blob>>,
     missing: u32,
     told: u32,
@@ -157,11 +160,30 @@ impl Post {
         self.number = now.as_nanos();
     }
 
-    /// Pieces belong to a view.
-    pub(super) fn begin_view(&mut self) {
+    /// What was said in views that have passed is said anew. But whoever is in the new view already may have begun to speak,
+    /// and will not begin again while it hears that its pieces are taken; and of a broadcast only the pieces that are missing
+    /// are taken again.
+    pub(super) fn begin_view(&mut self, epoch: u64) {
         self.outgoing.clear();
-        self.incoming.clear();
-        self.stranded.clear();
+        self.incoming.retain(|_, parcel| parcel.epoch.is_none_or(|of| of >= epoch));
+        self.stranded.retain(|envelope| envelope.floods || envelope.epoch >= epoch);
+    }
+
+    /// Whether this piece of a broadcast is not here yet.
+    fn is_news(&self, envelope: &Envelope) -> bool {
+        let is_here =
+            |parcel: &Incoming| parcel.pieces.get(envelope.piece as usize).is_none_or(Option::is_some);
+        !self.seen.get(&envelope.from).is_some_and(|seen| seen.contains(&envelope.number))
+            && !self.incoming.get(&(envelope.from, envelope.number)).is_some_and(is_here)
+    }
+
+    /// A broadcast is here.
+    fn remember(&mut self, from: MemberId, number: u64) {
+        let seen = self.seen.entry(from).or_default();
+        seen.insert(number);
+        if seen.len() > STORE_CASTS_MAX {
+            seen.pop_first();
+        }
     }
 
     pub(super) fn links(&self) -> &HopLinks {
@@ -444,12 +466,8 @@ impl Member {
             }
             _ => {
                 envelope.to = None;
-                let seen = self.post.seen.entry(envelope.from).or_default();
-                if envelope.from == me || !seen.insert((envelope.number, envelope.piece)) {
+                if envelope.from == me || !self.post.is_news(&envelope) {
                     return;
-                }
-                if seen.len() > STORE_CASTS_MAX {
-                    seen.pop_first();
                 }
                 envelope.hops = envelope.hops.saturating_add(1);
                 self.pass_cast_on(now, Some(hop), envelope.clone());
@@ -463,6 +481,9 @@ impl Member {
     fn assemble(&mut self, now: Instant, envelope: Envelope) {
         let Envelope { epoch, from, to, number, piece, pieces, contents, .. } = envelope;
         if pieces == 1 {
+            if to.is_none() {
+                self.post.remember(from, number);
+            }
             if let Ok(body) = decode::<Letter>(&contents) {
                 self.open(now, from, epoch, body);
             }
@@ -471,11 +492,16 @@ impl Member {
         let parcel = self.post.incoming.entry((from, number)).or_insert_with(|| {
             let most = STORE_MESSAGE_BYTES_MAX.div_ceil(STORE_PIECE_BYTES);
             let pieces = (pieces as usize).min(most);
-            Incoming { pieces: vec![None; pieces], missing: pieces as u32, told: 0 }
+            let of = to.map(|_| epoch);
+            Incoming { epoch: of, pieces: vec![None; pieces], missing: pieces as u32, told: 0 }
         });
         let Some(place) = parcel.pieces.get_mut(piece as usize) else { return };
         if place.replace(contents).is_none() {
             parcel.missing -= 1;
+            // A newcomer is sent nothing long but what it fetches.
+            if let Some(next) = self.next.as_mut().filter(|_| to.is_some()) {
+                next.count();
+            }
         }
         let have = parcel.pieces.len() as u32 - parcel.missing;
         let tells = to.is_some() && (have - parcel.told >= PIECES_TOLD || parcel.missing == 0);
@@ -487,6 +513,9 @@ impl Member {
             self.send(now, from, Letter::Pieces { parcel: number, count: have });
         }
         if is_whole && let Some(parcel) = self.post.incoming.remove(&(from, number)) {
+            if to.is_none() {
+                self.post.remember(from, number);
+            }
             let pieces: Vec<_> = parcel.pieces.iter().flatten().map(|piece| &piece[..]).collect();
             let contents = pieces.concat();
             if let Ok(body) = decode::<Letter>(&contents) {
@@ -516,6 +545,7 @@ impl Member {
         post.dials.retain(|member, _| known.contains_key(member));
         post.reports.retain(|member, _| known.contains_key(member));
         post.seen.retain(|member, _| known.contains_key(member));
+        post.incoming.retain(|(from, _), _| known.contains_key(from));
         post.broken.retain(|member| known.contains_key(member) && post.mesh.has(me, *member));
         post.known = known;
         for neighbour in post.mesh.neighbours(me) {

@@ -5,8 +5,10 @@
 //!                               <..Replicated..           along with something else, or a little later
 //! ```
 //!
-//! An owner numbers what it tells one replica in one view; the replica does it in that order, answers the caller, and
-//! says how far it is. What the owner answers itself and what depends on a change waits in `gated` until the replica has
+//! An owner numbers what it tells one replica in one view, and says of each change which one of the same key comes before
+//! it. The replica does changes of one key in their order, and those of different keys as they come: one that takes long to
+//! arrive, or whose bucket is frozen, holds up nobody but who is behind it on its own key. It answers the caller, and says
+//! which are done. What the owner answers itself and what depends on a change waits in `gated` until the replica has
 //! it: calls of its own, reads of the key, whoever waited for it. When a view begins the numbers begin anew; what was not
 //! acknowledged and did not move is told again, and if the replica did it already it remembers the call.
 //!
@@ -18,7 +20,7 @@
 //! An answer that is lost is asked for again, under the same name, and the owner has it (decision 85).
 
 use super::Member;
-use crate::limits::STORE_HELD_MAX;
+use crate::limits::{STORE_AHEAD_MAX, STORE_HELD_MAX};
 use crate::store::layout::{Bucket, bucket};
 use crate::store::record::Effect;
 use crate::time::{Duration, Instant};
@@ -30,7 +32,9 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 /// How long an acknowledgement that nobody waits for may wait for something to ride on.
 const ACKNOWLEDGE_AFTER: Duration = Duration::from_millis(20);
 /// Changes after which it waits no longer: an owner keeps what is not acknowledged.
-const UNACKNOWLEDGED_MAX: u64 = 64;
+const UNACKNOWLEDGED_MAX: usize = 64;
+/// Changes ahead of others that one acknowledgement names.
+const NAMED_MAX: usize = 1_024;
 
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct Replication {
@@ -57,8 +61,8 @@ struct Pending {
 #[derive(Clone, Debug, Default, Hash)]
 struct Outgoing {
     told: u64,
-    /// The replica was asked to say when it is as far as this.
-    asked: u64,
+    /// The replica was asked to say when these are done.
+    asked: BTreeSet<u64>,
     unacknowledged: VecDeque<Told>,
     gated: BTreeMap<u64, Vec<Gated>>,
     /// When the replica is told again what it has not acknowledged; none while that is nothing.
@@ -71,6 +75,19 @@ struct Told {
     number: u64,
     request: Request,
     asked_by: Option<MemberId>,
+    after: u64,
+}
+
+/// A change that an owner tells of.
+#[derive(Clone, Debug, Hash)]
+pub(super) struct Change {
+    pub(super) number: u64,
+    pub(super) request: Request,
+    /// Whom its replica answers.
+    pub(super) asked_by: Option<MemberId>,
+    pub(super) is_awaited: bool,
+    /// Which one must be done before it.
+    pub(super) after: u64,
 }
 
 /// An answer that waits for a replica.
@@ -78,14 +95,57 @@ type Gated = (MemberId, CallName, Answer);
 
 #[derive(Clone, Debug, Default, Hash)]
 struct Incoming {
-    /// Everything up to there is done.
+    /// Everything up to there is done, and of what is behind it, these.
     done: u64,
-    /// What came too early.
-    early: BTreeMap<u64, (Request, Option<MemberId>)>,
-    /// What the owner knows of that.
+    beyond: BTreeSet<u64>,
+    /// What came before the one that it must follow, by the number of that one.
+    early: BTreeMap<u64, Change>,
+    /// What came while a view to come moves its bucket. If that view is given up it is done.
+    frozen: BTreeMap<u64, Change>,
+    /// What the owner knows of what is done: up to there, and not these.
     told: u64,
-    /// The owner wants to know when this is done.
-    wanted: u64,
+    untold: BTreeSet<u64>,
+    /// The owner wants to know when these are done.
+    wanted: BTreeSet<u64>,
+}
+
+impl Incoming {
+    fn is_done(&self, number: u64) -> bool {
+        number <= self.done || self.beyond.contains(&number)
+    }
+
+    /// Whether another one may be done that is not the next.
+    fn has_room_for(&self, number: u64) -> bool {
+        number == self.done + 1 || self.beyond.len() < STORE_AHEAD_MAX
+    }
+
+    fn did(&mut self, number: u64) {
+        self.beyond.insert(number);
+        self.untold.insert(number);
+        while self.beyond.remove(&(self.done + 1)) {
+            self.done += 1;
+            self.untold.remove(&self.done);
+        }
+    }
+
+    /// The owner does not know that this is done, though it may have been told: that may be lost.
+    fn tell_again(&mut self, number: u64) {
+        if number <= self.done {
+            self.told = self.told.min(number.saturating_sub(1));
+        } else if self.beyond.contains(&number) {
+            self.untold.insert(number);
+        }
+    }
+
+    fn want(&mut self, number: u64) {
+        if self.wanted.len() < STORE_HELD_MAX {
+            self.wanted.insert(number);
+        }
+    }
+
+    fn owes(&self) -> bool {
+        self.told < self.done || !self.untold.is_empty()
+    }
 }
 
 impl Outgoing {
@@ -99,8 +159,8 @@ impl Outgoing {
 
 impl Told {
     fn letter(&self, is_awaited: bool) -> Letter {
-        let Self { number, request, asked_by } = self.clone();
-        Letter::Replicate { number, request, asked_by, is_awaited }
+        let Self { number, request, asked_by, after } = self.clone();
+        Letter::Replicate { number, request, asked_by, is_awaited, after: Some(after) }
     }
 }
 
@@ -124,10 +184,15 @@ impl Replication {
 
     /// What there is to acknowledge to an owner; from now on it counts as told.
     pub(super) fn take_acknowledgement(&mut self, owner: MemberId) -> Option<Letter> {
-        let incoming = self.incoming.get_mut(&owner).filter(|incoming| incoming.told < incoming.done)?;
+        let incoming = self.incoming.get_mut(&owner).filter(|incoming| incoming.owes())?;
         incoming.told = incoming.done;
-        self.hurried.remove(&owner);
-        Some(Letter::Replicated(incoming.done))
+        let beyond: Vec<_> = std::iter::from_fn(|| incoming.untold.pop_first()).take(NAMED_MAX).collect();
+        if incoming.untold.is_empty() {
+            self.hurried.remove(&owner);
+        } else {
+            self.hurried.insert(owner);
+        }
+        Some(Letter::Replicated(incoming.done, beyond))
     }
 }
 
@@ -146,11 +211,12 @@ impl Member {
         outgoing.told += 1;
         let number = outgoing.told;
         if is_awaited {
-            outgoing.asked = number;
+            outgoing.asked.insert(number);
         }
         let pending = Pending { replica, number, call: request.call };
-        self.replication.pending.insert(request.key.clone(), pending);
-        let told = Told { number, request, asked_by };
+        let before = self.replication.pending.insert(request.key.clone(), pending);
+        let after = before.filter(|before| before.replica == replica).map_or(0, |before| before.number);
+        let told = Told { number, request, asked_by, after };
         let letter = told.letter(is_awaited);
         outgoing.unacknowledged.push_back(told);
         if outgoing.again_at.is_none() {
@@ -204,87 +270,114 @@ impl Member {
         }
         let Some(Pending { replica, number, .. }) = self.gate(key, (to, call, answer)) else { return };
         let Some(outgoing) = self.replication.outgoing.get_mut(&replica) else { return };
-        if outgoing.asked < number {
-            outgoing.asked = number;
+        if outgoing.asked.insert(number) {
             self.send(now, replica, Letter::HowFar(number));
         }
     }
 
-    /// A replica has everything up to that number.
-    pub(super) fn replicated(&mut self, now: Instant, from: MemberId, epoch: u64, number: u64) {
+    /// A replica has done everything up to that number, and these.
+    pub(super) fn replicated(
+        &mut self,
+        now: Instant,
+        from: MemberId,
+        epoch: u64,
+        number: u64,
+        beyond: &[u64],
+    ) {
         if epoch != self.epoch() {
             return;
         }
         let Some(outgoing) = self.replication.outgoing.get_mut(&from) else { return };
+        let first = |outgoing: &Outgoing| outgoing.unacknowledged.front().map(|told| told.number);
+        let (before, mut done) = (first(outgoing), Vec::new());
         while outgoing.unacknowledged.front().is_some_and(|told| told.number <= number) {
-            let Some(Told { number, request, .. }) = outgoing.unacknowledged.pop_front() else { break };
+            done.extend(outgoing.unacknowledged.pop_front());
+        }
+        for number in beyond {
+            let at = outgoing.unacknowledged.binary_search_by_key(number, |told| told.number);
+            done.extend(at.ok().and_then(|at| outgoing.unacknowledged.remove(at)));
+        }
+        for Told { number, request, .. } in done {
+            outgoing.asked.remove(&number);
             let pending = self.replication.pending.get(&request.key);
             if pending.is_some_and(|pending| pending.replica == from && pending.number == number) {
                 self.replication.pending.remove(&request.key);
             }
         }
-        outgoing.wait_on(now, self.config.resend);
+        // While others are done the first one must not be forgotten.
+        if first(outgoing) != before {
+            outgoing.wait_on(now, self.config.resend);
+        }
         let later = outgoing.gated.split_off(&number.saturating_add(1));
-        let free = std::mem::replace(&mut outgoing.gated, later);
-        for (to, call, answer) in free.into_values().flatten() {
+        let free = std::mem::replace(&mut outgoing.gated, later).into_values();
+        let free: Vec<_> =
+            free.chain(beyond.iter().filter_map(|number| outgoing.gated.remove(number))).collect();
+        for (to, call, answer) in free.into_iter().flatten() {
             self.reply(now, to, call, answer);
         }
     }
 
     /// An owner tells of a change. Only the owner of the bucket in this very view is obeyed, and only while no view to come
     /// moves the bucket: its new holders may have fetched it already.
-    pub(super) fn replicate_heard(
-        &mut self,
-        now: Instant,
-        from: MemberId,
-        epoch: u64,
-        (number, request): (u64, Request),
-        asked_by: Option<MemberId>,
-        is_awaited: bool,
-    ) {
+    pub(super) fn replicate_heard(&mut self, now: Instant, from: MemberId, epoch: u64, change: Change) {
         let Some(layout) = self.active.as_ref().filter(|layout| layout.epoch() == epoch) else { return };
-        let part = bucket(&request.key);
         let ours = layout
-            .holders(part)
+            .holders(bucket(&change.request.key))
             .is_some_and(|holders| holders.owner == from && holders.replica == Some(self.me.id));
-        if !ours || self.next.as_ref().is_some_and(|next| next.moves(part)) {
+        if !ours {
             return;
         }
         let view = std::sync::Arc::clone(layout.view());
         let is_member = |client: ClientId| view.members.iter().any(|member| member.client == client);
-        let incoming = self.replication.incoming.entry(from).or_default();
-        if number > incoming.done {
-            // What does not fit is told again.
-            if incoming.early.len() < STORE_HELD_MAX {
-                incoming.early.insert(number, (request, asked_by));
-            }
-        } else {
-            // It does not know that this is done: what was told it may be lost.
-            incoming.told = incoming.told.min(number.saturating_sub(1));
-        }
-        // Who answers itself waits for every word.
-        if is_awaited || asked_by.is_none() || number <= incoming.done {
-            incoming.wanted = incoming.wanted.max(number);
-        }
-        // What came early may have been frozen since: it waits, and all behind it.
         let next = self.next.as_ref();
-        let frozen = |request: &Request| next.is_some_and(|next| next.moves(bucket(&request.key)));
+        let is_frozen = |change: &Change| next.is_some_and(|next| next.moves(bucket(&change.request.key)));
+        let incoming = self.replication.incoming.entry(from).or_default();
+        let number = change.number;
+        // Who answers itself waits for every word.
+        if change.is_awaited || change.asked_by.is_none() || incoming.is_done(number) {
+            incoming.want(number);
+        }
         let mut answers = Vec::new();
-        while let Some((request, asked_by)) =
-            incoming.early.get(&(incoming.done + 1)).filter(|(request, _)| !frozen(request))
-        {
-            let effect = self.shelf.apply(request, is_member);
-            if let (Some(to), Effect::Changed(answer) | Effect::Same(answer) | Effect::Again(answer)) =
-                (asked_by, effect)
-            {
-                answers.push((*to, request.call, answer));
+        let mut doable = None;
+        if incoming.is_done(number) {
+            incoming.tell_again(number);
+        } else if incoming.is_done(change.after) {
+            doable = Some(change);
+        } else if incoming.early.len() < STORE_HELD_MAX {
+            // What does not fit is told again.
+            incoming.early.insert(change.after, change);
+        }
+        // And whatever waited for it, if that was not frozen since.
+        while let Some(change) = doable.take().filter(|change| incoming.has_room_for(change.number)) {
+            if is_frozen(&change) {
+                if incoming.frozen.len() < STORE_HELD_MAX {
+                    incoming.frozen.insert(change.number, change);
+                }
+                break;
             }
-            incoming.done += 1;
-            incoming.early.remove(&incoming.done);
+            let effect = self.shelf.apply(&change.request, is_member);
+            if let (Some(to), Effect::Changed(answer) | Effect::Same(answer) | Effect::Again(answer)) =
+                (change.asked_by, effect)
+            {
+                answers.push((to, change.request.call, answer));
+            }
+            incoming.did(change.number);
+            doable = incoming.early.remove(&change.number);
         }
         self.owe(now, from);
         for (to, call, answer) in answers {
             self.reply(now, to, call, answer);
+        }
+    }
+
+    /// What was frozen for a view that will not come is done, unless another one moves it.
+    pub(super) fn thaw(&mut self, now: Instant) {
+        let epoch = self.epoch();
+        let owners = self.replication.incoming.iter_mut();
+        let thawed: Vec<_> =
+            owners.map(|(owner, incoming)| (*owner, std::mem::take(&mut incoming.frozen))).collect();
+        for (owner, changes) in thawed {
+            changes.into_values().for_each(|change| self.replicate_heard(now, owner, epoch, change));
         }
     }
 
@@ -294,20 +387,24 @@ impl Member {
             return;
         }
         let Some(incoming) = self.replication.incoming.get_mut(&from) else { return };
-        incoming.wanted = incoming.wanted.max(number);
+        incoming.want(number);
         // The word that it is done may be on its way; or be lost.
-        incoming.told = incoming.told.min(number.saturating_sub(1));
+        incoming.tell_again(number);
         self.owe(now, from);
     }
 
     /// Sees to it that an owner is told how far we are: at once, if it wants to know or should.
     fn owe(&mut self, now: Instant, owner: MemberId) {
-        let Some(incoming) = self.replication.incoming.get(&owner) else { return };
-        let Incoming { done, told, wanted, .. } = *incoming;
-        if told >= done {
+        let Some(incoming) = self.replication.incoming.get_mut(&owner) else { return };
+        let (done, wanted): (BTreeSet<_>, _) =
+            std::mem::take(&mut incoming.wanted).into_iter().partition(|number| incoming.is_done(*number));
+        incoming.wanted = wanted;
+        if !incoming.owes() {
             return;
         }
-        if (told < wanted && wanted <= done) || done - told >= UNACKNOWLEDGED_MAX {
+        let many = incoming.done - incoming.told >= UNACKNOWLEDGED_MAX as u64
+            || incoming.untold.len() >= UNACKNOWLEDGED_MAX;
+        if !done.is_empty() || many {
             self.replication.hurried.insert(owner);
         } else {
             self.replication.acknowledge_at.get_or_insert(now + ACKNOWLEDGE_AFTER);
@@ -328,7 +425,7 @@ impl Member {
     pub(super) fn replicate_anew(&mut self, now: Instant, moved: impl Fn(Bucket) -> bool) {
         let before = std::mem::take(&mut self.replication);
         for (_, mut outgoing) in before.outgoing {
-            for Told { number, request, asked_by } in outgoing.unacknowledged {
+            for Told { number, request, asked_by, .. } in outgoing.unacknowledged {
                 let gated = outgoing.gated.remove(&number).unwrap_or_default();
                 if moved(bucket(&request.key)) {
                     continue;
@@ -349,7 +446,7 @@ impl Member {
         if self.replication.acknowledge_at.is_some_and(|at| now >= at) {
             self.replication.acknowledge_at = None;
             let owners = self.replication.incoming.iter();
-            let owed = owners.filter(|(_, incoming)| incoming.told < incoming.done).map(|(owner, _)| *owner);
+            let owed = owners.filter(|(_, incoming)| incoming.owes()).map(|(owner, _)| *owner);
             self.replication.hurried.extend(owed);
         }
         let mut again = Vec::new();

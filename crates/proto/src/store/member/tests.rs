@@ -7,17 +7,17 @@
 //! The registrar is the test itself: it gives views and leases.
 
 use super::{Action, Member, Ticket};
-use crate::limits::STORE_PIECE_BYTES;
+use crate::limits::{STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
 use crate::preset::Preset;
 use crate::store::Config;
 use crate::store::layout::{Layout, bucket};
 use crate::store::tests::{member, view};
 use crate::time::{Duration, Instant};
 use crate::wire::decode;
-use crate::wire::store::mesh::{Envelope, Hop, Letter};
+use crate::wire::store::mesh::{Envelope, Hop, Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Operation};
 use crate::wire::store::views::{FromRegistrar, ToRegistrar};
-use crate::wire::store::{MemberId, View};
+use crate::wire::store::{CallName, ClientId, MemberId, View};
 use std::collections::{BTreeMap, VecDeque};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -30,6 +30,8 @@ struct Circle {
     /// Letters that were carried, and between whom.
     carried: Vec<(u64, u64, Letter)>,
     ended: Vec<(u64, Ticket, Answer)>,
+    /// Broadcasts that programs heard, and how long they were.
+    heard: Vec<(u64, usize)>,
     /// Whoever this is true of is not delivered, and comes again with the next connection.
     lost: fn(&Letter) -> bool,
 }
@@ -46,6 +48,7 @@ impl Circle {
             under_way: VecDeque::new(),
             carried: Vec::new(),
             ended: Vec::new(),
+            heard: Vec::new(),
             lost: |_| false,
         };
         circle.enter(1, None, &[]);
@@ -117,6 +120,7 @@ impl Circle {
                     let granted = FromRegistrar::Granted { number: asked, lease_ms: 3_600_000 };
                     self.members.get_mut(&number).unwrap().handle_order(now, granted);
                 }
+                Action::Deliver(_, payload) => self.heard.push((number, payload.len())),
                 Action::Finish(ticket, result) => {
                     let answer = result.unwrap_or_else(|error| panic!("{number}: {error}"));
                     self.ended.push((number, ticket, answer));
@@ -193,7 +197,7 @@ impl Circle {
         let word = |letter: &Letter| match letter {
             Letter::Request(_) => "request",
             Letter::Replicate { .. } => "replicate",
-            Letter::Replicated(_) => "replicated",
+            Letter::Replicated(..) => "replicated",
             Letter::Reply { .. } => "reply",
             Letter::HowFar(_) => "how far",
             _ => "something else",
@@ -383,4 +387,226 @@ fn what_is_long_is_not_sent_again_while_it_is_on_its_way() {
     }
     assert!(pieces.is_empty(), "{} pieces more than there are", pieces.len());
     assert_eq!(circle.answer(others[0], ticket), Some(&Answer::Done));
+}
+
+/// Whether a frame carries a piece of something long.
+fn is_piece((_, _, hop): &(u64, u64, Hop)) -> bool {
+    matches!(hop, Hop::Carry { envelope, .. } if envelope.pieces > 1)
+}
+
+impl Circle {
+    fn order_one(&mut self, number: u64, order: &FromRegistrar) {
+        let now = self.now;
+        self.members.get_mut(&number).unwrap().handle_order(now, order.clone());
+        self.carry_out(number);
+    }
+
+    /// The view of that epoch, with the same members, is prepared and fetched for; nobody has begun it.
+    fn prepare(&mut self, epoch: u64) -> FromRegistrar {
+        let (view, ends) = (self.view(epoch), Some(self.view(epoch - 1)));
+        self.order(&FromRegistrar::Prepare { term: 1, view: view.clone(), ends });
+        self.order(&FromRegistrar::Fetch { term: 1, epoch, gone: Vec::new() });
+        self.settle();
+        FromRegistrar::Activate { term: 1, view }
+    }
+
+    /// Delivers frames until that many pieces of something long have come.
+    fn deliver_pieces(&mut self, count: usize) {
+        let mut come = 0;
+        while come < count {
+            come += usize::from(self.under_way.front().is_some_and(is_piece));
+            assert!(self.deliver_one(), "{come} pieces came");
+        }
+    }
+}
+
+/// Whoever is in a view first sends its long requests anew; their readers begin it in the middle of them.
+#[test]
+fn a_view_that_begins_keeps_the_pieces_that_were_sent_in_it() {
+    for begins_first in [true, false] {
+        let mut circle = Circle::new(4);
+        let (key, owner, replica, others) = circle.key();
+        let caller = others[0];
+        let activate = circle.prepare(2);
+        let long = vec![7; 6 * STORE_PIECE_BYTES];
+        if begins_first {
+            circle.order_one(caller, &activate);
+            circle.settle();
+        }
+        let ticket = circle.call(caller, &key, Operation::Set(long[..].into()));
+        circle.deliver_pieces(3);
+        if !begins_first {
+            // What was sent in the view before is sent anew: the rest of it comes, and is of no use.
+            circle.order_one(caller, &activate);
+        }
+        for number in [owner, replica, others[1]] {
+            circle.order_one(number, &activate);
+        }
+        circle.settle();
+        circle.pass(Duration::from_secs(2));
+        assert_eq!(
+            circle.answer(caller, ticket),
+            Some(&Answer::Done),
+            "the caller was first: {begins_first}"
+        );
+    }
+}
+
+/// Its first pieces are not taken twice, so those that came before a view began count in it (rule 30).
+#[test]
+fn a_long_broadcast_is_heard_once_by_whoever_is_there_while_a_view_begins() {
+    for pieces_before in [1, 2, 5] {
+        let mut circle = Circle::new(4);
+        let activate = circle.prepare(2);
+        let long = vec![7; 2 * STORE_PIECE_BYTES];
+        let now = circle.now;
+        circle.members.get_mut(&1).unwrap().broadcast(now, long[..].into());
+        circle.carry_out(1);
+        circle.deliver_pieces(pieces_before);
+        circle.order(&activate);
+        circle.settle();
+        circle.pass(Duration::from_secs(1));
+        circle.heard.sort_unstable();
+        assert_eq!(
+            circle.heard,
+            [(2, long.len()), (3, long.len()), (4, long.len())],
+            "{pieces_before} before"
+        );
+        let third = circle.prepare(3);
+        circle.order(&third);
+        circle.settle();
+        assert_eq!(circle.heard.len(), 3, "it was told again, and everybody had heard it");
+    }
+}
+
+/// A view to come with a fifth member; and two keys of one owner and one replica, of which it moves the first.
+fn with_a_fifth(circle: &Circle) -> (FromRegistrar, Key, Key, u64, u64) {
+    let (now, next) = (circle.view(1), View { epoch: 2, ..view((1..=5).map(|number| (number, number))) });
+    let (layout, after) = (Layout::new(now.clone()), Layout::new(next.clone()));
+    let keys = (0..10_000).map(|number| Key::value(format!("key/{number}")));
+    let (moved, unmoved): (Vec<_>, Vec<_>) =
+        keys.partition(|key| layout.holders(bucket(key)) != after.holders(bucket(key)));
+    let holders = layout.holders(bucket(&moved[0])).unwrap();
+    let stays = unmoved.into_iter().find(|key| layout.holders(bucket(key)) == Some(holders)).unwrap();
+    let prepare = FromRegistrar::Prepare { term: 1, view: next, ends: Some(now) };
+    (prepare, moved[0].clone(), stays, holders.owner.0, holders.replica.unwrap().0)
+}
+
+/// The replica has frozen what moves, and the owner has yet to hear of it: what it does meanwhile to a bucket that moves is
+/// not done by the replica. What does not move is served all the while.
+#[test]
+fn a_change_on_a_slot_that_moves_holds_up_no_change_on_one_that_does_not() {
+    let mut circle = Circle::new(4);
+    let (prepare, moves, stays, owner, replica) = with_a_fifth(&circle);
+    let others: Vec<_> = (1..=4).filter(|number| ![owner, replica].contains(number)).collect();
+    circle.order_one(replica, &prepare);
+    let before = circle.now;
+    let moved = circle.call(others[0], &moves, set("moves"));
+    circle.settle();
+    let tickets = [
+        (others[0], circle.call(others[0], &stays, set("one"))),
+        (owner, circle.call(owner, &stays, set("two"))),
+        (others[1], circle.call(others[1], &stays, Operation::Get)),
+    ];
+    circle.settle();
+    circle.pass(Duration::from_millis(1));
+    let answers = tickets.map(|(number, ticket)| circle.answer(number, ticket).cloned());
+    assert_eq!(answers, [Some(Answer::Done), Some(Answer::Done), Some(value("one"))]);
+    assert_eq!(circle.answer(others[0], moved), None, "its new holders may have fetched it");
+    // The view is given up: what was frozen is done in the same moment.
+    let activate = FromRegistrar::Activate { term: 1, view: circle.view(1) };
+    circle.order_one(replica, &activate);
+    circle.settle();
+    assert_eq!(circle.answer(others[0], moved), Some(&Answer::Done));
+    assert!(circle.now.since(before) < Duration::from_millis(10));
+}
+
+#[test]
+fn a_change_that_takes_long_to_come_holds_up_no_change_of_another_key() {
+    let mut circle = Circle::new(4);
+    let (_, long, short, owner, replica) = with_a_fifth(&circle);
+    let others: Vec<_> = (1..=4).filter(|number| ![owner, replica].contains(number)).collect();
+    let large = vec![7; 20 * STORE_PIECE_BYTES];
+    let slow = circle.call(owner, &long, Operation::Set(large[..].into()));
+    let behind = circle.call(others[0], &long, Operation::Append(b"!"[..].into()));
+    // Pieces on their way to the replica stay where they are.
+    let mut pieces = VecDeque::new();
+    let hold_up = |circle: &mut Circle, pieces: &mut VecDeque<_>| {
+        while let Some(frame) = circle.under_way.pop_front() {
+            if is_piece(&frame) && frame.1 == replica {
+                pieces.push_back(frame);
+            } else {
+                circle.under_way.push_front(frame);
+                circle.deliver_one();
+            }
+        }
+    };
+    hold_up(&mut circle, &mut pieces);
+    let quick =
+        [owner, others[0], others[1]].map(|number| (number, circle.call(number, &short, Operation::Add(1))));
+    hold_up(&mut circle, &mut pieces);
+    for (at, (number, ticket)) in quick.into_iter().enumerate() {
+        assert_eq!(circle.answer(number, ticket), Some(&Answer::Number(at as i64 + 1)));
+    }
+    assert_eq!((circle.answer(owner, slow), circle.answer(others[0], behind)), (None, None));
+    // Changes of one key keep their order.
+    circle.under_way.extend(pieces);
+    circle.settle();
+    assert_eq!(circle.answer(owner, slow), Some(&Answer::Done));
+    assert_eq!(circle.answer(others[0], behind), Some(&Answer::Done));
+    let [one, two] = [owner, replica].map(|number| circle.members[&number].has_of(&long));
+    assert!(one == two && matches!(one, Some(Answer::Value(held)) if held.ends_with(b"\x07!")));
+}
+
+/// One that is lost is told again, however much is done meanwhile behind it.
+#[test]
+fn what_is_done_behind_it_does_not_make_a_lost_change_forgotten() {
+    let mut circle = Circle::new(4);
+    let (_, lost, other, owner, replica) = with_a_fifth(&circle);
+    let caller = (1..=4).find(|number| ![owner, replica].contains(number)).unwrap();
+    circle.lost = |letter| matches!(letter, Letter::Replicate { number: 1, .. });
+    let ticket = circle.call(caller, &lost, set("lost"));
+    circle.settle();
+    circle.lost = |_| false;
+    for _ in 0..20 {
+        circle.call(owner, &other, Operation::Add(1));
+        circle.pass(Duration::from_millis(100));
+    }
+    assert_eq!(circle.answer(caller, ticket), Some(&Answer::Done));
+}
+
+/// A client that is no member asks one that dies with the answer, and while it looks for another one so many others change
+/// the key that nobody remembers its call.
+#[test]
+fn a_call_that_may_have_been_done_and_forgotten_is_not_done_again() {
+    let mut circle = Circle::new(4);
+    let (key, owner, _, others) = circle.key();
+    let add = |circle: &mut Circle, client: u64, again| {
+        let call = CallName { client: ClientId(client), number: 1 };
+        let operation = Operation::Add(1);
+        let request = Request {
+            call,
+            answered_below: 1,
+            key: key.clone(),
+            operation,
+            patience_ms: 0,
+            seen: None,
+            again,
+        };
+        let now = circle.now;
+        let ticket = circle.members.get_mut(&others[0]).unwrap().call_for(now, request, TIMEOUT);
+        circle.carry_out(others[0]);
+        circle.settle();
+        circle.answer(others[0], ticket).cloned()
+    };
+    assert_eq!(add(&mut circle, 1_000, false), Some(Answer::Number(1)));
+    for at in 1..=STORE_STRANGERS_MAX as u64 {
+        assert_eq!(add(&mut circle, 1_000 + at, false), Some(Answer::Number(at as i64 + 1)));
+    }
+    assert_eq!(add(&mut circle, 1_000, true), None, "nobody knows");
+    // Who is known is answered, and who says that it is new is believed.
+    let last = STORE_STRANGERS_MAX as i64 + 1;
+    assert_eq!(add(&mut circle, 1_000 + STORE_STRANGERS_MAX as u64, true), Some(Answer::Number(last)));
+    assert_eq!(add(&mut circle, 5_000, false), Some(Answer::Number(last + 1)));
+    assert_eq!(circle.members[&owner].has_of(&key), Some(value(&(last + 1).to_string())));
 }

@@ -35,7 +35,7 @@ impl Registrar {
     fn somebody_stays(&self, now: Instant, gone: &BTreeSet<MemberId>) -> bool {
         let is_in =
             |id: &MemberId| self.active.as_ref().is_some_and(|active| active.view().place(*id).is_some());
-        let is_there = |seat: &Seat| seat.is_attached() && seat.fate(now, &self.config) == Fate::There;
+        let is_there = |seat: &Seat| seat.may_come(now, &self.config);
         let stays = |(id, seat): (&MemberId, &Seat)| {
             !gone.contains(id) && !seat.leaves && (is_in(id) || is_there(seat))
         };
@@ -51,11 +51,10 @@ impl Registrar {
         let mut gone: BTreeSet<_> = self.out(now).intersection(&current).copied().collect();
         let leaves = |id: &MemberId| self.seats.get(id).is_some_and(|seat| seat.leaves);
         // Who is silent is no newcomer until it speaks: a view with it would be given up in the same moment, for ever.
-        let is_there = |seat: &Seat| seat.is_attached() && seat.fate(now, &self.config) == Fate::There;
         let newcomers: BTreeSet<_> = self
             .seats
             .iter()
-            .filter(|(id, seat)| !current.contains(id) && is_there(seat) && !seat.leaves)
+            .filter(|(id, seat)| !current.contains(id) && seat.may_come(now, &self.config) && !seat.leaves)
             .map(|(id, _)| *id)
             .collect();
         let gathered = self.gathering.is_none_or(|since| now >= since + self.config.gathering);
@@ -99,7 +98,7 @@ impl Registrar {
                 write!(text, "; LOST: both holders of {lost} of {STORE_BUCKETS} parts of the keys are gone");
         }
         self.commands.push_back(Command::Note(text));
-        let next = Next { layout: Layout::new(view), gone, phase: Phase::Preparing };
+        let next = Next { layout: Layout::new(view), gone, phase: Phase::Preparing, since: now };
         let concerned: BTreeSet<_> = self.ids(&next).filter(|id| !next.gone.contains(id)).collect();
         self.next = Some(next);
         for id in concerned {
@@ -142,6 +141,8 @@ impl Registrar {
         let Some(next) = self.next.take() else { return };
         let before: Vec<_> =
             self.active.iter().flat_map(|layout| &layout.view().members).map(|m| m.id).collect();
+        let came = next.layout.view().members.iter().filter(|member| !before.contains(&member.id));
+        came.for_each(|member| self.unreached.got_in(member));
         self.active = Some(next.layout);
         let out: Vec<_> = before.into_iter().filter(|id| !self.is_member(*id)).collect();
         for id in out {

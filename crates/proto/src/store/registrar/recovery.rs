@@ -17,16 +17,32 @@
 //! Until then there are no leases; and it takes at least as long as a lease of the registrar before us may last, unless
 //! there can be no other view.
 //!
+//! # How far a member is believed
+//!
+//! Orders must carry a term that nobody has obeyed a higher one than, and views an epoch above all that were ordered, or
+//! members refuse them; so members say which they know. That is a claim (rule 41), and one that nobody can have come by
+//! would bring the next view to where no member can read it. With a view in force a claim far above what is in force is
+//! turned away. Without one it counts if it is near what others claim, or if nobody else claims anything.
+//!
 //! # What this does not do
+//!
+//! Doubt a whole view: whoever has the secret and is the first to speak to a registrar that knows nothing is believed.
 //!
 //! Go on from a view whose members are all dead or given up, though they acknowledged something in it: every holder of
 //! that is gone. Who comes back later with such a view joins anew.
 
 use super::seat::{Fate, Seat};
 use super::{Command, FromRegistrar, Layout, Registrar};
+use crate::id::PeerId;
+use crate::limits::{COUNT_MAX, STORE_MEMBERS_MAX};
 use crate::time::Instant;
 use crate::wire::store::{MemberId, StoreMember, View};
 use std::collections::{BTreeMap, BTreeSet};
+
+/// Further than this above what is known, no epoch and no term was ever given: a million views, or restarts.
+const FAR: u64 = 1 << 20;
+/// No claim counts further than this, so that a trillion may follow.
+const CLAIM_MAX: u64 = COUNT_MAX - (1 << 40);
 
 /// What was brought so far.
 #[derive(Clone, Debug, Hash)]
@@ -35,6 +51,8 @@ pub(super) struct Recovery {
     pub(super) until: Instant,
     /// Members of views that somebody froze for, and the newest of those views that each is in.
     prospects: BTreeMap<MemberId, (u64, StoreMember)>,
+    /// The term and the epoch that each process claims to have heard of.
+    claims: BTreeMap<PeerId, (u64, u64)>,
 }
 
 /// What a member brings when it opens a stream.
@@ -49,28 +67,47 @@ pub(super) struct Brought {
 impl Registrar {
     /// Members of one that was here before us may bring their views at least until then.
     pub fn listen(&mut self, until: Instant) {
-        self.recovery = Some(Recovery { until, prospects: BTreeMap::new() });
+        self.recovery = Some(Recovery { until, prospects: BTreeMap::new(), claims: BTreeMap::new() });
     }
 
-    /// Takes note of what a member brings. False if others went on without it.
-    pub(super) fn hear_out(&mut self, now: Instant, id: MemberId, brought: Brought) -> bool {
+    /// Takes note of what a member brings. If it cannot be let in like that, why.
+    pub(super) fn hear_out(
+        &mut self,
+        now: Instant,
+        peer: PeerId,
+        id: MemberId,
+        brought: Brought,
+    ) -> Result<(), String> {
         let Brought { view, next, term, epoch } = brought;
         let view = view.filter(|view| view.place(id).is_some());
         if self.active.is_none() && view.is_some() && self.recovery.is_none() {
             self.listen(now + self.config.control_grace.max(self.config.view_lease));
         }
-        self.term = self.term.max(term + u64::from(self.recovery.is_some()));
-        self.epoch = self.epoch.max(epoch);
+        let went_on = || Err("others went on without this member while it was away".to_owned());
         let Some(recovery) = &mut self.recovery else {
+            if self.active.is_some() && (is_far(term, self.term) || is_far(epoch, self.epoch)) {
+                let text = format!(
+                    "this member claims to know term {term} and epoch {epoch}, far above term {} and epoch {}, which are in \
+                     force: nobody else has heard of them",
+                    self.term, self.epoch
+                );
+                self.commands.push_back(Command::Note(format!("{} is turned away: {text}", peer.short())));
+                return Err(text);
+            }
+            self.term = self.term.max(term.min(CLAIM_MAX));
+            self.epoch = self.epoch.max(epoch.min(CLAIM_MAX));
             // A later view than ours is that of a registrar before us, and whoever was in it was not heard in time.
-            let Some(view) = view else { return true };
+            let Some(view) = view else { return Ok(()) };
             let knows = |active: &Layout| active.view().place(id).is_some() && view.epoch <= active.epoch();
             let is_known = self.active.as_ref().is_some_and(knows);
             if !is_known && let Some(seat) = self.seats.get_mut(&id) {
                 seat.is_forgotten = true;
             }
-            return is_known;
+            return if is_known { Ok(()) } else { went_on() };
         };
+        if recovery.claims.len() < STORE_MEMBERS_MAX || recovery.claims.contains_key(&peer) {
+            recovery.claims.insert(peer, (term, epoch));
+        }
         for member in next.iter().flat_map(|next| &next.members) {
             let epoch = next.as_ref().map_or(0, |next| next.epoch);
             let known = recovery.prospects.entry(member.id).or_insert_with(|| (epoch, member.clone()));
@@ -82,7 +119,17 @@ impl Registrar {
             self.go_on(now, view);
         }
         self.expect_prospects(now);
-        true
+        Ok(())
+    }
+
+    /// Goes on above whatever members were told by a registrar before us, as far as that is believed.
+    fn rise_above_claims(&mut self) {
+        let Some(recovery) = &self.recovery else { return };
+        let terms = recovery.claims.values().map(|(term, _)| *term).collect();
+        let epochs = recovery.claims.values().map(|(_, epoch)| *epoch).collect();
+        // A term is obeyed by whoever has obeyed a lower one: ours must be the higher one.
+        self.term = self.term.max(counted(self.term, terms).map_or(0, |term| term + 1));
+        self.epoch = self.epoch.max(counted(self.epoch, epochs).unwrap_or(0));
     }
 
     /// Goes on from a view that is in force.
@@ -137,6 +184,7 @@ impl Registrar {
         if !is_certain && !has_waited {
             return false;
         }
+        self.rise_above_claims();
         self.recovery = None;
         self.gathering = Some(now);
         self.turn_away_strangers();
@@ -165,4 +213,22 @@ impl Registrar {
             }
         }
     }
+}
+
+fn is_far(claimed: u64, known: u64) -> bool {
+    claimed > known.saturating_add(FAR)
+}
+
+/// The highest of what was claimed that is not far above what is known and what others claim.
+fn counted(known: u64, mut claims: Vec<u64>) -> Option<u64> {
+    claims.sort_unstable();
+    let is_alone = claims.len() == 1;
+    let mut highest = None;
+    for (at, claim) in claims.iter().enumerate() {
+        let is_confirmed = claims.get(at + 1).is_some_and(|other| !is_far(*other, *claim));
+        if is_alone || is_confirmed || !is_far(*claim, known.max(highest.unwrap_or(0))) {
+            highest = Some((*claim).min(CLAIM_MAX));
+        }
+    }
+    highest
 }

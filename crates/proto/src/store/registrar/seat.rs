@@ -28,6 +28,11 @@ pub(super) struct Seat {
     pub(super) ready: u64,
     pub(super) activated: u64,
     pub(super) leaves: bool,
+    /// It is not let in before then: nobody who came from its host reached a member.
+    pub(super) not_before: Option<Instant>,
+    /// How much had come of what it fetches when it last said so, and when that became more.
+    fetched: Option<u64>,
+    pub(super) progressed: Instant,
     /// The epoch of the view that it came with, zero if none, and whether it had frozen for another one. None if it has
     /// not come.
     pub(super) brought: Option<(u64, bool)>,
@@ -56,6 +61,9 @@ impl Seat {
             ready: 0,
             activated: 0,
             leaves: false,
+            not_before: None,
+            fetched: None,
+            progressed: now,
             brought: None,
             is_forgotten: false,
             holds: (0, 0, 0),
@@ -99,6 +107,13 @@ impl Seat {
         (self.knocked, self.knock_at) = (None, None);
     }
 
+    /// It has said how much has come of what it fetches. Nothing is held against whoever cannot say so.
+    pub(super) fn told_of(&mut self, now: Instant, fetched: Option<u64>) {
+        if fetched.is_none() || fetched != self.fetched {
+            (self.fetched, self.progressed) = (fetched, now);
+        }
+    }
+
     pub(super) fn knocked(&mut self, now: Instant, knocked: Knocked, interval: Duration) {
         self.is_knocking = false;
         if self.knock_at.is_none() {
@@ -112,8 +127,7 @@ impl Seat {
 
     /// Where to knock, if it is time.
     pub(super) fn knocks(&mut self, now: Instant, config: &Config) -> bool {
-        let silent = now.since(self.heard) >= config.view_lease * SILENT_FIFTHS / 5;
-        if silent && self.knock_at.is_none() {
+        if self.is_silent(now, config) && self.knock_at.is_none() {
             self.knock_at = Some(now);
         }
         let knocks = !self.is_knocking && self.knock_at.is_some_and(|at| now >= at);
@@ -125,10 +139,20 @@ impl Seat {
         self.lease_until.is_none_or(|until| now >= until)
     }
 
+    /// It has said nothing for long enough to wonder.
+    pub(super) fn is_silent(&self, now: Instant, config: &Config) -> bool {
+        now.since(self.heard) >= config.view_lease * SILENT_FIFTHS / 5
+    }
+
+    /// It may be in the next view, if it is in none yet.
+    pub(super) fn may_come(&self, now: Instant, config: &Config) -> bool {
+        let waits = self.not_before.is_some_and(|at| now < at);
+        self.is_attached() && !waits && self.fate(now, config) == Fate::There
+    }
+
     /// It has no lease any more, and does not answer.
     pub(super) fn is_absent(&self, now: Instant, config: &Config) -> bool {
-        let is_silent = now.since(self.heard) >= config.view_lease * SILENT_FIFTHS / 5;
-        is_silent && self.lease_until.is_some_and(|until| now >= until)
+        self.is_silent(now, config) && self.lease_until.is_some_and(|until| now >= until)
     }
 
     /// Rule 20b: refused, and nothing heard for one probe timeout since. Or it has said itself that it is no more.
@@ -183,6 +207,6 @@ impl Seat {
             _ => None,
         };
         let overdue = given_up + config.dead_after;
-        [knock, Some(given_up), Some(overdue), dead, self.lease_until].into_iter().flatten()
+        [knock, Some(given_up), Some(overdue), dead, self.lease_until, self.not_before].into_iter().flatten()
     }
 }

@@ -204,7 +204,7 @@ impl Registrar {
         let view = self.view().cloned();
         let members = view.iter().flat_map(|view| &view.members);
         let held = |member: &StoreMember| self.seats.get(&member.id).map_or((0, 0, 0), |seat| seat.holds);
-        FromRegistrar::Shown { holdings: members.map(held).collect(), view }
+        FromRegistrar::Shown { holdings: members.map(held).collect(), view, waits_for: self.waits_for() }
     }
 
     /// How the store stands; nothing if nobody is in it.

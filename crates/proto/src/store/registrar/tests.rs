@@ -1,5 +1,8 @@
 //! What a registrar says to whom, step by step; above all one that was restarted.
 
+mod claims;
+mod unreached;
+
 use super::{Command, FromRegistrar, Knocked, Registrar, StreamId, ToRegistrar};
 use crate::id::PeerId;
 use crate::preset::Preset;
@@ -69,7 +72,7 @@ fn said(registrar: &mut Registrar) -> Vec<String> {
 }
 
 fn renew() -> ToRegistrar {
-    ToRegistrar::Renew { number: 1, keys: 0, bytes: 0, waits: 0 }
+    ToRegistrar::Renew { number: 1, keys: 0, bytes: 0, waits: 0, fetched: None }
 }
 
 #[test]

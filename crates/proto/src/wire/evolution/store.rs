@@ -75,7 +75,15 @@ pub(super) fn spaces() -> Vec<Space> {
 
 pub(super) fn request(operation: Operation) -> Request {
     let key = Key::value("key");
-    Request { call: call(), answered_below: 8, key, operation, patience_ms: 1_000, seen: Some(7) }
+    Request {
+        call: call(),
+        answered_below: 8,
+        key,
+        operation,
+        patience_ms: 1_000,
+        seen: Some(7),
+        again: true,
+    }
 }
 
 fn inquiry() -> Inquiry {
@@ -114,6 +122,7 @@ pub(super) fn letters() -> Vec<Letter> {
         queue: vec![blob("element")],
         done: vec![(ClientId(7), 9, Answer::Done)],
         over: vec![(ClientId(7), 8)],
+        forgot: true,
     };
     vec![
         Letter::Request(request(Operation::Add(2))),
@@ -124,8 +133,9 @@ pub(super) fn letters() -> Vec<Letter> {
             request: request(Operation::Add(2)),
             asked_by: Some(MemberId(4)),
             is_awaited: true,
+            after: Some(2),
         },
-        Letter::Replicated(3),
+        Letter::Replicated(3, vec![5]),
         Letter::Pull { epoch: 5, buckets: vec![1, 4_095], after: Some(Key::value("key")) },
         Letter::Records { epoch: 5, finished: 1, records: vec![carried] },
         Letter::Pieces { parcel: 2, count: 32 },
@@ -171,7 +181,7 @@ pub(super) fn to_registrar() -> Vec<ToRegistrar> {
             next: Some(view()),
             founder: Some(6),
         },
-        ToRegistrar::Renew { number: 4, keys: 1, bytes: 2, waits: 3 },
+        ToRegistrar::Renew { number: 4, keys: 1, bytes: 2, waits: 3, fetched: Some(5) },
         ToRegistrar::Prepared(5),
         ToRegistrar::Ready(5),
         ToRegistrar::Activated(5),
@@ -191,7 +201,11 @@ pub(super) fn from_registrar() -> Vec<FromRegistrar> {
         FromRegistrar::Activate { term, view: view() },
         FromRegistrar::Settled(epoch),
         FromRegistrar::Out("why".to_owned()),
-        FromRegistrar::Shown { view: Some(view()), holdings: vec![(1, 2, 3)] },
+        FromRegistrar::Shown {
+            view: Some(view()),
+            holdings: vec![(1, 2, 3)],
+            waits_for: Some("for whom".to_owned()),
+        },
         FromRegistrar::Waits("for whom".to_owned()),
         FromRegistrar::Ended(Some(member())),
         FromRegistrar::Standing { member: MemberId(3), heard_ms: Some(80) },

@@ -7,8 +7,8 @@ use super::account::{Account, Inquiry};
 use super::operation::{Answer, Key, Operation};
 use super::{Blob, CallName, ClientId, MemberId, StoreMember};
 use crate::limits::{
-    STORE_BUCKETS, STORE_FRAME_BYTES_MAX, STORE_KEY_BYTES_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES,
-    TEXT_BYTES_MAX,
+    STORE_BUCKETS, STORE_FRAME_BYTES_MAX, STORE_HELD_MAX, STORE_KEY_BYTES_MAX, STORE_MESSAGE_BYTES_MAX,
+    STORE_PIECE_BYTES, TEXT_BYTES_MAX,
 };
 use crate::wire::{InvalidMessage, Message, unknown, within};
 use minicbor::{CborLen, Decode, Encode};
@@ -128,10 +128,14 @@ pub enum Letter {
         /// Somebody else waits for this too: say at once that it is done.
         #[cbor(n(3), default)]
         is_awaited: bool,
+        /// The number of the change that must be done before this one: the last one of the same key that the owner does not
+        /// know to be done, zero if there is none. From an owner that does not say: the one before it.
+        #[n(4)]
+        after: Option<u64>,
     },
-    /// From a replica to an owner: everything up to there is done.
+    /// From a replica to an owner: everything up to there is done, and of what is behind it these.
     #[n(4)]
-    Replicated(#[n(0)] u64),
+    Replicated(#[n(0)] u64, #[cbor(n(1), default)] Vec<u64>),
     /// To somebody who holds buckets in the view that ends: what is in them? Answered with `Records`.
     #[n(5)]
     Pull {
@@ -240,6 +244,9 @@ pub struct Request {
     /// has heard so.
     #[n(5)]
     pub seen: Option<u64>,
+    /// It was sent before, perhaps by somebody else, and may have been done.
+    #[cbor(n(6), default)]
+    pub again: bool,
 }
 
 /// A key's record, handed over.
@@ -260,6 +267,9 @@ pub struct Carried {
     /// Numbers below which the calls of a client are over.
     #[n(4)]
     pub over: Vec<(ClientId, u64)>,
+    /// Calls of clients outside the view were forgotten, because there were too many.
+    #[cbor(n(5), default)]
+    pub forgot: bool,
 }
 
 impl Message for Hop {
@@ -289,6 +299,7 @@ impl Message for Letter {
                 after.as_ref().map_or(Ok(()), Key::check)
             }
             Self::Records { records, .. } => records.iter().try_for_each(|record| record.key.check()),
+            Self::Replicated(_, beyond) => within("beyond", beyond.len(), STORE_HELD_MAX),
             Self::ListKeys { prefix, after, .. } => {
                 within("prefix", prefix.len(), STORE_KEY_BYTES_MAX)?;
                 within("after", after.as_ref().map_or(0, |key| key.len()), STORE_KEY_BYTES_MAX)

@@ -104,7 +104,7 @@ pub enum Objection {
     /// The sum does not fit 64 bits.
     #[n(1)]
     Overflow,
-    /// The value would be longer than a value may be.
+    /// The value would be longer than a value may be, or all elements of the queue together than they may be.
     #[n(2)]
     TooLong,
     /// The owner holds as much as it may.
@@ -198,7 +198,9 @@ impl fmt::Display for Objection {
         f.write_str(match self {
             Self::NotANumber => "its value is not a whole number of 64 bits in decimal text",
             Self::Overflow => "the sum does not fit a whole number of 64 bits",
-            Self::TooLong => "the value would be longer than a value may be",
+            Self::TooLong => {
+                "it would hold more than one key may: a value has 1 GiB at most, a queue with all its elements 2 GiB"
+            }
             Self::Full => "the key's owner holds as many bytes as it may; delete keys, or raise its limit",
             Self::TooManyWait => "as many calls wait at the key's owner as may",
         })

@@ -2,7 +2,7 @@
 //! store without one.
 
 use super::{MemberId, StoreMember, View};
-use crate::limits::{FRAME_BYTES_MAX, STORE_MEMBERS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{COUNT_MAX, FRAME_BYTES_MAX, STORE_MEMBERS_MAX, TEXT_BYTES_MAX};
 use crate::wire::{InvalidMessage, Message, within};
 use minicbor::{CborLen, Decode, Encode};
 
@@ -46,6 +46,10 @@ pub enum ToRegistrar {
         /// See `keys`.
         #[n(3)]
         waits: u64,
+        /// How much has come so far of what it fetches for a view to come, in pieces of any size: it is of interest whether
+        /// that grows. None if no view is to come, and from members that do not say.
+        #[n(4)]
+        fetched: Option<u64>,
     },
     /// What that view moves is frozen here.
     #[n(2)]
@@ -134,6 +138,9 @@ pub enum FromRegistrar {
         /// In the order of the view's members.
         #[n(1)]
         holdings: Vec<(u64, u64, u64)>,
+        /// What is waited for before there can be a view, in words; none if nobody is expected.
+        #[n(2)]
+        waits_for: Option<String>,
     },
     /// The member was heard and will be in a view once this has happened.
     #[n(7)]
@@ -156,8 +163,10 @@ pub enum FromRegistrar {
 impl Message for ToRegistrar {
     const BYTES_MAX: usize = FRAME_BYTES_MAX;
     fn check(&self) -> Result<(), InvalidMessage> {
-        let Self::Register { member, view, next, .. } = self else { return Ok(()) };
+        let Self::Register { member, view, next, term, epoch, .. } = self else { return Ok(()) };
         member.check()?;
+        within("term", *term as usize, COUNT_MAX as usize)?;
+        within("epoch", *epoch as usize, COUNT_MAX as usize)?;
         next.as_ref().map_or(Ok(()), View::check)?;
         view.as_ref().map_or(Ok(()), View::check)
     }
@@ -175,7 +184,8 @@ impl Message for FromRegistrar {
             Self::Ended(lost) => lost.as_ref().map_or(Ok(()), StoreMember::check),
             Self::Fetch { gone, .. } => within("gone", gone.len(), STORE_MEMBERS_MAX),
             Self::Out(text) | Self::Waits(text) => within("text", text.len(), TEXT_BYTES_MAX),
-            Self::Shown { view, holdings } => {
+            Self::Shown { view, holdings, waits_for } => {
+                within("text", waits_for.as_ref().map_or(0, String::len), TEXT_BYTES_MAX)?;
                 within("holdings", holdings.len(), STORE_MEMBERS_MAX)?;
                 view.as_ref().map_or(Ok(()), View::check)
             }

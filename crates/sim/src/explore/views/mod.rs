@@ -31,8 +31,9 @@
 //!
 //! # What it does not do
 //!
-//! Stops, clients that are no members, several keys, values in pieces, direct links beside the mesh (three are a ring), a
-//! second death before the first is mended, members that are reborn. The world of seeds ([`crate::store`]) has those.
+//! Stops, several keys, values in pieces, direct links beside the mesh (three are a ring), members that are reborn: the world of
+//! seeds ([`crate::store`]) has those. Clients that are no members, and a second death before the first is mended, which may
+//! take keys along (`docs/decisions/0035-views-of-the-store.md` says when): no world has them.
 
 mod carry;
 mod checkers;
