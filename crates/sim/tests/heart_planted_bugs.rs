@@ -123,6 +123,12 @@ fn liveness_finds_those_who_are_never_told_to_go_on() {
     assert_found("heart-cuts", Sabotage::DropProceed, "liveness");
 }
 
+/// Attempts go on over what is no link, and nobody dials another.
+#[test]
+fn liveness_finds_a_lost_link_that_is_taken_for_the_link() {
+    assert_found("heart-links", Sabotage::KeepLostLinks, "liveness");
+}
+
 #[test]
 fn stale_epochs_finds_a_commit_of_an_old_epoch() {
     assert_noticed("heart-kills", "stale_epochs", |_, fact| {

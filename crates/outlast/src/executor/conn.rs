@@ -9,11 +9,11 @@
 //! The invariant: a sink or a source that refers to an operation is resolved anew for each system call, and is
 //! replaced before that operation leaves the desk.
 
-use super::ConnId;
 use super::desk::{DRAIN_BYTES, Desk, OpId};
 use super::lanes::{Landing, Message, Source};
 use super::parking::{EagerAccount, Parked, Parking};
 use super::routing::{self, Route};
+use super::{ConnId, Direction};
 use crate::link::{Gauge, Wire};
 use outlast_proto::collective::frame::{BadFrame, FrameKind, HEADER_BYTES, Header, OpName};
 use outlast_proto::id::PeerId;
@@ -43,15 +43,6 @@ impl Broken {
     pub(super) fn is_silence(&self) -> bool {
         matches!(self, Self::Io(error) if error.kind() == io::ErrorKind::TimedOut)
     }
-}
-
-/// Which way blocks go on a connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Role {
-    /// We dialled: blocks out, credits in.
-    Outgoing,
-    /// We accepted: blocks in, credits out.
-    Incoming,
 }
 
 /// Where a payload goes.
@@ -95,7 +86,7 @@ enum Sending {
 pub(super) struct Conn {
     pub(super) id: ConnId,
     pub(super) peer: PeerId,
-    pub(super) role: Role,
+    pub(super) direction: Direction,
     /// The connection that makes the link, if this is one more stream of it.
     pub(super) primary: Option<ConnId>,
     wire: Box<dyn Wire>,
@@ -118,11 +109,11 @@ pub(super) struct Conn {
 }
 
 impl Conn {
-    pub(super) fn new(id: ConnId, peer: PeerId, role: Role, wire: Box<dyn Wire>) -> Self {
+    pub(super) fn new(id: ConnId, peer: PeerId, direction: Direction, wire: Box<dyn Wire>) -> Self {
         Self {
             id,
             peer,
-            role,
+            direction,
             primary: None,
             wire,
             stage: Box::new([0; STAGE_BYTES]),
@@ -305,33 +296,33 @@ impl Conn {
     }
 
     fn begin_frame(&mut self, desk: &mut Desk, header: Header) -> Result<(), Broken> {
-        let sink = match routing::route(desk, self.link(), self.peer, self.role, &mut self.parking, &header)?
-        {
-            Route::Into(op, landing) => Sink::Operation(op, landing),
-            // What is sent before our call comes over the link itself.
-            Route::Park if self.primary.is_some() => {
-                let what = format!("a block of {:?} over a second stream before our call", header.op);
-                return Err(Broken::Misbehaved(what));
-            }
-            Route::Park => Sink::Park(vec![0; header.length as usize]),
-            Route::Drain => Sink::Drain,
-            Route::Credit(op, lane) => {
-                // A credit has no payload to check, so its checksum is checked at once.
-                verify(&header, &[])?;
-                if let Some(operation) = desk.get_mut(op) {
-                    operation.credited(lane, &header);
+        let sink =
+            match routing::route(desk, self.link(), self.peer, self.direction, &mut self.parking, &header)? {
+                Route::Into(op, landing) => Sink::Operation(op, landing),
+                // What is sent before our call comes over the link itself.
+                Route::Park if self.primary.is_some() => {
+                    let what = format!("a block of {:?} over a second stream before our call", header.op);
+                    return Err(Broken::Misbehaved(what));
                 }
-                Sink::Drain
-            }
-            Route::Ask(op, lane) => {
-                verify(&header, &[])?;
-                if let Some(operation) = desk.get_mut(op) {
-                    let credit = operation.credit(lane);
-                    self.queue_header(&credit);
+                Route::Park => Sink::Park(vec![0; header.length as usize]),
+                Route::Drain => Sink::Drain,
+                Route::Credit(op, lane) => {
+                    // A credit has no payload to check, so its checksum is checked at once.
+                    verify(&header, &[])?;
+                    if let Some(operation) = desk.get_mut(op) {
+                        operation.credited(lane, &header);
+                    }
+                    Sink::Drain
                 }
-                Sink::Drain
-            }
-        };
+                Route::Ask(op, lane) => {
+                    verify(&header, &[])?;
+                    if let Some(operation) = desk.get_mut(op) {
+                        let credit = operation.credit(lane);
+                        self.queue_header(&credit);
+                    }
+                    Sink::Drain
+                }
+            };
         if header.kind == FrameKind::Credit {
             // Whatever became of our call, the receiver has made its own and parks nothing of it.
             self.eager.release(&header.op);

@@ -4,20 +4,23 @@
 //! [`pump`](Engine::pump), and waits for what it [awaits](Engine::awaited) (see `driver`). It never waits by itself, so
 //! all it needs from the outside comes as [`Command`]s and all it wants from the outside leaves as [`Output`]s.
 //!
-//! How it comes by its connections is in `links` and `stripes`, how epochs end in `epochs`; here is its turn.
+//! Which connection is a link, what is dialled and what follows from a loss is decided by
+//! [`Links`](outlast_proto::collective::links::Links); the engine has the wires, lanes and bytes. How it comes by its
+//! connections is in `links` and `stripes`, how epochs end in `epochs`; here is its turn.
 
 mod epochs;
 mod links;
 mod stripes;
 
-use super::conn::{Broken, Conn, Role};
+use super::conn::{Broken, Conn};
 use super::desk::{Desk, OpId};
 use super::operation::{End, Operation};
 use super::plane::DataSettings;
 use super::routing::check_credit;
 use super::ticket;
-use super::{ConnId, LinkEvent, Stopped};
+use super::{ConnId, Direction, LinkEvent, Stopped};
 use crate::link::Wire;
+use outlast_proto::collective::links::{Links, may_change_links};
 use outlast_proto::collective::{BrokenLink, Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use rustix::event::PollFlags;
@@ -53,15 +56,6 @@ pub(super) enum Output {
     DialStripe { peer: PeerId, address: SocketAddr, primary: ConnId },
 }
 
-/// One group's present roster.
-#[derive(Debug)]
-struct OpenEpoch {
-    epoch: GroupEpoch,
-    addresses: BTreeMap<PeerId, SocketAddr>,
-    successor: Option<PeerId>,
-    predecessor: Option<PeerId>,
-}
-
 /// See the module's essay.
 pub(super) struct Engine {
     me: PeerId,
@@ -69,10 +63,8 @@ pub(super) struct Engine {
     link_grace: Duration,
     desk: Desk,
     conns: BTreeMap<ConnId, Conn>,
-    outgoing: BTreeMap<PeerId, ConnId>,
-    incoming: BTreeMap<PeerId, ConnId>,
-    dialling: BTreeMap<PeerId, u64>,
-    epochs: BTreeMap<Group, OpenEpoch>,
+    /// Which of them are links, what is dialled, and which rosters are open.
+    links: Links<ConnId>,
     /// The streams of outgoing links to other hosts.
     stripes: BTreeMap<PeerId, Stripes>,
     streams_max: u8,
@@ -101,10 +93,7 @@ impl Engine {
             link_grace: settings.link_grace,
             desk: Desk::new(),
             conns: BTreeMap::new(),
-            outgoing: BTreeMap::new(),
-            incoming: BTreeMap::new(),
-            dialling: BTreeMap::new(),
-            epochs: BTreeMap::new(),
+            links: Links::new(me),
             next_id: 0,
             outputs: Vec::new(),
             closed: false,
@@ -151,29 +140,27 @@ impl Engine {
         // A link that closed while it rested must not look like one that broke in use; and what it brought
         // meanwhile, such as a word that was taken back, came before this call.
         for peer in &outgoing {
-            self.probe(self.outgoing.get(peer).copied());
+            self.probe(self.links.link(Direction::Towards, *peer));
             self.probe_stripes(*peer);
         }
         // The kernel may have made room while nobody drove: what earlier calls left behind goes first.
         self.conns.values_mut().for_each(|conn| conn.write_blocked = false);
         let id = self.desk.add(operation);
-        let is_open = self.epochs.get(&name.group).is_some_and(|open| {
+        let is_open = self.links.roster(name.group).is_some_and(|open| {
             let mut peers = outgoing.iter().chain(&incoming);
-            open.epoch == name.epoch
-                || (name.is_transfer() && peers.all(|peer| open.addresses.contains_key(peer)))
+            open.epoch() == name.epoch || (name.is_transfer() && peers.all(|peer| open.contains(*peer)))
         });
         if self.closed || !is_open || self.desk.is_stale(&name) {
             return self.desk.stop(id, if self.closed { Stopped::Closed } else { Stopped::Stale });
         }
         for peer in outgoing {
-            match self.outgoing.get(&peer) {
-                Some(conn) => self.bind_outgoing(*conn, id),
-                None => self.dial(peer),
+            if let Some(conn) = self.want_link(peer) {
+                self.bind_outgoing(conn, id);
             }
         }
         for peer in incoming {
-            if let Some(conn) = self.incoming.get(&peer) {
-                self.bind_incoming(*conn, id);
+            if let Some(conn) = self.links.link(Direction::From, peer) {
+                self.bind_incoming(conn, id);
             }
         }
     }
@@ -183,9 +170,7 @@ impl Engine {
             return;
         };
         let Some(lane) = operation.lane_to(conn.peer) else { return };
-        if operation.outgoing[lane].frames_sent > 0 && operation.parts.end.is_none() {
-            // All that we had to send went over a link that broke. Whether it arrived is not known; if not, the other
-            // end would wait for it on this one forever.
+        if !may_change_links(operation.outgoing[lane].frames_sent > 0, operation.parts.end.is_some()) {
             let error = "it broke with blocks on the way, and was made anew";
             return operation.stop(Stopped::LinkBroken(BrokenLink::towards(self.me, conn.peer, error)));
         }
@@ -279,10 +264,10 @@ impl Engine {
                 if conn.has_work(&self.desk) {
                     moved |= conn.send(&mut self.desk)?;
                 }
-                let wanted = match conn.role {
-                    Role::Incoming => self.desk.awaits_blocks(conn.link()),
+                let wanted = match conn.direction {
+                    Direction::From => self.desk.awaits_blocks(conn.link()),
                     // Credit comes over the link itself.
-                    Role::Outgoing => conn.primary.is_none() && self.desk.awaits_credit(*id),
+                    Direction::Towards => conn.primary.is_none() && self.desk.awaits_credit(*id),
                 };
                 if (wanted || conn.maybe_readable) && conn.is_worth_a_try() {
                     moved |= conn.receive(&mut self.desk)?;
@@ -426,10 +411,7 @@ impl Engine {
         self.settle();
         self.conns.clear();
         self.stripes.clear();
-        self.outgoing.clear();
-        self.incoming.clear();
-        self.dialling.clear();
-        self.epochs.clear();
+        self.links = Links::new(self.me);
     }
 }
 

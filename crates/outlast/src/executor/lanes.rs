@@ -5,12 +5,10 @@
 
 use super::ConnId;
 use super::slots::Slot;
+use outlast_proto::collective::links::REDIALS_MAX;
 use outlast_proto::id::PeerId;
 use std::collections::VecDeque;
 use std::time::Instant;
-
-/// How often a connection that broke before it was of use may be made again, per lane.
-const REDIALS_MAX: u8 = 2;
 
 /// Where the bytes of a message are.
 #[derive(Debug)]

@@ -48,6 +48,7 @@ pub use abort::{Abort, Strain};
 pub(crate) use companion::{Beside, Companion};
 pub(crate) use driver::Seat;
 pub use memory::Buffers;
+pub use outlast_proto::collective::links::Direction;
 pub use plane::{DataPlane, DataSettings, OpSpec, Performed};
 pub use transfer::TransferSpec;
 
@@ -93,15 +94,6 @@ pub enum Stopped {
     /// The data plane was shut down.
     #[error("the data plane is shut down")]
     Closed,
-}
-
-/// Which way blocks go on a link of a ring.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Direction {
-    /// To the ring's next member.
-    Towards,
-    /// From the ring's previous member.
-    From,
 }
 
 /// What happened to a link of an open epoch's ring.

@@ -1,10 +1,10 @@
 //! What a frame is to us: a block for an operation, one for later, a credit, a question, or nothing any more.
 
-use super::conn::{Broken, Role};
+use super::conn::Broken;
 use super::desk::{Desk, OpId};
 use super::lanes::Landing;
 use super::parking::{Parked, Parking};
-use super::{ConnId, Stopped};
+use super::{ConnId, Direction, Stopped};
 use outlast_proto::collective::frame::{FrameKind, Header};
 use outlast_proto::id::PeerId;
 
@@ -23,14 +23,14 @@ pub(super) fn route(
     desk: &mut Desk,
     conn: ConnId,
     peer: PeerId,
-    role: Role,
+    direction: Direction,
     parking: &mut Parking,
     header: &Header,
 ) -> Result<Route, Broken> {
-    match (role, header.kind) {
-        (Role::Incoming, FrameKind::Block) => route_block(desk, conn, peer, parking, header),
-        (Role::Incoming, FrameKind::Ask) => route_ask(desk, peer, parking, header),
-        (Role::Outgoing, FrameKind::Credit) => route_credit(desk, peer, parking, header),
+    match (direction, header.kind) {
+        (Direction::From, FrameKind::Block) => route_block(desk, conn, peer, parking, header),
+        (Direction::From, FrameKind::Ask) => route_ask(desk, peer, parking, header),
+        (Direction::Towards, FrameKind::Credit) => route_credit(desk, peer, parking, header),
         (_, kind) => Err(Broken::Misbehaved(format!("a {kind:?} frame against the direction of the link"))),
     }
 }

@@ -11,6 +11,7 @@ pub mod circuit;
 pub mod detour;
 mod fingerprint;
 pub mod frame;
+pub mod links;
 pub mod plan;
 pub mod ring;
 mod sections;

@@ -95,6 +95,7 @@ impl World {
                 let min_world = if first && now < Instant::from_nanos(2_000_000_000) { all } else { 1 };
                 let deadline = now + PATIENCE;
                 self.processes[process].phase = Phase::Connecting;
+                self.forget_links(process);
                 let id = self.processes[process].session.handle_connect_call(now, min_world, deadline);
                 self.begin_call(process, id, None, deadline, Buffer::default());
                 self.drain_peer(process);

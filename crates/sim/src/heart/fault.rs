@@ -64,4 +64,6 @@ pub enum Sabotage {
     LoseMemories,
     /// An abort that ends a call is kept from one member, which goes on with the next attempt instead.
     HideAnAbort,
+    /// A link that is lost is still taken for the link.
+    KeepLostLinks,
 }

@@ -2,6 +2,7 @@
 
 use super::fault::Fault;
 use super::health::Node;
+use super::links::{Broken, CLOSING, SILENCE};
 use super::process::Phase;
 use super::world::{Event, World};
 use outlast_proto::membership::Membership;
@@ -69,7 +70,7 @@ impl World {
                 self.processes[victim].isolated_until = now + *time;
                 self.block(victim, now + *time);
                 self.cut_all_wires(victim, Duration::from_secs(2));
-                self.links_changed();
+                self.break_links(Broken::Silent, SILENCE, |from, to| from == victim || to == victim);
             }
             Fault::CutLink(time) => {
                 let Some(a) = self.victim(|process| process.session.record().is_some()) else { return false };
@@ -83,7 +84,7 @@ impl World {
                 self.line(|| format!("the link from process {a} to {b} is cut for {time:?}"));
                 self.cut_links.insert((a, b), now + *time);
                 self.link_victims.extend([a, b]);
-                self.links_changed();
+                self.break_links(Broken::Silent, SILENCE, |from, to| (from, to) == (a, b));
             }
             Fault::RestartCoordinator(down) => {
                 let Some(index) = self.at_address.take() else { return false };
@@ -163,7 +164,7 @@ impl World {
                 transfer.inputs.remove(&victim);
             }
         }
-        self.links_changed();
+        self.break_links(Broken::Closed, CLOSING, |from, to| from == victim || to == victim);
     }
 
     fn cut_all_wires(&mut self, process: usize, notice_max: Duration) {

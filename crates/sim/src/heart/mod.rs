@@ -9,7 +9,8 @@
 //! # The intuition
 //!
 //! The real [`Run`](outlast_proto::coordinator::Run) and the real [`Session`](outlast_proto::session::Session)
-//! talk over simulated streams. Everything around them is a model that cannot be fooled: the executor moves
+//! talk over simulated streams, and the real [`Links`](outlast_proto::collective::links::Links) decide about simulated
+//! data links. Everything around them is a model that cannot be fooled: the executor moves
 //! *sets of contributions* instead of numbers, so a result that holds the wrong data, or data of the wrong
 //! step, is seen at once; programs are identical on all peers and begin again from the last agreed step, so
 //! calls that do not pair up are seen as well.
@@ -34,6 +35,7 @@ mod facts;
 mod fault;
 mod faulting;
 mod health;
+mod links;
 mod process;
 mod program;
 pub mod runner;

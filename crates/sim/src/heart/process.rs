@@ -5,6 +5,7 @@ use super::health::Member;
 use super::program::Planned;
 use super::training::Training;
 use outlast_proto::collective::OpKey;
+use outlast_proto::collective::links::Links;
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{CallId, Command, Session};
@@ -71,6 +72,8 @@ pub struct Process {
     pub(super) connection: Option<u64>,
     /// How often it dialled.
     pub(super) dials: u64,
+    /// Its data links.
+    pub(super) links: Links<u64>,
     pub(super) armed: Option<Instant>,
     pub(super) calls: BTreeMap<CallId, CallState>,
     pub(super) serial: u64,
@@ -130,6 +133,11 @@ impl Process {
     /// Whether it can hear anybody now.
     pub(super) fn runs(&self) -> bool {
         self.killed.is_none() && self.stopped.is_none()
+    }
+
+    /// What a call's thread is at.
+    pub(super) fn executing(&self, call: CallId) -> Option<&Executing> {
+        self.calls.get(&call)?.executing.as_ref()
     }
 
     pub(super) fn is_isolated(&self, now: Instant) -> bool {

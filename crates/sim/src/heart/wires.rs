@@ -1,7 +1,6 @@
 //! Control streams between processes and coordinators: dialled in their own time, made of bytes, and breaking so
 //! that each side learns of it when it does.
 
-use super::executor::dial_timeout;
 use super::facts::Fact;
 use super::fault::Sabotage;
 use super::health::Node;
@@ -305,8 +304,7 @@ impl World {
                         let (epoch, size) = (record.epoch, record.roster.len());
                         format!("process {process} opens epoch {epoch} of {size}")
                     });
-                    let delay = self.some(Duration::from_millis(20));
-                    self.after(delay, Event::LinksBuilt(process, record.epoch, self.now + dial_timeout()));
+                    self.open_links(process, &record);
                     let node = Node::Process(process);
                     self.tell_member(node, |machine, now| machine.handle_roster(now, &record.roster));
                     let peer = self.processes[process].id;

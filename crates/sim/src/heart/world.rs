@@ -4,17 +4,20 @@ use super::data::{Transfer, TransferId};
 use super::facts::Fact;
 use super::fault::{Fault, Sabotage};
 use super::health::{Member, Node, SOCKET_BUFFER_PACKETS};
+use super::links::Connection;
 use super::process::{Phase, Process};
 use super::program::Habits;
 use super::training::Training;
 use super::wires::Channel;
 use crate::world::queue::Queue;
 use crate::world::trace::Trace;
+use outlast_proto::collective::links::Links;
 use outlast_proto::coordinator::{
     self, Action, ConnectionId, Facts as KeptFacts, FactsStamp, Note, Run, Sign, SolveToken,
 };
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::{ConnectOutcome, ConnectToken, Preset, Source};
+use outlast_proto::retry::DialFailure;
 use outlast_proto::rng::Rng;
 use outlast_proto::session::{self, CallId, PerformResult};
 use outlast_proto::state::Revision;
@@ -137,7 +140,11 @@ pub(super) enum Event {
     Packet(Node, Source, Vec<u8>),
     MemberTimer(Node),
     Asked(Node, ConnectToken, ConnectOutcome),
-    LinksBuilt(usize, u64, Instant),
+    /// The dial of a data link of that serial ends, and why it failed if it did. Until then it may be repeated.
+    LinkDialled(usize, PeerId, u64, Instant, Option<DialFailure>),
+    LinkAccepted(usize, u64),
+    LinkLost(usize, u64),
+    LinkMissed(usize, CallId, u64),
     Prepared(usize, u64, bool),
     Solved(usize, SolveToken, Answer),
     Redialled(usize, PeerId, bool),
@@ -158,7 +165,10 @@ impl Event {
             Self::ToPeer(wire, ..) | Self::PeerSeesClose(wire) => Some(wires.get(wire)?.process),
             Self::Dialled(process, ..)
             | Self::PeerTimer(process)
-            | Self::LinksBuilt(process, ..)
+            | Self::LinkDialled(process, ..)
+            | Self::LinkAccepted(process, _)
+            | Self::LinkLost(process, _)
+            | Self::LinkMissed(process, ..)
             | Self::Prepared(process, ..)
             | Self::Redialled(process, ..)
             | Self::Performed(process, ..)
@@ -195,6 +205,9 @@ pub struct World {
     /// As whom the process at the other end of a stream speaks.
     pub(super) names: BTreeMap<u64, PeerId>,
     pub(super) transfers: BTreeMap<TransferId, Transfer>,
+    /// Data links, by the numbers that processes know them by.
+    pub(super) connections: BTreeMap<u64, Connection>,
+    pub(super) next_connection: u64,
     pub(super) cut_links: BTreeMap<(usize, usize), Instant>,
     /// Who ever had a link cut.
     pub link_victims: BTreeSet<usize>,
@@ -228,6 +241,8 @@ impl World {
             next_wire: 0,
             names: BTreeMap::new(),
             transfers: BTreeMap::new(),
+            connections: BTreeMap::new(),
+            next_connection: 0,
             cut_links: BTreeMap::new(),
             link_victims: BTreeSet::new(),
             facts: Vec::new(),
@@ -356,7 +371,12 @@ impl World {
             Event::Packet(to, source, bytes) => self.packet_arrives(to, source, &bytes),
             Event::MemberTimer(node) => self.member_timer(node),
             Event::Asked(node, token, outcome) => self.asked(node, token, outcome),
-            Event::LinksBuilt(process, epoch, by) => self.links_built(process, epoch, by),
+            Event::LinkDialled(process, peer, serial, by, failure) => {
+                self.link_dialled(process, peer, serial, by, failure);
+            }
+            Event::LinkAccepted(process, link) => self.link_accepted(process, link),
+            Event::LinkLost(process, link) => self.link_lost(process, link),
+            Event::LinkMissed(process, call, serial) => self.link_missed(process, call, serial),
             Event::Prepared(process, question, well) => self.prepared(process, question, well),
             Event::Solved(index, token, answer) => {
                 if self.coordinators[index].lives {
@@ -600,6 +620,7 @@ impl World {
             rng,
             connection: None,
             dials: 0,
+            links: Links::new(id),
             armed: None,
             calls: BTreeMap::new(),
             serial: 0,
@@ -651,6 +672,7 @@ impl World {
         let registration = self.registration(process, group);
         let id = registration.info.id;
         self.by_id.insert(id, process);
+        self.close_all_links(process, id);
         let process = &mut self.processes[process];
         process.id = id;
         process.session.renew(registration);

@@ -4,67 +4,58 @@ use super::super::conn::Broken;
 use super::super::operation::{End, Operation};
 use super::super::{Direction, Stopped};
 use super::links::link_up;
-use super::{Engine, OpenEpoch, Output};
+use super::{Engine, Output};
+use outlast_proto::collective::links::Roster;
 use outlast_proto::collective::{Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use std::net::SocketAddr;
 
 impl Engine {
     pub(super) fn open_epoch(&mut self, group: Group, epoch: GroupEpoch, ring: Vec<(PeerId, SocketAddr)>) {
-        if self.closed || self.epochs.get(&group).is_some_and(|open| open.epoch >= epoch) {
+        if self.closed || !self.links.may_open(group, epoch) {
             return;
         }
-        let neighbour = |offset: usize| {
-            let place = ring.iter().position(|(peer, _)| *peer == self.me)?;
-            (ring.len() > 1).then(|| ring[(place + offset) % ring.len()].0)
-        };
-        let open = OpenEpoch {
-            epoch,
-            successor: neighbour(1),
-            predecessor: neighbour(ring.len().saturating_sub(1)),
-            addresses: ring.into_iter().collect(),
-        };
-        let (successor, predecessor) = (open.successor, open.predecessor);
+        let roster = self.links.roster_of(epoch, ring);
+        let (successor, predecessor) = (roster.successor(), roster.predecessor());
         // Links that closed while they rested are found before the epoch counts: it dials them again, and
         // nobody takes them for links of this epoch that could not be made.
-        self.probe(successor.and_then(|peer| self.outgoing.get(&peer).copied()));
+        self.probe(successor.and_then(|peer| self.links.link(Direction::Towards, peer)));
         if let Some(successor) = successor {
             self.probe_stripes(successor);
         }
-        self.probe(predecessor.and_then(|peer| self.incoming.get(&peer).copied()));
-        let before = self.epochs.insert(group, open);
+        self.probe(predecessor.and_then(|peer| self.links.link(Direction::From, peer)));
+        let before = self.links.open(group, roster);
         self.close_needless_stripes();
         self.leave_epochs_before(group, epoch);
-        let gone = before.into_iter().flat_map(|before| before.addresses.into_keys());
-        self.drop_strangers(gone.collect());
-        if let Some(peer) = successor {
-            if self.outgoing.contains_key(&peer) {
-                self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::Towards)));
-            } else {
-                self.dial(peer);
-            }
+        self.drop_strangers(before);
+        if let Some(peer) = successor
+            && self.want_link(peer).is_some()
+        {
+            self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::Towards)));
         }
-        if let Some(peer) = predecessor.filter(|peer| self.incoming.contains_key(peer)) {
+        if let Some(peer) = predecessor
+            && self.links.link(Direction::From, peer).is_some()
+        {
             self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::From)));
         }
     }
 
     pub(super) fn close_epoch(&mut self, group: Group, epoch: GroupEpoch) {
-        if self.epochs.get(&group).is_none_or(|open| open.epoch != epoch) {
+        if self.links.roster(group).is_none_or(|open| open.epoch() != epoch) {
             return;
         }
-        let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
+        let before = self.links.close(group);
         self.leave_epochs_before(group, epoch + 1);
-        self.drop_strangers(gone.unwrap_or_default());
+        self.drop_strangers(before);
     }
 
     /// The group begins anew, and its epochs may be numbered from the start. The links go too, so that no frame
     /// of the old life can be taken for one of the new.
     pub(super) fn forget_group(&mut self, group: Group) {
-        let gone = self.epochs.remove(&group).map(|open| open.addresses.into_keys().collect());
+        let before = self.links.close(group);
         self.leave_epochs_before(group, GroupEpoch::MAX);
         self.desk.forget_group(group);
-        self.drop_strangers(gone.unwrap_or_default());
+        self.drop_strangers(before);
     }
 
     /// Nothing of a group's earlier epochs has an effect from here on (rule 15).
@@ -78,11 +69,11 @@ impl Engine {
         }
         self.desk.open_epoch(group, epoch);
         // A transfer is the affair of its two ends: it goes on as long as both are members (rule 8).
-        let roster = self.epochs.get(&group).filter(|open| open.epoch == epoch);
+        let roster = self.links.roster(group).filter(|open| open.epoch() == epoch);
         let stays = |op: &Operation| {
             let mut ends =
                 op.outgoing.iter().map(|lane| lane.peer).chain(op.incoming.iter().map(|lane| lane.peer));
-            roster.is_some_and(|open| ends.all(|peer| open.addresses.contains_key(&peer)))
+            roster.is_some_and(|open| ends.all(|peer| open.contains(peer)))
         };
         let over = |op: &Operation| match op.parts.end {
             Some(_) => !stays(op),
@@ -97,15 +88,10 @@ impl Engine {
         }
     }
 
-    /// Closes the links to those of `peers` that are in no roster any more.
-    pub(super) fn drop_strangers(&mut self, peers: Vec<PeerId>) {
-        for peer in peers {
-            if self.epochs.values().any(|open| open.addresses.contains_key(&peer)) {
-                continue;
-            }
-            self.dialling.remove(&peer);
-            let conns = [self.outgoing.remove(&peer), self.incoming.remove(&peer)];
-            for conn in conns.into_iter().flatten() {
+    /// Closes the links to those of its members that are in no roster any more.
+    fn drop_strangers(&mut self, before: Option<Roster>) {
+        for peer in before.into_iter().flat_map(Roster::into_members) {
+            for conn in self.links.drop_stranger(peer).into_iter().flatten() {
                 self.lost(conn, &Broken::Misbehaved("the peer is in no roster any more".to_owned()));
             }
         }

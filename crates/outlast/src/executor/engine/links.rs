@@ -1,14 +1,16 @@
-//! The engine's connections: made, bound to lanes, and lost.
+//! The engine's connections: made, bound to lanes, and lost. What is decided about them is decided in
+//! `outlast_proto::collective::links`.
 //!
 //! Links report and never condemn: a broken connection ends the attempts that had bytes on it and is told to
 //! the caller's listener, nothing more. An attempt that had none simply gets a new connection.
 
-use super::super::conn::{Broken, Conn, Role};
+use super::super::conn::{Broken, Conn};
 use super::super::desk::OpId;
 use super::super::operation::Operation;
 use super::super::{ConnId, Direction, LinkEvent, Stopped};
 use super::{Engine, Output};
 use crate::link::Wire;
+use outlast_proto::collective::links::{AfterLoss, Change, LostLane, Wanted, after_loss};
 use outlast_proto::collective::{BrokenLink, Group, GroupEpoch};
 use outlast_proto::id::PeerId;
 use std::io;
@@ -18,16 +20,15 @@ use std::time::Instant;
 const PROBES_MAX: usize = 4;
 
 impl Engine {
-    pub(super) fn add_conn(&mut self, peer: PeerId, role: Role, wire: Box<dyn Wire>) -> ConnId {
+    fn add_conn(&mut self, peer: PeerId, direction: Direction, wire: Box<dyn Wire>) -> ConnId {
         self.next_id += 1;
         let id = ConnId(self.next_id);
-        self.conns.insert(id, Conn::new(id, peer, role, wire));
-        let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
-        if let Some(old) = links.insert(peer, id) {
+        self.conns.insert(id, Conn::new(id, peer, direction, wire));
+        if let Some(old) = self.links.handle_up(direction, peer, id) {
             self.lost(old, &Broken::Misbehaved("replaced by a newer connection".to_owned()));
         }
-        self.linked(peer, role);
-        self.report(peer, role, None, false);
+        self.linked(peer, direction);
+        self.report(peer, direction, None, false);
         id
     }
 
@@ -35,7 +36,7 @@ impl Engine {
         if self.closed {
             return;
         }
-        let conn = self.add_conn(peer, Role::Incoming, wire);
+        let conn = self.add_conn(peer, Direction::From, wire);
         let waits = |op: &Operation| {
             op.ending.is_none() && op.lane_from(peer).is_some_and(|lane| op.incoming[lane].conn.is_none())
         };
@@ -44,27 +45,24 @@ impl Engine {
         }
     }
 
-    pub(super) fn dial(&mut self, peer: PeerId) {
-        if self.dialling.contains_key(&peer) {
-            return;
+    /// The link towards `peer`, if it is up. Otherwise whoever waits for it gets it when it is dialled, or is stopped.
+    pub(super) fn want_link(&mut self, peer: PeerId) -> Option<ConnId> {
+        match self.links.want(peer) {
+            Wanted::Use(conn) => return Some(conn),
+            Wanted::Dial { address, serial } => self.outputs.push(Output::Dial { peer, address, serial }),
+            Wanted::UnderWay => {}
+            Wanted::NoAddress => self.unreachable(peer, "it has no address in any open epoch"),
         }
-        let address = self.epochs.values().find_map(|open| open.addresses.get(&peer).copied());
-        let Some(address) = address else {
-            return self.unreachable(peer, "it has no address in any open epoch");
-        };
-        self.next_id += 1;
-        self.dialling.insert(peer, self.next_id);
-        self.outputs.push(Output::Dial { peer, address, serial: self.next_id });
+        None
     }
 
     pub(super) fn dialled(&mut self, peer: PeerId, serial: u64, result: io::Result<Box<dyn Wire>>) {
-        if self.dialling.get(&peer) != Some(&serial) || self.closed {
+        if self.closed || !self.links.handle_dialled(peer, serial) {
             return;
         }
-        self.dialling.remove(&peer);
         match result {
             Ok(wire) => {
-                let conn = self.add_conn(peer, Role::Outgoing, wire);
+                let conn = self.add_conn(peer, Direction::Towards, wire);
                 for id in self.waiting_for_link_to(peer) {
                     self.bind_outgoing(conn, id);
                 }
@@ -72,19 +70,19 @@ impl Engine {
             Err(error) => {
                 let silent = error.kind() == io::ErrorKind::TimedOut;
                 let error = format!("cannot connect: {error}");
-                self.report(peer, Role::Outgoing, Some(&error), silent);
+                self.report(peer, Direction::Towards, Some(&error), silent);
                 self.unreachable(peer, &error);
             }
         }
     }
 
-    pub(super) fn waiting_for_link_to(&self, peer: PeerId) -> Vec<OpId> {
+    fn waiting_for_link_to(&self, peer: PeerId) -> Vec<OpId> {
         self.desk.ids(|op| {
             op.ending.is_none() && op.lane_to(peer).is_some_and(|lane| op.outgoing[lane].conn.is_none())
         })
     }
 
-    pub(super) fn unreachable(&mut self, peer: PeerId, error: &str) {
+    fn unreachable(&mut self, peer: PeerId, error: &str) {
         for id in self.waiting_for_link_to(peer) {
             self.desk.stop(id, Stopped::LinkBroken(BrokenLink::towards(self.me, peer, error)));
         }
@@ -97,15 +95,12 @@ impl Engine {
             return self.lost_stripe(conn, primary, broken);
         }
         let mut stripes = self.take_stripes(&conn);
-        let (peer, role, error) = (conn.peer, conn.role, broken.to_string());
-        tracing::debug!(?peer, ?role, error, "a data link broke");
-        let links = if role == Role::Outgoing { &mut self.outgoing } else { &mut self.incoming };
-        let replaced = links.get(&peer) != Some(&id);
-        if !replaced {
-            links.remove(&peer);
-            self.report(peer, role, Some(&error), broken.is_silence());
+        let (peer, direction, error) = (conn.peer, conn.direction, broken.to_string());
+        tracing::debug!(?peer, ?direction, error, "a data link broke");
+        if self.links.handle_lost(direction, peer, id) {
+            self.report(peer, direction, Some(&error), broken.is_silence());
         }
-        let towards = role == Role::Outgoing;
+        let towards = direction == Direction::Towards;
         let uses = |op: &Operation| {
             if towards {
                 op.lane_towards(id).is_some()
@@ -119,9 +114,9 @@ impl Engine {
             stripes.iter_mut().for_each(|stripe| stripe.detach(&mut self.desk, op));
             let Some(operation) = self.desk.get_mut(op) else { continue };
             let is_transfer = operation.parts.end.is_some();
-            let (moved, done, redials) = if towards {
+            let (moved, is_done, redials) = if towards {
                 let Some(lane) = operation.lane_to(peer) else { continue };
-                let done = operation.is_done_sending(lane);
+                let is_done = operation.is_done_sending(lane);
                 let lane = &mut operation.outgoing[lane];
                 lane.conn = None;
                 lane.stripes.clear();
@@ -129,38 +124,40 @@ impl Engine {
                 if is_transfer {
                     lane.granted = None;
                 }
-                (lane.frames_sent, done, &mut lane.redials_left)
+                (lane.frames_sent, is_done, &mut lane.redials_left)
             } else {
                 let Some(lane) = operation.lane_from(peer) else { continue };
                 let lane = &mut operation.incoming[lane];
                 lane.conn = None;
                 (lane.frames_begun, lane.outstanding == 0, &mut lane.redials_left)
             };
-            // All that it was for is done. If the other end is not content, its vote says so; unless the path was
-            // cut, for then the other end waits for what is lost in our kernel.
-            if done && !(towards && broken.is_silence() && !is_transfer) {
-                continue;
-            }
-            if begun || moved > 0 || *redials == 0 {
-                let (me, error) = (self.me, error.as_str());
-                let broken = if towards {
-                    BrokenLink::towards(me, peer, error)
-                } else {
-                    BrokenLink::back_from(me, peer, error)
-                };
-                self.desk.stop(op, Stopped::LinkBroken(broken));
-                continue;
-            }
-            *redials -= 1;
-            let present = if towards { &self.outgoing } else { &self.incoming }.get(&peer).copied();
-            match (present, towards) {
-                (Some(conn), true) => self.bind_outgoing(conn, op),
-                (Some(conn), false) => self.bind_incoming(conn, op),
-                (None, true) => self.dial(peer),
-                // The predecessor dials again when it notices; if it is there to notice.
-                // The sender of a transfer has perhaps not even called yet.
-                (None, false) if is_transfer => {}
-                (None, false) => {
+            let after = after_loss(&LostLane {
+                direction,
+                is_transfer,
+                is_done,
+                is_begun: begun || moved > 0,
+                is_silent: broken.is_silence(),
+                redials_left: *redials,
+                present: self.links.link(direction, peer),
+            });
+            *redials -= u8::from(after.takes_a_redial());
+            match after {
+                AfterLoss::Nothing | AfterLoss::Await => {}
+                AfterLoss::Stop => {
+                    let broken = match direction {
+                        Direction::Towards => BrokenLink::towards(self.me, peer, error.as_str()),
+                        Direction::From => BrokenLink::back_from(self.me, peer, error.as_str()),
+                    };
+                    self.desk.stop(op, Stopped::LinkBroken(broken));
+                }
+                AfterLoss::Use(conn) if towards => self.bind_outgoing(conn, op),
+                AfterLoss::Use(conn) => self.bind_incoming(conn, op),
+                AfterLoss::Dial => {
+                    if let Some(conn) = self.want_link(peer) {
+                        self.bind_outgoing(conn, op);
+                    }
+                }
+                AfterLoss::AwaitWithinGrace => {
                     let by = Instant::now() + self.link_grace;
                     if let Some(operation) = self.desk.get_mut(op)
                         && let Some(lane) = operation.lane_from(peer)
@@ -172,29 +169,17 @@ impl Engine {
         }
     }
 
-    /// Tells the listener about a link of every epoch whose ring it belongs to. That a link beside the ring broke
-    /// is told by the end that sends: it may have sent all that it had to, and nobody else may know.
-    pub(super) fn report(&mut self, peer: PeerId, role: Role, error: Option<&str>, silent: bool) {
-        for (group, open) in &self.epochs {
-            let (neighbour, direction) = match role {
-                Role::Outgoing => (open.successor, Direction::Towards),
-                Role::Incoming => (open.predecessor, Direction::From),
+    /// Tells the listener about a link, for every epoch that hears of it.
+    fn report(&mut self, peer: PeerId, direction: Direction, error: Option<&str>, silent: bool) {
+        let change = if error.is_some() { Change::Down } else { Change::Up };
+        for (group, epoch) in self.links.hearers(direction, peer, change) {
+            let event = match error {
+                None => link_up(group, epoch, peer, direction),
+                Some(error) => {
+                    LinkEvent::Down { group, epoch, peer, direction, silent, error: error.to_owned() }
+                }
             };
-            let beside = role == Role::Outgoing && error.is_some() && open.addresses.contains_key(&peer);
-            if neighbour == Some(peer) || beside {
-                let event = match error {
-                    None => link_up(*group, open.epoch, peer, direction),
-                    Some(error) => LinkEvent::Down {
-                        group: *group,
-                        epoch: open.epoch,
-                        peer,
-                        direction,
-                        silent,
-                        error: error.to_owned(),
-                    },
-                };
-                self.outputs.push(Output::Event(event));
-            }
+            self.outputs.push(Output::Event(event));
         }
     }
 

@@ -10,11 +10,10 @@
 //! end closes streams that it does not want any more between calls, after everything that they carried; a stream
 //! that ends between two frames is therefore no loss to the receiving end.
 
-use super::super::ConnId;
-use super::super::LinkEvent;
 use super::super::abort::Strain;
-use super::super::conn::{Broken, Conn, Role};
+use super::super::conn::{Broken, Conn};
 use super::super::operation::Operation;
+use super::super::{ConnId, Direction, LinkEvent};
 use super::{Engine, Output};
 use crate::clock;
 use crate::link::Wire;
@@ -50,9 +49,10 @@ impl Stripes {
 
 impl Engine {
     /// A link was made: it may be measured, and its way may be long.
-    pub(super) fn linked(&mut self, peer: PeerId, role: Role) {
-        if role == Role::Outgoing {
-            let measurable = self.outgoing.get(&peer).and_then(|id| self.conns.get(id)?.gauge()).is_some();
+    pub(super) fn linked(&mut self, peer: PeerId, direction: Direction) {
+        if direction == Direction::Towards {
+            let measurable =
+                self.links.link(direction, peer).and_then(|id| self.conns.get(&id)?.gauge()).is_some();
             match self.stripes.get_mut(&peer) {
                 Some(stripes) => (stripes.conns, stripes.dialling) = (Vec::new(), 0),
                 None if measurable => drop(self.stripes.insert(peer, Stripes::new(self.streams_max))),
@@ -132,9 +132,9 @@ impl Engine {
     /// Opens streams that are wanted, and closes those that are not wanted any more and rest.
     fn fit_streams(&mut self, peer: PeerId) {
         let Some(stripes) = self.stripes.get_mut(&peer) else { return };
-        let Some(primary) = self.outgoing.get(&peer).copied() else { return };
+        let Some(primary) = self.links.link(Direction::Towards, peer) else { return };
         let wanted = usize::from(stripes.policy.streams()) - 1;
-        let address = self.epochs.values().find_map(|open| open.addresses.get(&peer).copied());
+        let address = self.links.address(peer);
         while let Some(address) = address
             && stripes.conns.len() + usize::from(stripes.dialling) < wanted
         {
@@ -168,14 +168,14 @@ impl Engine {
         result: io::Result<Box<dyn Wire>>,
     ) {
         // The link it was for may be gone, and with it the streams that were wanted.
-        if self.closed || self.outgoing.get(&peer) != Some(&primary) {
+        if self.closed || self.links.link(Direction::Towards, peer) != Some(primary) {
             return;
         }
         let Some(stripes) = self.stripes.get_mut(&peer) else { return };
         stripes.dialling = stripes.dialling.saturating_sub(1);
         match result {
             Ok(wire) => {
-                let id = self.add_stripe(peer, Role::Outgoing, primary, wire);
+                let id = self.add_stripe(peer, Direction::Towards, primary, wire);
                 if let Some(stripes) = self.stripes.get_mut(&peer) {
                     stripes.conns.push(id);
                 }
@@ -190,17 +190,23 @@ impl Engine {
 
     /// The previous member opens one more stream of its link to us.
     pub(super) fn accepted_stripe(&mut self, peer: PeerId, wire: Box<dyn Wire>) {
-        let Some(primary) = self.incoming.get(&peer).copied() else { return };
+        let Some(primary) = self.links.link(Direction::From, peer) else { return };
         let open = self.conns.values().filter(|conn| conn.primary == Some(primary)).count();
         if !self.closed && open + 1 < usize::from(STREAMS_MAX) {
-            self.add_stripe(peer, Role::Incoming, primary, wire);
+            self.add_stripe(peer, Direction::From, primary, wire);
         }
     }
 
-    fn add_stripe(&mut self, peer: PeerId, role: Role, primary: ConnId, wire: Box<dyn Wire>) -> ConnId {
+    fn add_stripe(
+        &mut self,
+        peer: PeerId,
+        direction: Direction,
+        primary: ConnId,
+        wire: Box<dyn Wire>,
+    ) -> ConnId {
         self.next_id += 1;
         let id = ConnId(self.next_id);
-        let mut conn = Conn::new(id, peer, role, wire);
+        let mut conn = Conn::new(id, peer, direction, wire);
         conn.primary = Some(primary);
         self.conns.insert(id, conn);
         id
@@ -217,11 +223,11 @@ impl Engine {
             Broken::Io(error) => error.kind() == io::ErrorKind::UnexpectedEof || rests,
             Broken::BadFrame(_) | Broken::Misbehaved(_) => false,
         };
-        if conn.role == Role::Incoming && ended && conn.is_between_frames() {
+        if conn.direction == Direction::From && ended && conn.is_between_frames() {
             return;
         }
         let (id, peer) = (conn.id, conn.peer);
-        let is_outgoing = conn.role == Role::Outgoing;
+        let is_outgoing = conn.direction == Direction::Towards;
         // What it carried is let go of together with the link.
         self.conns.insert(id, conn);
         if is_outgoing && let Some(stripes) = self.stripes.get_mut(&peer) {
@@ -243,7 +249,7 @@ impl Engine {
     pub(super) fn take_stripes(&mut self, link: &Conn) -> Vec<Conn> {
         let of_link = |conn: &Conn| conn.primary == Some(link.id);
         let ids: Vec<_> = self.conns.values().filter(|conn| of_link(conn)).map(|conn| conn.id).collect();
-        if link.role == Role::Outgoing
+        if link.direction == Direction::Towards
             && let Some(stripes) = self.stripes.get_mut(&link.peer)
         {
             (stripes.conns, stripes.dialling) = (Vec::new(), 0);
@@ -253,7 +259,7 @@ impl Engine {
 
     /// Streams to members that are no longer next in any ring are closed.
     pub(super) fn close_needless_stripes(&mut self) {
-        let successors: Vec<_> = self.epochs.values().filter_map(|open| open.successor).collect();
+        let successors: Vec<_> = self.links.successors().collect();
         let needless: Vec<_> =
             self.stripes.keys().filter(|peer| !successors.contains(peer)).copied().collect();
         for peer in needless {
@@ -261,7 +267,7 @@ impl Engine {
                 stripes.policy = Striping::new(self.streams_max);
             }
             self.fit_streams(peer);
-            if !self.outgoing.contains_key(&peer) {
+            if self.links.link(Direction::Towards, peer).is_none() {
                 self.stripes.remove(&peer);
             }
         }
