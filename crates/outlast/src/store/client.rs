@@ -215,7 +215,7 @@ impl Client {
                         return Err(StoreError::NoStore { coordinator: self.coordinator.clone() });
                     }
                     Ok(Seen::Nobody) => {
-                        cause = "everybody who was in the store is gone".to_owned();
+                        cause = String::from("everybody who was in the store is gone");
                         Vec::new()
                     }
                     Ok(Seen::NotYet(waits_for)) => {
