@@ -99,9 +99,7 @@ impl Window {
             return Inspected::Refused("this peer is starting or closing".to_owned());
         };
         match question {
-            Inspect::Account => {
-                Inspected::Account(clip(&account(&control, &membership).to_string(), TEXT_MAX))
-            }
+            Inspect::View => Inspected::View(clip(&account(&control, &membership).to_string(), TEXT_MAX)),
             Inspect::Flight => {
                 Inspected::Flight(control.recorder().flight("asked over the network", TEXT_MAX))
             }
@@ -293,7 +291,7 @@ pub fn ask_account(
     run: &RunId,
     timeout: Duration,
 ) -> Result<String, InspectError> {
-    ask(address, credentials.into(), run, timeout, Inspect::Account)
+    ask(address, credentials.into(), run, timeout, Inspect::View)
 }
 
 /// What a peer did lately: its flight record, as JSON lines. The arguments are those of [`ask_account`].
@@ -339,7 +337,7 @@ fn ask(
     let answer = runtime::of(Plane::Control)?.block_on(async { tokio::time::timeout(timeout, asking).await });
     let unreachable = |cause| InspectError::Unreachable { address: address.to_owned(), cause };
     match answer.map_err(|_| unreachable(format!("no answer within {timeout:?}")))?.map_err(unreachable)? {
-        Inspected::Account(text) | Inspected::Flight(text) => Ok(text),
+        Inspected::View(text) | Inspected::Flight(text) => Ok(text),
         Inspected::Refused(why) => Err(InspectError::Refused { address: address.to_owned(), why }),
     }
 }

@@ -228,9 +228,9 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn inspections() -> Vec<(&'static str, Vec<u8>)> {
-    let account = encode(&Inspected::Account("{\"standing\":\"in\"}".to_owned()));
+    let account = encode(&Inspected::View("{\"standing\":\"in\"}".to_owned()));
     vec![
-        ("valid-ask-view", encode(&Inspect::Account)),
+        ("valid-ask-view", encode(&Inspect::View)),
         ("valid-ask-flight", encode(&Inspect::Flight)),
         ("invalid-cut-off", account[..account.len() - 1].to_vec()),
         ("valid-view", account),

@@ -9,7 +9,7 @@ use minicbor::{CborLen, Decode, Encode};
 pub enum Inspect {
     /// How does the run stand, as you see it?
     #[n(0)]
-    Account,
+    View,
     /// What did you do lately?
     #[n(1)]
     Flight,
@@ -20,7 +20,7 @@ pub enum Inspect {
 pub enum Inspected {
     /// One JSON object.
     #[n(0)]
-    Account(#[n(0)] String),
+    View(#[n(0)] String),
     /// JSON lines: its flight record.
     #[n(1)]
     Flight(#[n(0)] String),

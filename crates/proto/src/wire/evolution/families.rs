@@ -297,7 +297,7 @@ fn to_peer() -> Vec<ToPeer> {
 
 fn inspected() -> Vec<Inspected> {
     let text = || "{}".to_owned();
-    vec![Inspected::Account(text()), Inspected::Flight(text()), Inspected::Refused("too often".to_owned())]
+    vec![Inspected::View(text()), Inspected::Flight(text()), Inspected::Refused("too often".to_owned())]
 }
 
 fn records() -> Vec<Record> {
@@ -481,7 +481,7 @@ pub(super) fn families() -> Vec<Family> {
         family("Fate", Some(Part), register::fates()),
         message("RendezvousState", None, register::states()),
         message("RendezvousWish", None, register::wishes()),
-        message("Inspect", Some(Part), vec![Inspect::Account, Inspect::Flight]),
+        message("Inspect", Some(Part), vec![Inspect::View, Inspect::Flight]),
         message("Inspected", Some(Part), inspected()),
         message("Wish", Some(Part), sync::wishes()),
         message("Outcome", Some(Part), sync::outcomes()),
