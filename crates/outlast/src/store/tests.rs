@@ -34,7 +34,7 @@ fn member(coordinator: SocketAddr, secret: &RunSecret) -> super::StoreBuilder {
 }
 
 fn client(coordinator: SocketAddr, secret: &RunSecret) -> Client {
-    Client::new(coordinator.to_string(), &run(), secret.clone()).unwrap()
+    Client::new(coordinator.to_string(), &run(), secret).unwrap()
 }
 
 #[test]
@@ -125,7 +125,7 @@ fn who_speaks_another_version_is_told_so_at_once() {
     let communicator = builder.secret(secret).listen(loopback()).start().unwrap();
     let error = communicator.connect_within(1, PATIENCE).unwrap_err();
     assert!(
-        matches!(&error, crate::Error::Incompatible(text) if text.contains("they speak 77.0")),
+        matches!(&error, crate::communicator::Error::Incompatible(text) if text.contains("they speak 77.0")),
         "{error}"
     );
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
