@@ -293,6 +293,9 @@ impl Session {
         }
         self.connection = Connection::Opening;
         self.generation += 1;
+        // Attempts of calls that are no more ended with the old connection, or nobody knows of them. What the resume tells
+        // of stays a vote of ours, whatever becomes of its call.
+        self.tags.values_mut().for_each(TagMemory::forget_votes);
         let message = match &self.record {
             None => ToCoordinator::Register(self.registration.clone(), self.generation, self.term),
             Some(record) => ToCoordinator::Resume(Resume {
@@ -611,12 +614,11 @@ impl Session {
         self.hold = false;
         self.settled(&[]);
         if std::mem::take(&mut self.resuming) {
-            // Attempts of calls that are no more were ended with the old connection, or nobody knows of them.
-            self.tags.values_mut().for_each(TagMemory::forget_votes);
             // What changed since the resume was written, and what may have been lost with the old connection.
             for (id, vote) in self.votes_again() {
                 self.tell_decider(id, vote);
             }
+            self.refuse_abandoned();
             self.tell_given_up();
             self.vote();
             self.expire_ballot(now);

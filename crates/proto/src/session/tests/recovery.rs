@@ -329,6 +329,54 @@ fn a_refusal_that_was_lost_is_said_again() {
 }
 
 #[test]
+fn what_a_resume_told_of_is_refused_if_it_was_abandoned_since() {
+    let cancelled = |key| send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
+    // What was said before is lost with the connection; the resume brings the vote on the call that is given up.
+    let resumed_and_abandoned = || {
+        let mut bench = Bench::of(&[1, 2]);
+        let call = bench.call(false);
+        bench.drain();
+        bench.session.handle_disconnected(bench.now);
+        bench.session.handle_cancel(bench.now, call);
+        bench.performed(call, PerformResult::Stopped);
+        bench.wait(ms(20));
+        bench.session.handle_connected(bench.now);
+        let sent = bench.drain();
+        let [Action::Send(ToCoordinator::Resume(resume))] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(resume.tags[0].open.as_ref().map(|open| &open.key), Some(&key(1, 0)));
+        bench.hear(ToPeer::Resumed { term: 1 });
+        assert_eq!(bench.wait(ms(200)).last(), Some(&fail(call, CallError::Cancelled)));
+        bench
+    };
+    // Nobody else would end it, and the others wait for it.
+    let mut bench = resumed_and_abandoned();
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain(), [cancelled(key(1, 0))]);
+    // Another call waits for the verdict: to begin the same attempt with it would be a breach of protocol.
+    let mut bench = resumed_and_abandoned();
+    bench.call(true);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain(), [cancelled(key(1, 0))]);
+    let told = bench.abort(key(1, 0), AbortReason::Cancelled { by: id(1) });
+    assert_eq!(told[..2], [ack(key(1, 0)), initiate(key(1, 1), true, 10_000)]);
+    // The same call again goes on with the vote.
+    let mut bench = resumed_and_abandoned();
+    bench.call(false);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain()[0], initiate(key(1, 0), false, 10_000));
+    // What was abandoned before the resume was written is not in it, and is nobody's vote any more.
+    let mut bench = resumed_and_abandoned();
+    let sent = bench.reconnect();
+    let [Action::Send(ToCoordinator::Resume(resume))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(resume.tags, []);
+    bench.hear(ToPeer::Resumed { term: 1 });
+    bench.drain();
+    bench.call(true);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain()[0], initiate(key(1, 0), true, 10_000));
+}
+
+#[test]
 fn a_lower_term_is_refused_and_nothing_it_says_counts() {
     let mut bench = Bench::of(&[1, 2]);
     bench.reconnect();
