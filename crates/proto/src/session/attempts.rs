@@ -373,7 +373,10 @@ impl Session {
 
     fn commit(&mut self, id: CallId, key: OpKey, pending: u32) {
         let Some(call) = self.calls.remove(&id) else { return };
-        let Call { contributors, rank, world_size, attempts, .. } = call;
+        let Call { op, contributors, rank, world_size, attempts, .. } = call;
+        if let Some(step) = op.fingerprint.step.filter(|_| key.scope == Scope::Whole) {
+            self.revision = Some(step.saturating_add(1));
+        }
         self.finish(id, Ok(Done::Committed { key, contributors, rank, world_size, attempts, pending }));
     }
 

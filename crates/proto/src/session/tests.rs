@@ -232,7 +232,11 @@ fn a_connect_waits_for_a_coordinator_as_long_as_its_caller_does_and_leaves_nothi
     bench.session.handle_connected(bench.now);
     bench.hear(ToPeer::Registered { term: 1 });
     bench.drain();
-    let end = [fail(call, CallError::Timeout(Vec::new())), send(ToCoordinator::Leave), Action::HangUp];
+    let end = [
+        fail(call, CallError::Timeout(Vec::new())),
+        send(ToCoordinator::Leave { for_good: false }),
+        Action::HangUp,
+    ];
     assert_eq!(bench.wait(ms(30_000)), end);
     // The same object connects again: that is a session of its own (rule 45).
     let before = bench.session.registration.session;
@@ -402,7 +406,7 @@ fn without_a_verdict_after_complete_the_session_fences_itself() {
     assert_eq!(
         bench.wait(ms(1)),
         [
-            send(ToCoordinator::Leave),
+            send(ToCoordinator::Leave { for_good: false }),
             Action::HangUp,
             tell(call, Command::Undo),
             fail(call, CallError::Out(OutReason::OutcomeUnknown)),

@@ -159,7 +159,7 @@ impl World {
 
     fn go_out(&mut self, process: usize) {
         let now = self.now;
-        self.processes[process].session.handle_leave(now);
+        self.processes[process].session.handle_leave(now, false);
         self.drain_peer(process);
         self.out(process, OutReason::Left);
     }
