@@ -243,16 +243,25 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
         """
         return [_event(kind, about, text, numbers) for kind, _, about, text, numbers in self._core.events(timeout)]
 
-    def leave(self) -> None:
-        """Say goodbye, so that nobody mistakes it for a failure. The object can `connect` again."""
-        self._core.leave()
+    def leave(self, *, for_good: bool = True) -> None:
+        """Say goodbye, so that nobody mistakes it for a failure. The object can `connect` again.
+
+        Args:
+            for_good: Whether this peer's training is over. When the last one who has what its group had reached says
+                so, another training may begin from nothing in the same group; with `False` nobody begins below it.
+        """
+        self._core.leave(for_good)
 
     def close(self) -> None:
         """Leave, and release the port and all threads. Closing twice is not an error."""
-        self._core.close()
+        self._core.close(True)
 
     def __enter__(self) -> Self:
-        """Connect, unless that is done already; leaving the block closes the communicator."""
+        """Connect, unless that is done already; leaving the block closes the communicator.
+
+        If an error ends the block, this peer is gone and its training is not over: nobody begins below what its group
+        had reached.
+        """
         if self._core.standing() != "connected":
             self.connect()
         return self
@@ -260,7 +269,7 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self.close()
+        self._core.close(kind is None)
 
     # Who is here. What is seen changes only inside a call or a wait, and raises while this peer is in no run.
 

@@ -313,10 +313,21 @@ impl Communicator {
         self.control.status(self.timeout)
     }
 
-    /// Says goodbye, so that nobody mistakes it for a failure.
+    /// Says goodbye, so that nobody mistakes it for a failure, and that this peer's training is over. When the last one who
+    /// has what its group had reached says so, another training may begin from nothing in the same group.
     pub fn leave(&self) {
+        self.go(true);
+    }
+
+    /// Goes without ending the training: for whoever will come back, or does not know. What the group had reached is
+    /// remembered, and nobody begins below it. An object that is dropped goes like this.
+    pub fn leave_for_now(&self) {
+        self.go(false);
+    }
+
+    fn go(&self, for_good: bool) {
         if self.creator.check().is_ok() {
-            self.control.leave(GOODBYE);
+            self.control.leave(GOODBYE, for_good);
         }
     }
 }
@@ -328,7 +339,8 @@ fn is_unanswered(error: &Error) -> bool {
 
 impl Drop for Communicator {
     fn drop(&mut self) {
-        self.leave();
+        // A program that fails lets go of everything, too.
+        self.leave_for_now();
         // A forked child has a copy of this object and none of its links.
         if self.creator.check().is_ok() {
             self.data.shutdown();

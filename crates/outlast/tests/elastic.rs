@@ -233,6 +233,31 @@ fn a_torn_state_without_a_donor_is_fatal() {
     assert!(matches!(error, Error::NoDonor(_)) && error.action() == NextStep::Fatal, "{error}");
 }
 
+/// A loop that goes out to be healed means to come back. Its goodbye counted as the end of the training, and it was healed
+/// with what a newcomer brought: nothing.
+#[test]
+fn who_goes_out_to_be_healed_is_not_healed_with_a_newcomers_nothing() {
+    let coordinator = coordinator();
+    let mut training = elastic(peer(&coordinator, "alone"), fresh(0.0), options());
+    until(&mut training, 2);
+    let torn = training.step(|step| {
+        step.average([&mut [0.0][..]], 1.0)?;
+        Err::<(), _>(Error::InvalidArgument("now".to_owned()))
+    });
+    assert!(torn.is_err());
+    let late = peer(&coordinator, "late");
+    let newcomer = thread::spawn(move || {
+        let mut training = elastic(late, fresh(0.0), options());
+        training.step(|step| take(step, 1)).map(|_| training.number())
+    });
+    let comm = Arc::clone(training.communicator());
+    wait(|| comm.status().is_ok_and(|status| status.contains("late")), "the newcomer");
+    let error = training.step(|step| take(step, 1)).unwrap_err();
+    assert!(matches!(error, Error::NoDonor(_)) && training.state().is_torn(), "{error}");
+    let error = newcomer.join().unwrap().expect_err("it has nothing that anybody agreed on");
+    assert!(error.to_string().contains("last agreed on revision 3"), "{error}");
+}
+
 #[test]
 fn means_are_weighted_and_a_sum_of_zero_is_an_error_for_all() {
     crew(&coordinator(), 3, |number, comm| {
@@ -412,6 +437,49 @@ fn a_member_that_left_comes_back_with_the_next_step() {
         training.state().digest()
     });
     assert_eq!(ends[0], ends[1]);
+}
+
+/// One that was let in and got nothing fails, and is started again. Its end counted as the end of the training.
+#[test]
+fn a_fresh_member_that_gave_up_does_not_end_the_training_of_others() {
+    let coordinator = coordinator();
+    let mut training = elastic(peer(&coordinator, "old"), fresh(0.0), options());
+    until(&mut training, 25);
+    for name in ["new", "again"] {
+        let mut alone = {
+            let newcomer = peer(&coordinator, name);
+            if name == "new" {
+                let old = Arc::clone(training.communicator());
+                let joining = Arc::clone(&newcomer);
+                let joining = thread::spawn(move || joining.connect(1).map(|_| ()));
+                wait(|| old.update_topology(1).unwrap().joined.len() == 1, "the newcomer");
+                joining.join().unwrap().unwrap();
+                old.leave();
+            }
+            elastic(newcomer, fresh(0.0), options())
+        };
+        let error = alone.step(|step| take(step, 1)).unwrap_err();
+        assert!(error.to_string().contains("last agreed on revision 25"), "{name}: {error}");
+        // The first ends in good order, and had nothing that it could end.
+        alone.communicator().leave();
+    }
+}
+
+/// Whoever has finished says so, and the next training begins from nothing.
+#[test]
+fn a_training_that_ended_gives_way_to_another_and_one_that_was_dropped_does_not() {
+    let coordinator = coordinator();
+    let train = |name: &str, goal| {
+        let mut training = elastic(peer(&coordinator, name), fresh(0.0), options());
+        training.step(|step| take(step, 4)).map(|_| {
+            until(&mut training, goal);
+            training
+        })
+    };
+    train("first", 5).unwrap().communicator().leave();
+    drop(train("second", 3).unwrap());
+    let error = train("third", 1).map(|training| training.number()).unwrap_err();
+    assert!(error.to_string().contains("last agreed on revision 3"), "{error}");
 }
 
 #[test]

@@ -427,6 +427,7 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
                     tags,
                     ballots,
                     remembers_from,
+                    revision: (generation % 2 == 0).then_some(u64::from(generation)),
                 })
             }),
         3 => (some_ballot(), some_wish()).prop_map(|(ballot, wish)| ToCoordinator::Vote { ballot, wish }),
@@ -472,7 +473,7 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
             reason: Refusal::Link { from: id(from), to: id(to), error: String::new() },
         }),
         2 => some_key().prop_map(|key| ToCoordinator::Acknowledge { key }),
-        1 => Just(ToCoordinator::Leave),
+        1 => Just(ToCoordinator::Leave { for_good: true }),
         1 => Just(ToCoordinator::AskStatus),
         1 => some_ballot().prop_map(|ballot| ToCoordinator::Expired { ballot }),
         2 => prop_oneof![Just(2u64), Just(8), Just(u64::MAX)].prop_map(|term| ToCoordinator::Promise { term }),

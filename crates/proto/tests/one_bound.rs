@@ -127,6 +127,7 @@ fn the_largest_resume_fits() {
             .collect(),
         record,
         remembers_from: COUNT_MAX,
+        revision: Some(COUNT_MAX),
     };
     let bytes = carried(&ToCoordinator::Resume(resume));
     assert!(bytes > FRAME_BYTES_MAX / 2, "{bytes} bytes are not the largest resume");

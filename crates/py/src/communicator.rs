@@ -81,12 +81,12 @@ impl Shared {
         }
     }
 
-    /// Says goodbye; the object can connect again.
-    pub(crate) fn leave(&self) {
+    /// Says goodbye; the object can connect again. `for_good`: its training is over.
+    pub(crate) fn leave(&self, for_good: bool) {
         self.connected.store(false, Ordering::SeqCst);
         let comm = lock(&self.comm).clone();
         if let Some(comm) = comm {
-            comm.leave();
+            say_goodbye(&comm, for_good);
         }
     }
 
@@ -281,6 +281,10 @@ fn of_lost(lost: Lost) -> outlast::communicator::Error {
         Lost::NoThread(error) => Error::Start(error),
         _ => Error::Bug("the thread of a collective panicked"),
     }
+}
+
+fn say_goodbye(comm: &outlast::Communicator, for_good: bool) {
+    if for_good { comm.leave() } else { comm.leave_for_now() }
 }
 
 impl Drop for Shared {
@@ -595,22 +599,23 @@ impl Communicator {
         }
     }
 
-    fn leave(&self, py: Python<'_>) -> PyResult<()> {
+    fn leave(&self, py: Python<'_>, for_good: bool) -> PyResult<()> {
         let visit = Visit::begin(py);
         check_process(self.0.creator)?;
-        visit.away(py, || self.0.leave());
+        visit.away(py, || self.0.leave(for_good));
         *lock(&self.0.drivers) = Drivers::Nobody;
         Ok(())
     }
 
-    fn close(&self, py: Python<'_>) -> PyResult<()> {
+    /// `for_good`: not because something failed.
+    fn close(&self, py: Python<'_>, for_good: bool) -> PyResult<()> {
         let visit = Visit::begin(py);
         check_process(self.0.creator)?;
         let comm = lock(&self.0.comm).take();
         self.0.connected.store(false, Ordering::SeqCst);
         visit.away(py, || {
             if let Some(comm) = &comm {
-                comm.leave();
+                say_goodbye(comm, for_good);
             }
             self.0.workers.end();
             // What was in flight ends with the session; then nobody holds memory of the program's.

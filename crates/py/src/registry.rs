@@ -118,8 +118,9 @@ pub(crate) fn end_all(patience: Duration) {
         for shared in &live {
             let thread = std::thread::Builder::new().name("outlast-goodbye".to_owned());
             // Without a thread for it, one after the other.
-            if thread.spawn_scoped(scope, || shared.leave()).is_err() {
-                shared.leave();
+            // Why the interpreter ends is not known: the training may go on elsewhere.
+            if thread.spawn_scoped(scope, || shared.leave(false)).is_err() {
+                shared.leave(false);
             }
         }
     });

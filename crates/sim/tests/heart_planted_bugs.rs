@@ -3,8 +3,9 @@
 use outlast_proto::session::Done;
 use outlast_proto::wire::control::LossReason;
 use outlast_sim::heart::runner::{self, Script};
-use outlast_sim::heart::{Fact, Sabotage, World, scenarios};
+use outlast_sim::heart::{Fact, Fault, Sabotage, World, scenarios};
 use outlast_sim::report::Report;
+use std::time::Duration;
 
 fn script(name: &str, seed: u64) -> Script {
     (scenarios::find(name).expect("the scenario exists").script)(seed)
@@ -73,6 +74,11 @@ fn decodable_finds_a_byte_that_is_another_when_it_arrives() {
 #[test]
 fn no_false_eviction_finds_a_living_peer_put_out() {
     assert_found("heart-calm", Sabotage::AccuseTheLiving, "no_false_eviction");
+}
+
+#[test]
+fn no_false_eviction_finds_a_peer_whose_resume_is_not_heard() {
+    assert_found("heart-cuts", Sabotage::DropResumes, "no_false_eviction");
 }
 
 #[test]
@@ -154,6 +160,21 @@ fn group_isolation_finds_an_epoch_that_names_others_and_one_without_a_reason() {
             record.group = 1 - record.group;
         }
     });
+}
+
+#[test]
+fn one_state_finds_a_training_that_begins_anew_below_what_it_had_reached() {
+    // One who trains alone is killed, and whoever takes its place brings nothing.
+    let play = |sabotage| {
+        let mut script = script("heart-training", 1);
+        (script.settings.peers, script.settings.groups, script.settings.sabotage) = (1, 1, sabotage);
+        let respawn = Some(Duration::from_millis(500));
+        script.faults = vec![(Duration::from_secs(2), Fault::Kill { group: None, respawn })];
+        runner::run("heart-training", 1, &script, false)
+    };
+    assert!(found(&play(Some(Sabotage::TakeSilenceForGoodbye)), "one_state"));
+    let honest = play(None);
+    assert!(honest.violations.is_empty(), "{:?}", honest.violations);
 }
 
 #[test]

@@ -342,9 +342,9 @@ impl Control {
 
     /// Ends the session, and waits up to `timeout` until the goodbye is on its way: a process that exits right
     /// after it must not look like one that died.
-    pub(super) fn leave(&self, timeout: Duration) {
+    pub(super) fn leave(&self, timeout: Duration, for_good: bool) {
         let has_line = lock(&self.state).line.is_some();
-        self.tell(Session::handle_leave);
+        self.tell(|session, now| session.handle_leave(now, for_good));
         if has_line {
             let talks = lock(&self.talks);
             drop(sleep_while(&self.hung_up, talks, timeout, |talks| *talks > 0));

@@ -213,7 +213,7 @@ impl Runner {
         match at {
             Move::Connect => {
                 if comm.is_in() {
-                    comm.leave();
+                    comm.leave_for_now();
                 }
                 comm.connect_unless(min_world, left, &self.interrupt)?;
                 self.course.handle_connected();

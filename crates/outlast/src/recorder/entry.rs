@@ -245,7 +245,7 @@ impl<'a> Entry<'a> {
             To::Complete { key } => new("Complete").at(key),
             To::Refuse { key, reason } => new("Refuse").at(key).saying(format!("{reason:?}")),
             To::Acknowledge { key } => new("Acknowledge").at(key),
-            To::Leave => new("Leave"),
+            To::Leave { .. } => new("Leave"),
             To::AskStatus => new("AskStatus"),
             To::Promise { term } => new("Promise").amount(*term),
             To::Redialled { to, error, .. } => new("Redialled").with(*to).saying(failed(error)),

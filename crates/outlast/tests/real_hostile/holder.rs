@@ -111,6 +111,7 @@ impl Holder {
             tags,
             ballots: Vec::new(),
             remembers_from: 0,
+            revision: None,
         };
         self.say(&[ToCoordinator::Resume(resume)]);
     }

@@ -221,7 +221,7 @@ fn to_coordinator() -> Vec<(&'static str, Vec<u8>)> {
         ("valid-link-broken", encode(&broken)),
         ("valid-remembered", encode(&ToCoordinator::Remembered(incidents()))),
         ("valid-complete", complete.clone()),
-        ("valid-leave", encode(&ToCoordinator::Leave)),
+        ("valid-leave", encode(&ToCoordinator::Leave { for_good: true })),
         ("invalid-cut-off", complete[..complete.len() - 1].to_vec()),
         ("invalid-array-of-2-pow-64", vec![0x82, 0x01, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
     ]

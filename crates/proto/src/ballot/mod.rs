@@ -89,7 +89,7 @@ use crate::id::PeerId;
 use crate::state::Revision;
 use crate::topology::Question;
 use crate::wire::control::BallotKind;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// Every kind of ballot.
 pub(crate) const KINDS: &[&dyn Rules] = &[
@@ -138,6 +138,21 @@ pub(crate) enum Step {
     Agree(Vec<(Group, Vec<u8>)>),
 }
 
+/// What a group has agreed on about its shared state.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Agreement {
+    pub(crate) revision: Revision,
+    /// Who holds it; empty if they are too many to be listed, and then everybody does.
+    pub(crate) holders: BTreeSet<PeerId>,
+}
+
+impl Agreement {
+    /// Whether that member took part.
+    pub(crate) fn is_of(&self, peer: PeerId) -> bool {
+        self.holders.is_empty() || self.holders.contains(&peer)
+    }
+}
+
 /// A kind of ballot: who votes, what agreement means, what happens then. See the module's *How to add a kind*.
 pub(crate) trait Rules: Sync {
     /// Its number on the wire.
@@ -171,8 +186,8 @@ pub(crate) trait Rules: Sync {
     /// Whether that is a wish of this kind at all; if not, why. It comes from outside.
     fn check(&self, wish: &[u8]) -> Result<(), String>;
 
-    /// The revision of its shared state that a group has agreed on with that outcome, if it has.
-    fn revision(&self, _outcome: &[u8]) -> Option<Revision> {
+    /// What a group has agreed on about its shared state with that outcome, if it has.
+    fn agreement(&self, _outcome: &[u8]) -> Option<Agreement> {
         None
     }
 

@@ -14,7 +14,7 @@
 //! only claim what a group could have reached, because whoever claims more than that blocks only itself and its group,
 //! which it could do by not calling.
 
-use super::{Hall, Reach, Rules, Seats, Step};
+use super::{Agreement, Hall, Reach, Rules, Seats, Step};
 use crate::coordinator::ConnectionState;
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, NAMED_MAX, OUTCOME_BYTES_MAX, TEXT_BYTES_MAX, WISH_BYTES_MAX};
@@ -231,9 +231,11 @@ impl Rules for Sync {
         wire::decode::<Wish>(wish).map(drop).map_err(|error| format!("is no vote in a sync: {error}"))
     }
 
-    fn revision(&self, outcome: &[u8]) -> Option<Revision> {
+    fn agreement(&self, outcome: &[u8]) -> Option<Agreement> {
         match Outcome::decode(outcome) {
-            Ok(Outcome::Finished { revision, .. }) => Some(revision),
+            Ok(Outcome::Finished { revision, members, .. }) => {
+                Some(Agreement { revision, holders: members.into_iter().collect() })
+            }
             _ => None,
         }
     }

@@ -10,7 +10,7 @@ use super::groups::Groups;
 use super::office::Office;
 use super::peers::Phase;
 use crate::ballot::{self, Hall, Known, Reach, Seats, Step, admission};
-use crate::collective::Group;
+use crate::collective::{Group, Scope};
 use crate::id::PeerId;
 use crate::time::Instant;
 use crate::wire::control::{BallotEnd, BallotId, BallotKind, BallotReport, ToPeer};
@@ -188,8 +188,10 @@ impl Epochs<'_> {
                 }
                 Step::Agree(outcomes) => {
                     for (group, outcome) in outcomes {
-                        if let Some(revision) = rules.revision(&outcome) {
-                            self.groups.set_revision(group, revision);
+                        if let Some(agreement) = rules.agreement(&outcome) {
+                            let roster = self.groups.members_in(group, &Scope::Whole);
+                            let took_part = |peer| agreement.is_of(peer);
+                            self.groups.set_revision_of(group, agreement.revision, &roster, took_part);
                         }
                         let end = BallotEnd::Agreed(outcome.clone());
                         self.calls().end_ballot(group, rules.kind(), Some(outcome), end);

@@ -252,7 +252,7 @@ impl Calls<'_> {
                     state.forgive_links();
                 }
                 if let Some(step) = closed.step.filter(|_| key.scope == Scope::Whole) {
-                    self.groups.set_revision(key.group, step + 1);
+                    self.groups.set_revision_of_all(key.group, step + 1);
                 }
             }
             Verdict::Abort(_) => self.office.counters.aborts += 1,

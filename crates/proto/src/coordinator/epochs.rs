@@ -80,7 +80,14 @@ impl Epochs<'_> {
             }
             ToCoordinator::Acknowledge { key } => self.calls().acknowledge(from, &key),
             ToCoordinator::LinkSpeed(group, speed) => self.note_speed(now, group, from, speed),
-            ToCoordinator::Leave => self.office.lose(from, LossReason::Left),
+            ToCoordinator::Leave { for_good } => {
+                let group = self.office.peers.get(from).map(|peer| peer.group).filter(|_| for_good);
+                let group = group.filter(|group| self.office.peers.is_member(from, *group));
+                if let Some(state) = group.and_then(|group| self.groups.get_mut(group)) {
+                    state.holders.leaves_for_good(from);
+                }
+                self.office.lose(from, LossReason::Left);
+            }
             // These are not said to a group.
             ToCoordinator::Promise { .. }
             | ToCoordinator::Remembered(_)
@@ -142,8 +149,7 @@ impl Epochs<'_> {
             if let Some(state) = self.groups.get_mut(group) {
                 state.survey.note_members(&mut self.office.outbox, &BTreeSet::new());
             }
-            let with_goodbye = left.iter().all(|(_, reason)| *reason == LossReason::Left);
-            self.groups.end(group, with_goodbye); // Nobody is left to tell.
+            self.groups.end(group, &left); // Nobody is left to tell.
             self.office.agenda.tell_world();
             return;
         };
@@ -152,6 +158,7 @@ impl Epochs<'_> {
             self.office.peers.get(first).map_or(first, |peer| peer.session.founder(first, peer.generation));
         let state = self.groups.found(group, founder);
         left.iter().for_each(|(peer, _)| state.operations.forget(*peer));
+        state.holders.next_epoch(&joined, &left);
         // The order of the ring is kept for those who stay; newcomers come last.
         let members: BTreeSet<_> = roster.iter().copied().collect();
         let placed: BTreeSet<_> = state.ring.iter().copied().collect();

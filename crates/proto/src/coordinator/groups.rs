@@ -5,6 +5,7 @@
 //! happens if no ring avoids them, is said in [`paths`](super::paths).
 
 use super::attendance::Attendance;
+use super::holders::Holders;
 use super::operations::{Op, Operations};
 use super::paths::Paths;
 use super::rebuild::Rebuild;
@@ -15,7 +16,7 @@ use crate::collective::{Group, GroupEpoch, OpKey, RunEpoch, Scope};
 use crate::id::PeerId;
 use crate::limits::REVISIONS_MAX;
 use crate::state::Revision;
-use crate::wire::control::{Ancestor, Decider, EpochRecord};
+use crate::wire::control::{Ancestor, Decider, EpochRecord, LossReason};
 use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Index;
 
@@ -84,6 +85,8 @@ pub(super) struct GroupState {
     pub(super) ring: Vec<PeerId>,
     /// Which members are here.
     pub(super) attendance: Attendance,
+    /// Which of them hold what it has agreed on last.
+    pub(super) holders: Holders,
     /// What its members vote on besides collectives.
     pub(super) ballots: Ballots,
     /// Whose links of this epoch are up.
@@ -113,6 +116,7 @@ impl GroupState {
             incumbents: 0,
             ring: Vec::new(),
             attendance: Attendance::default(),
+            holders: Holders::default(),
             ballots: Ballots::default(),
             linking: Linking::default(),
             paths: Paths::default(),
@@ -232,12 +236,12 @@ impl Groups {
         self.states.entry(group).or_insert_with(|| GroupState::new(record.founder, record.epoch))
     }
 
-    /// Nobody is left in a group. Should it be founded again, its numbers go on; and so does its state, unless the last
-    /// ones said goodbye: then its training has ended, and another may begin.
-    pub(super) fn end(&mut self, group: Group, with_goodbye: bool) {
+    /// Nobody is left in a group. Should it be founded again, its numbers go on; and so does its state, unless these, the
+    /// last ones, have ended its training: then another may begin.
+    pub(super) fn end(&mut self, group: Group, last: &[(PeerId, LossReason)]) {
         let Some(state) = self.states.remove(&group) else { return };
         self.floor = self.floor.max(state.epoch);
-        if with_goodbye {
+        if state.holders.is_over(last) {
             self.revisions.remove(&group);
         } else if self.revision(group).is_none()
             && let Some(revision) = state.ballots.agreed(sync::KIND).and_then(sync::last)
@@ -246,9 +250,30 @@ impl Groups {
         }
     }
 
-    /// A group has agreed on that revision of its state. It may be a lower one, where a training goes on from its
-    /// checkpoint because nobody is left who remembers more.
-    pub(super) fn set_revision(&mut self, group: Group, revision: Revision) {
+    /// A group has agreed on that revision of its state, by a step of all of its members.
+    pub(super) fn set_revision_of_all(&mut self, group: Group, revision: Revision) {
+        if let Some(state) = self.get_mut(group) {
+            state.holders.agreed_by_all();
+        }
+        self.set_revision(group, revision);
+    }
+
+    /// The same, by those of `roster` whom `took_part` tells.
+    pub(super) fn set_revision_of(
+        &mut self,
+        group: Group,
+        revision: Revision,
+        roster: &[PeerId],
+        took_part: impl Fn(PeerId) -> bool,
+    ) {
+        if let Some(state) = self.get_mut(group) {
+            state.holders.agreed_by(roster, took_part);
+        }
+        self.set_revision(group, revision);
+    }
+
+    /// It may be a lower one, where a training goes on from its checkpoint because nobody is left who remembers more.
+    fn set_revision(&mut self, group: Group, revision: Revision) {
         if self.revisions.len() < REVISIONS_MAX || self.revisions.contains_key(&group) {
             self.revisions.insert(group, revision);
         }

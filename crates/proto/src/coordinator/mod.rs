@@ -55,6 +55,7 @@ mod epochs;
 mod eviction;
 mod facts;
 mod groups;
+mod holders;
 mod mismatch;
 mod office;
 mod operations;

@@ -13,10 +13,11 @@ use super::peers::{Phase, Sign, UNKNOWN_SESSION, other_encryption};
 use super::run::{Action, ConnectionId, Note};
 use super::sessions::Sessions;
 use super::testimony::{Testimony, decide};
-use crate::ballot::{self, Ballots, known};
+use crate::ballot::{self, Ballots, known, sync};
 use crate::collective::{Group, OpKey, Scope};
 use crate::id::PeerId;
 use crate::limits::{COUNT_MAX, HELD_MAX};
+use crate::state::Revision;
 use crate::time::Instant;
 use crate::wire::control::{
     Encryption, EpochRecord, KickReason, LossReason, OpenVote, Registration, Resume, Term, ToCoordinator,
@@ -33,6 +34,8 @@ pub(super) struct Rebuild {
     /// Who has resumed, and what it knows.
     resumed: BTreeMap<PeerId, Testimony>,
     left: Vec<(PeerId, LossReason)>,
+    /// How far those who are gone again had said that the group's state had come.
+    reached: BTreeMap<PeerId, Option<Revision>>,
     /// When the first one resumed.
     pub(super) since: Instant,
     /// Who told of this line of records, and who brought the newest.
@@ -47,15 +50,19 @@ impl Rebuild {
             record,
             resumed: BTreeMap::new(),
             left: Vec::new(),
+            reached: BTreeMap::new(),
             since: now,
             heard: BTreeSet::new(),
             bearers: BTreeSet::new(),
         };
-        if let Some(Self { mut resumed, mut left, since, heard, .. }) = before {
+        if let Some(Self { mut resumed, mut left, mut reached, since, heard, .. }) = before {
             let here = |peer: &PeerId| rebuild.record.rank_of(*peer).is_some();
+            let gone = resumed.iter().filter(|(peer, _)| !here(peer));
+            reached.extend(gone.map(|(peer, told)| (*peer, told.reached(&[]))));
             resumed.retain(|peer, _| here(peer));
             left.retain(|(peer, _)| here(peer));
             (rebuild.resumed, rebuild.left, rebuild.since, rebuild.heard) = (resumed, left, since, heard);
+            rebuild.reached = reached;
         }
         rebuild
     }
@@ -106,6 +113,8 @@ impl Rebuild {
     }
 
     pub(super) fn without(&mut self, gone: Vec<(PeerId, LossReason)>) {
+        let told = gone.iter().filter_map(|(peer, _)| Some((*peer, self.resumed.get(peer)?.reached(&[]))));
+        self.reached.extend(told);
         self.resumed.retain(|peer, _| !gone.iter().any(|(gone, _)| gone == peer));
         self.left.extend(gone);
     }
@@ -346,7 +355,9 @@ impl Sessions<'_> {
             return;
         }
         let Some(state) = self.groups.get_mut(group) else { return };
-        let Some(Rebuild { record, mut resumed, left, .. }) = state.take_rebuild() else { return };
+        let Some(Rebuild { record, mut resumed, left, mut reached, .. }) = state.take_rebuild() else {
+            return;
+        };
         let roster: Vec<_> = record.roster.iter().map(|info| info.id).collect();
         let members: BTreeSet<_> = state.roster.iter().copied().collect();
         let ring = record.ring.iter().filter_map(|rank| roster.get(*rank as usize).copied());
@@ -368,10 +379,12 @@ impl Sessions<'_> {
         let since = decided.verdicts.iter().any(whole_commit);
         let first = if since { roster.len() } else { roster.len().min(record.incumbents as usize) };
         state.incumbents = roster[..first].iter().filter(|peer| state.roster.contains(peer)).count();
+        reached.extend(resumed.iter().map(|(peer, told)| (*peer, told.reached(&decided.verdicts))));
         for (key, verdict, unknowing) in decided.verdicts {
             let in_epoch = key.epoch == record.epoch;
             state.operations.recall(key, verdict, &unknowing, in_epoch);
         }
+        self.recall_revision(group, &roster, &reached);
         for (peer, told) in &resumed {
             self.epochs().welcome(*peer, group, told.epoch, known(&told.ballots));
         }
@@ -407,11 +420,25 @@ impl Sessions<'_> {
         self.office.agenda.tell_world();
     }
 
+    /// How far the group's state has come, by what those have said who took part and by the last sync that anybody
+    /// remembers: nobody begins below it (rule 25).
+    fn recall_revision(
+        &mut self,
+        group: Group,
+        roster: &[PeerId],
+        reached: &BTreeMap<PeerId, Option<Revision>>,
+    ) {
+        let synced = self.groups[group].ballots.agreed(sync::KIND).and_then(sync::last);
+        let Some(revision) = reached.values().copied().fold(synced, Option::max) else { return };
+        let took_part = |peer| reached.get(&peer).copied().flatten() == Some(revision);
+        self.groups.set_revision_of(group, revision, roster, took_part);
+    }
+
     /// Keeps a member's messages until everything is decided. True if the message was taken.
     pub(super) fn hold_while_rebuilding(&mut self, from: PeerId, message: &ToCoordinator) -> bool {
         let Some(peer) = self.office.peers.get_mut(from) else { return false };
         let rebuilding = self.groups.get(peer.group).is_some_and(GroupState::is_rebuilding);
-        let passes = matches!(message, ToCoordinator::Leave | ToCoordinator::Promise { .. });
+        let passes = matches!(message, ToCoordinator::Leave { .. } | ToCoordinator::Promise { .. });
         if !rebuilding || peer.phase != Phase::Accepted || passes {
             return false;
         }
@@ -450,6 +477,7 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
         || record.ballots.iter().map(|(_, tally)| tally).chain(ballots.iter().map(|report| &report.tally));
     let counts =
         [record.epoch, record.run_epoch, resume.term].into_iter().chain(tallies().map(|tally| tally.ended));
+    let counts = counts.chain(resume.revision);
     if let Some(count) = counts.into_iter().find(|count| *count > COUNT_MAX) {
         return Err(format!("resumed with a count of {count}: nobody counts that far"));
     }

@@ -15,6 +15,7 @@
 use crate::collective::{GroupEpoch, OpKey, Scope, Seq, Tag};
 use crate::id::PeerId;
 use crate::limits::LEARNED_MAX;
+use crate::state::Revision;
 use crate::wire::control::{AbortReason, BallotReport, EpochRecord, Resume, TagReport, Term, Verdict};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -37,6 +38,8 @@ pub(super) struct Testimony {
     pub(super) promised: Term,
     remembers_from: GroupEpoch,
     tags: BTreeMap<Place, TagReport>,
+    /// The last revision that it took part in agreeing on.
+    revision: Option<Revision>,
 }
 
 impl Testimony {
@@ -48,8 +51,22 @@ impl Testimony {
         };
         let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
         let (epoch, ballots) = (resume.record.epoch, resume.ballots);
-        let (term, remembers_from) = (resume.term, resume.remembers_from);
-        Self { epoch, ballots, term, promised: term, remembers_from, tags }
+        let (term, remembers_from, revision) = (resume.term, resume.remembers_from, resume.revision);
+        Self { epoch, ballots, term, promised: term, remembers_from, tags, revision }
+    }
+
+    /// How far the state of its group had come when it took part last: by what it said, and by those of these verdicts
+    /// that it has yet to hear and voted for.
+    pub(super) fn reached(&self, verdicts: &[(OpKey, Verdict, Vec<PeerId>)]) -> Option<Revision> {
+        let committed = |key: &OpKey| {
+            let is_commit = |verdict: &Verdict| matches!(verdict, Verdict::Commit { .. });
+            verdicts.iter().any(|(known, verdict, _)| known == key && is_commit(verdict))
+        };
+        let open = self.tags.values().filter_map(|report| report.open.as_ref());
+        let whole = open.filter(|open| open.key.scope == Scope::Whole);
+        let steps = whole.filter_map(|open| Some((&open.key, open.fingerprint.step?)));
+        let steps = steps.filter(|(key, _)| committed(key)).map(|(_, step)| Some(step.saturating_add(1)));
+        steps.fold(self.revision, Option::max)
     }
 
     fn report(&self, key: &OpKey) -> Option<&TagReport> {

@@ -7,8 +7,8 @@
 
 use super::calls::{CallError, CallId, Command, Done, Op, OutReason, PerformResult};
 use super::machine::{Session, millis};
-use super::tags::{Learned, TagMemory, ends_call, name_lost};
-use crate::collective::{Attempt, BrokenLink, OpKey, Scope, around};
+use super::tags::{Abandoned, Learned, TagMemory, ends_call, name_lost};
+use crate::collective::{Attempt, BrokenLink, OpKey, Scope, Tag, around};
 use crate::id::PeerId;
 use crate::limits::TEXT_BYTES_MAX;
 use crate::time::Instant;
@@ -325,10 +325,10 @@ impl Session {
         }
         match learned {
             Learned::Known => {}
-            Learned::Dropped => self.send(ToCoordinator::Acknowledge { key: key.clone() }),
-            Learned::Kept => {
+            Learned::Dropped | Learned::Kept => {
                 self.send(ToCoordinator::Acknowledge { key: key.clone() });
-                // A call that waits between attempts takes it at once.
+                // A call that waits between attempts takes it at once; or what it waited for is over without a trace,
+                // and it goes on.
                 let waits = |call: &Call| (&call.op.scope, call.op.tag) == (&key.scope, key.tag);
                 if let Some(id) = self.calls.iter().find(|(_, call)| waits(call)).map(|(id, _)| *id) {
                     self.attempt(now, id);
@@ -373,7 +373,10 @@ impl Session {
 
     fn commit(&mut self, id: CallId, key: OpKey, pending: u32) {
         let Some(call) = self.calls.remove(&id) else { return };
-        let Call { contributors, rank, world_size, attempts, .. } = call;
+        let Call { op, contributors, rank, world_size, attempts, .. } = call;
+        if let Some(step) = op.fingerprint.step.filter(|_| key.scope == Scope::Whole) {
+            self.revision = Some(step.saturating_add(1));
+        }
         self.finish(id, Ok(Done::Committed { key, contributors, rank, world_size, attempts, pending }));
     }
 
@@ -391,7 +394,10 @@ impl Session {
         let given_up = |text: String| Some(CallError::GivenUp(text));
         let error = match reason {
             AbortReason::Timeout(waiting) => Some(CallError::timed_out(waiting, me)),
-            AbortReason::Mismatch { deviating, common, .. } if deviating.contains(&me) => {
+            // Between attempts a call has voted for nothing: what deviated was another one, which ended here before.
+            AbortReason::Mismatch { deviating, common, .. }
+                if deviating.contains(&me) && call.stage.key().is_some() =>
+            {
                 Some(CallError::Mismatch { ours: call.op.fingerprint.to_string(), others: common })
             }
             AbortReason::Cancelled { by } if by == me && call.cancelled.is_some() => {
@@ -527,15 +533,34 @@ impl Session {
     pub(super) fn abandon(&mut self, id: CallId, error: CallError) {
         if let Some(call) = self.calls.get(&id) {
             let place = (call.op.scope.clone(), call.op.tag);
-            let fingerprint = &call.op.fingerprint;
-            let voted = match &call.stage {
-                Stage::Refused { key, .. } => Some((key.epoch, key.seq, fingerprint.clone())),
-                _ => None,
+            let fingerprint = call.op.fingerprint.clone();
+            let (retry, voted) = match call.stage.clone() {
+                Stage::Refused { key, reason } => {
+                    (fingerprint.retry, Some(Abandoned { key, call: fingerprint, reason }))
+                }
+                _ => (fingerprint.retry, None),
             };
-            let memory = self.tags.entry(place).or_default();
-            memory.abandon(fingerprint.retry, voted);
+            self.tags.entry(place).or_default().abandon(retry, voted);
         }
         self.fail(id, error);
+    }
+
+    /// Refuses what the resume had told of as an open vote, and was abandoned since. Nobody else would: the others would
+    /// wait for it until their deadline. If the program makes the same call again, that one goes on with the vote.
+    pub(super) fn refuse_abandoned(&mut self) {
+        let Some(record) = self.record.clone() else { return };
+        let is_taken_up = |place: &(Scope, Tag), left: &Abandoned| {
+            let same = |call: &Call| (&call.op.scope, call.op.tag) == (&place.0, place.1);
+            self.calls.values().any(|call| same(call) && call.op.fingerprint == left.call)
+        };
+        let left = self.tags.iter().filter_map(|(place, memory)| {
+            memory.abandoned(record.epoch).filter(|left| !is_taken_up(place, left)).cloned()
+        });
+        for Abandoned { key, reason, .. } in left.collect::<Vec<_>>() {
+            match record.decider {
+                Decider::Coordinator => self.send(ToCoordinator::Refuse { key, reason }),
+            }
+        }
     }
 
     fn set_stage(&mut self, id: CallId, stage: Stage) {

@@ -281,6 +281,10 @@ impl Session {
         let error = match end {
             BallotEnd::Agreed(outcome) => {
                 self.ballots.learn_end(ballot, Ok(outcome.clone()));
+                let agreement = ballot::rules(ballot.kind).and_then(|rules| rules.agreement(&outcome));
+                if let Some(agreement) = agreement.filter(|agreement| agreement.is_of(me)) {
+                    self.revision = Some(agreement.revision);
+                }
                 let next = BallotId { number: ballot.number.saturating_add(1), ..ballot };
                 let owed = ballot::rules(ballot.kind).is_some_and(|rules| rules.goes_on(&outcome));
                 let Some(BallotCall { id, kind, joined, left, .. }) = self.ballots.take(ballot) else {

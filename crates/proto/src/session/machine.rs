@@ -11,6 +11,7 @@ use crate::collective::{BrokenLink, OpKey, Scope, Tag};
 use crate::id::PeerId;
 use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
 use crate::retry;
+use crate::state::Revision;
 use crate::time::{Duration, Instant};
 use crate::wire::control::{
     BallotEnd, EpochRecord, LinkSpeed, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
@@ -104,6 +105,8 @@ pub struct Session {
     pub(super) calls: BTreeMap<CallId, Call>,
     /// What the group votes on besides collectives.
     pub(super) ballots: Ballots,
+    /// The last revision of the group's shared state that this peer took part in agreeing on.
+    pub(super) revision: Option<Revision>,
     pub(super) tags: BTreeMap<(Scope, Tag), TagMemory>,
     pub(super) transfers: Transfers,
     /// What was learned in epochs before this one may be forgotten.
@@ -140,6 +143,7 @@ impl Session {
             resuming: false,
             calls: BTreeMap::new(),
             ballots: Ballots::default(),
+            revision: None,
             tags: BTreeMap::new(),
             transfers: Transfers::default(),
             remembers_from: 0,
@@ -281,9 +285,10 @@ impl Session {
         }
     }
 
-    /// The program leaves. Nobody mistakes it for a failure.
-    pub fn handle_leave(&mut self, _now: Instant) {
-        self.end(OutReason::Left);
+    /// The program leaves. Nobody mistakes it for a failure. `for_good` is what whoever finished its training says: what
+    /// the group had reached need not outlive it.
+    pub fn handle_leave(&mut self, _now: Instant, for_good: bool) {
+        self.end_session(OutReason::Left, for_good);
     }
 
     /// The connection to the coordinator is there.
@@ -293,6 +298,9 @@ impl Session {
         }
         self.connection = Connection::Opening;
         self.generation += 1;
+        // Attempts of calls that are no more ended with the old connection, or nobody knows of them. What the resume tells
+        // of stays a vote of ours, whatever becomes of its call.
+        self.tags.values_mut().for_each(TagMemory::forget_votes);
         let message = match &self.record {
             None => ToCoordinator::Register(self.registration.clone(), self.generation, self.term),
             Some(record) => ToCoordinator::Resume(Resume {
@@ -303,6 +311,7 @@ impl Session {
                 tags: self.reports(now),
                 ballots: self.ballots.reports(),
                 remembers_from: self.remembers_from,
+                revision: self.revision,
             }),
         };
         self.send(message);
@@ -611,12 +620,11 @@ impl Session {
         self.hold = false;
         self.settled(&[]);
         if std::mem::take(&mut self.resuming) {
-            // Attempts of calls that are no more were ended with the old connection, or nobody knows of them.
-            self.tags.values_mut().for_each(TagMemory::forget_votes);
             // What changed since the resume was written, and what may have been lost with the old connection.
             for (id, vote) in self.votes_again() {
                 self.tell_decider(id, vote);
             }
+            self.refuse_abandoned();
             self.tell_given_up();
             self.vote();
             self.expire_ballot(now);
@@ -671,14 +679,18 @@ impl Session {
             .collect()
     }
 
-    /// The session is over: every call ends, and its data is as it was (rule 5).
+    /// The session is over: every call ends, and its data is as it was (rule 5). Whatever ended it, the training goes on.
     pub(super) fn end(&mut self, reason: OutReason) {
+        self.end_session(reason, false);
+    }
+
+    fn end_session(&mut self, reason: OutReason, for_good: bool) {
         if self.out.is_some() {
             return;
         }
         self.out = Some(reason.clone());
         if self.is_up() && !matches!(reason, OutReason::Kicked(..)) {
-            self.send(ToCoordinator::Leave); // Nobody needs to find out.
+            self.send(ToCoordinator::Leave { for_good }); // Nobody needs to find out.
         }
         self.connection = Connection::Off;
         self.down_since = None;
@@ -696,6 +708,7 @@ impl Session {
             self.finish(id, Err(error));
         }
         self.end_ballots(&reason);
+        self.revision = None;
         self.record = None;
         self.linked = None;
         self.tags.clear();

@@ -16,7 +16,7 @@ use crate::collective::{Fingerprint, GroupEpoch, OpKey, Seq};
 use crate::id::PeerId;
 use crate::limits::{BRIEF_NAMED_MAX, BRIEF_TEXT_BYTES_MAX, LEARNED_MAX, UNCLAIMED_MAX};
 use crate::wire::clip;
-use crate::wire::control::{AbortReason, LossReason, Verdict};
+use crate::wire::control::{AbortReason, LossReason, Refusal, Verdict};
 use std::collections::VecDeque;
 use std::mem::discriminant;
 
@@ -41,6 +41,16 @@ struct Unclaimed {
     count: u64,
 }
 
+/// An attempt that a call had voted for when it ended here without a verdict.
+#[derive(Clone, Debug, PartialEq, Hash)]
+pub(super) struct Abandoned {
+    pub(super) key: OpKey,
+    /// What the vote was for.
+    pub(super) call: Fingerprint,
+    /// Why it was given up.
+    pub(super) reason: Refusal,
+}
+
 /// One (scope, tag).
 #[derive(Clone, Debug, Default, Hash)]
 pub(super) struct TagMemory {
@@ -53,8 +63,8 @@ pub(super) struct TagMemory {
     unclaimed: VecDeque<Unclaimed>,
     /// Whether the call that ended here retries elsewhere.
     ghost: Option<bool>,
-    /// The attempt that it had voted for, if its verdict is not here yet, and with which call.
-    left: Option<(GroupEpoch, Seq, Fingerprint)>,
+    /// The attempt that it had voted for, if its verdict is not here yet.
+    left: Option<Abandoned>,
 }
 
 impl TagMemory {
@@ -102,11 +112,11 @@ impl TagMemory {
         if !self.learn(key, verdict) {
             return Learned::Known;
         }
+        self.left.take_if(|left| left.key == *key);
         match verdict {
             Verdict::Commit { .. } => Learned::Impossible,
             Verdict::Abort(AbortReason::Void) => Learned::Dropped,
             Verdict::Abort(reason) => {
-                self.left.take_if(|(epoch, seq, _)| (*epoch, *seq) == (key.epoch, key.seq));
                 if let Some(retry) = self.ghost {
                     if !retry || ends_call(reason) {
                         self.ghost = None;
@@ -168,7 +178,7 @@ impl TagMemory {
     }
 
     /// A call ended here that may go on elsewhere, and had voted for that attempt if there is one.
-    pub(super) fn abandon(&mut self, retry: bool, attempt: Option<(GroupEpoch, Seq, Fingerprint)>) {
+    pub(super) fn abandon(&mut self, retry: bool, attempt: Option<Abandoned>) {
         self.ghost = Some(retry);
         if attempt.is_some() {
             self.left = attempt;
@@ -178,10 +188,17 @@ impl TagMemory {
     /// Whether we have voted for the next attempt in that epoch, with another call than this one.
     pub(super) fn waits_for_another(&mut self, epoch: GroupEpoch, call: &Fingerprint) -> bool {
         let next = self.next_seq(epoch);
-        self.left.as_ref().is_some_and(|(of, seq, voted)| (*of, *seq) == (epoch, next) && voted != call)
+        let is_next = |left: &Abandoned| (left.key.epoch, left.key.seq) == (epoch, next);
+        self.left.as_ref().is_some_and(|left| is_next(left) && left.call != *call)
     }
 
-    /// Whatever was voted for before is over: its verdict was told, or nobody knows of it.
+    /// The attempt of that epoch that a call which ended here had voted for, if it has no verdict yet.
+    pub(super) fn abandoned(&self, epoch: GroupEpoch) -> Option<&Abandoned> {
+        let next = (self.epoch, self.next_seq);
+        self.left.as_ref().filter(|left| left.key.epoch == epoch && (left.key.epoch, left.key.seq) == next)
+    }
+
+    /// What was voted for and abandoned so far ended with the connection on which it was said.
     pub(super) fn forget_votes(&mut self) {
         self.left = None;
     }

@@ -232,7 +232,11 @@ fn a_connect_waits_for_a_coordinator_as_long_as_its_caller_does_and_leaves_nothi
     bench.session.handle_connected(bench.now);
     bench.hear(ToPeer::Registered { term: 1 });
     bench.drain();
-    let end = [fail(call, CallError::Timeout(Vec::new())), send(ToCoordinator::Leave), Action::HangUp];
+    let end = [
+        fail(call, CallError::Timeout(Vec::new())),
+        send(ToCoordinator::Leave { for_good: false }),
+        Action::HangUp,
+    ];
     assert_eq!(bench.wait(ms(30_000)), end);
     // The same object connects again: that is a session of its own (rule 45).
     let before = bench.session.registration.session;
@@ -402,7 +406,7 @@ fn without_a_verdict_after_complete_the_session_fences_itself() {
     assert_eq!(
         bench.wait(ms(1)),
         [
-            send(ToCoordinator::Leave),
+            send(ToCoordinator::Leave { for_good: false }),
             Action::HangUp,
             tell(call, Command::Undo),
             fail(call, CallError::Out(OutReason::OutcomeUnknown)),
@@ -464,6 +468,43 @@ fn another_call_waits_for_the_verdict_on_what_a_cancelled_one_had_voted_for() {
     bench.wait(ms(200));
     bench.call(true);
     assert_eq!(bench.drain()[0], initiate(key(1, 0), true, 10_000));
+}
+
+/// A call that differed was refused, cancelled and abandoned; the next one, which differs from it, waits.
+fn another_call_waits(next_retries: bool) -> (Bench, CallId) {
+    let mut bench = Bench::of(&[1, 2]);
+    let call = bench.call(!next_retries);
+    bench.performed(call, PerformResult::Mismatch { peer: id(2) });
+    bench.session.handle_cancel(bench.now, call);
+    bench.wait(ms(200));
+    let next = bench.call(next_retries);
+    assert_eq!(bench.drain(), []);
+    (bench, next)
+}
+
+#[test]
+fn another_call_goes_on_when_what_a_cancelled_one_had_voted_for_is_void() {
+    // The votes agreed after all: the frame was a stray one, and the attempt costs a number and nothing else.
+    for retry in [true, false] {
+        let (mut bench, next) = another_call_waits(retry);
+        let go_on = [ack(key(1, 0)), initiate(key(1, 1), retry, 10_000), perform(next, key(1, 1), &[2, 1])];
+        assert_eq!(bench.abort(key(1, 0), AbortReason::Void), go_on);
+    }
+}
+
+#[test]
+fn another_call_is_not_blamed_for_what_a_cancelled_one_had_voted_for() {
+    let mismatch = || {
+        let (theirs, common) = ("that".to_owned(), "this".to_owned());
+        AbortReason::Mismatch { deviating: vec![id(1)], theirs, common }
+    };
+    // It does what the others do who were right: one that retries goes on, one that does not is told who deviated.
+    let (mut bench, next) = another_call_waits(true);
+    let go_on = [ack(key(1, 0)), initiate(key(1, 1), true, 10_000), perform(next, key(1, 1), &[2, 1])];
+    assert_eq!(bench.abort(key(1, 0), mismatch()), go_on);
+    let (mut bench, next) = another_call_waits(false);
+    let given_up = CallError::GivenUp(format!("{} called that", id(1).short()));
+    assert_eq!(bench.abort(key(1, 0), mismatch()), [ack(key(1, 0)), fail(next, given_up)]);
 }
 
 #[test]

@@ -168,7 +168,7 @@ impl Net {
 
     pub(crate) fn leave(&mut self, number: u8) {
         let now = self.now;
-        self.peer(number).session.handle_leave(now);
+        self.peer(number).session.handle_leave(now, true);
         self.drain(number);
     }
 

@@ -258,7 +258,7 @@ impl World {
             Next::Leave => {
                 self.line(|| format!("process {process} does not know how its call ended, and leaves"));
                 let now = self.now;
-                self.processes[process].session.handle_leave(now);
+                self.processes[process].session.handle_leave(now, false);
                 self.drain_peer(process);
                 self.out(process, OutReason::Left);
             }

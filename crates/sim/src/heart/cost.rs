@@ -90,7 +90,7 @@ pub fn measure(peers: usize, rounds: u32, mut clock: impl FnMut() -> Duration) -
     }
     assert_eq!(run.counters().commits, u64::from(rounds), "every round must be committed");
     let begin = clock();
-    run.handle_message(now, at(0), id(0), ToCoordinator::Leave);
+    run.handle_message(now, at(0), id(0), ToCoordinator::Leave { for_good: true });
     drain(&mut run, &mut epoch);
     let eviction = clock().saturating_sub(begin);
     let votes = peers as u32 * rounds;

@@ -84,6 +84,8 @@ pub enum Fact {
         contents: u64,
         /// The revision that it held before, if it was whole.
         held: Option<Revision>,
+        /// Whether a group had agreed on it before.
+        was_agreed: bool,
     },
     /// A step was committed, and this peer's state changed with it.
     Trained {
@@ -145,6 +147,13 @@ pub enum Fact {
         peer: PeerId,
         /// Why.
         reason: LossReason,
+    },
+    /// A coordinator knows again how a group stands, from what its members told.
+    Rebuilt {
+        /// Which coordinator.
+        coordinator: usize,
+        /// The group.
+        group: u32,
     },
     /// A peer's session is over.
     Out {

@@ -62,6 +62,10 @@ pub enum Sabotage {
     LoseFacts,
     /// What members remember of the run does not arrive.
     LoseMemories,
+    /// Whoever comes back is not heard.
+    DropResumes,
+    /// A connection that closes is taken for a goodbye for good.
+    TakeSilenceForGoodbye,
     /// An abort that ends a call is kept from one member, which goes on with the next attempt instead.
     HideAnAbort,
     /// A link that is lost is still taken for the link.

@@ -124,7 +124,7 @@ impl World {
                 };
                 self.line(|| format!("process {victim} says goodbye"));
                 self.processes[victim].phase = Phase::Gone;
-                self.processes[victim].session.handle_leave(now);
+                self.processes[victim].session.handle_leave(now, true);
                 self.drain_peer(victim);
                 self.tell_member(Node::Process(victim), Membership::handle_leave);
             }

@@ -120,6 +120,8 @@ pub struct Process {
     pub(super) silent_since: Option<Instant>,
     /// When anything last stood between it and the coordinator.
     pub blocked_until: Instant,
+    /// When its last dial that ran into such a thing is given up: it may outlast what swallowed it.
+    pub swallowed_until: Instant,
     /// The highest term it has obeyed under this id.
     pub(super) obeyed: u64,
 }

@@ -3,7 +3,8 @@
 //! What to do next is decided by the course of a training loop, as in the runtime. A state is a number here that depends on
 //! every commit which made it, so two states are equal only if the same steps made them. A heal takes a moment, in which the
 //! state is torn; it succeeds if a donor still runs and holds what was elected. One member saves now and then to a disk
-//! that outlives everybody; whoever finds no donor, or a state that is not of this training, begins again from there.
+//! that outlives everybody; whoever finds no donor, or a state that is not of this training, begins again from there. Every
+//! second process is started without a look at that disk: it brings what nobody ever agreed on.
 
 use super::data::Buffer;
 use super::facts::Fact;
@@ -60,6 +61,16 @@ impl Training {
             known: None,
             sync: None,
         }
+    }
+
+    /// That of a process which was just started.
+    pub(super) fn of(process: usize, saved: Option<(Revision, u64)>) -> Self {
+        Self::new(saved.filter(|_| process.is_multiple_of(2)))
+    }
+
+    /// The last revision that this session took part in agreeing on.
+    pub(super) fn known(&self) -> Option<Revision> {
+        self.known
     }
 
     /// Whether nobody may take its state for one.
@@ -159,7 +170,7 @@ impl World {
 
     fn go_out(&mut self, process: usize) {
         let now = self.now;
-        self.processes[process].session.handle_leave(now);
+        self.processes[process].session.handle_leave(now, false);
         self.drain_peer(process);
         self.out(process, OutReason::Left);
     }
@@ -195,10 +206,14 @@ impl World {
                 training.agreed(revision);
                 training.course.handle_synced(revision, &members);
                 let (contents, held) = (training.contents, sync.offer.revision);
+                let was_agreed = sync.elected.is_some_and(|(elected, _)| elected.was_agreed);
                 let peer = &mut self.processes[process];
                 peer.members = members;
                 let (id, founder) = (peer.id, peer.session.record().map_or(peer.id, |record| record.founder));
-                self.fact(Fact::Synced { peer: id, founder, outcome, revision, contents, held });
+                // What a training begins with is saved before its first step: without it nobody could go on who has nothing.
+                let group = peer.group;
+                self.disk.entry(group).or_insert((revision, contents));
+                self.fact(Fact::Synced { peer: id, founder, outcome, revision, contents, held, was_agreed });
                 self.pursue(process);
             }
             Outcome::Failed { .. } => {

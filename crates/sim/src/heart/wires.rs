@@ -17,7 +17,7 @@ use outlast_proto::wire::control::{
 };
 
 /// The production driver gives a dial up after this long.
-pub(super) const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
+const DIAL_TIMEOUT: Duration = Duration::from_secs(5);
 /// A dial that nothing stands in the way of takes this many ways there and back: TCP, TLS and the hello.
 const DIAL_TRIPS: u32 = 4;
 /// How long the one dial in ten may take that meets a busy machine.
@@ -53,6 +53,9 @@ impl World {
             Some(_) => self.settings.latency_max * DIAL_TRIPS,
         };
         let delay = self.some(most);
+        if blocked {
+            self.processes[process].swallowed_until = now + delay;
+        }
         self.after(delay, Event::Dialled(process, serial, to));
     }
 
@@ -182,8 +185,11 @@ impl World {
             }
             _ => None,
         };
-        let is_lost = self.settings.sabotage == Some(Sabotage::LoseMemories)
-            && matches!(message, ToCoordinator::Remembered(_));
+        let is_lost = match self.settings.sabotage {
+            Some(Sabotage::LoseMemories) => matches!(message, ToCoordinator::Remembered(_)),
+            Some(Sabotage::DropResumes) => matches!(message, ToCoordinator::Resume(_)),
+            _ => false,
+        };
         if !is_lost {
             self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, message);
         }
@@ -396,6 +402,12 @@ impl World {
         held.coordinator_holds = false;
         let (index, now) = (held.coordinator, self.now);
         if self.coordinators[index].lives {
+            if self.settings.sabotage == Some(Sabotage::TakeSilenceForGoodbye)
+                && let Some(from) = self.names.get(&wire).copied()
+            {
+                let goodbye = ToCoordinator::Leave { for_good: true };
+                self.coordinators[index].run.handle_message(now, ConnectionId(wire), from, goodbye);
+            }
             self.coordinators[index].run.handle_closed(now, ConnectionId(wire));
             self.drain_coordinator(index);
         }

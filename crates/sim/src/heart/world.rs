@@ -471,8 +471,12 @@ impl World {
                     self.line(|| words.clone());
                     let now = self.now;
                     self.coordinators[index].run.handle_incident(now, &words);
-                    if let Note::Lost(peer, reason) = note {
-                        self.fact(Fact::Lost { coordinator: index, peer, reason });
+                    match note {
+                        Note::Lost(peer, reason) => {
+                            self.fact(Fact::Lost { coordinator: index, peer, reason })
+                        }
+                        Note::Rebuilt(group, _) => self.fact(Fact::Rebuilt { coordinator: index, group }),
+                        _ => {}
                     }
                 }
             }
@@ -633,7 +637,11 @@ impl World {
             balloted: None,
             votes_cast: 0,
             ballot: None,
-            training: self.settings.habits.trains.then(|| Training::new(self.disk.get(&group).copied())),
+            training: self
+                .settings
+                .habits
+                .trains
+                .then(|| Training::of(index, self.disk.get(&group).copied())),
             resuming: false,
             agreed: None,
             cancelled: Instant::ORIGIN,
@@ -648,6 +656,7 @@ impl World {
             isolated_until: Instant::ORIGIN,
             silent_since: None,
             blocked_until: Instant::ORIGIN,
+            swallowed_until: Instant::ORIGIN,
             obeyed: 0,
         });
         self.by_id.insert(id, index);

@@ -72,7 +72,7 @@ fn a_lost_voter_is_no_longer_asked() {
     let mut bench = Bench::of(&[1, 2]);
     bench.register(3, 0, 1);
     bench.say(1, vote(1, 2));
-    bench.say(2, ToCoordinator::Leave);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
     let record = bench.epoch(1).unwrap();
     assert_eq!((record.epoch, members(&record)), (3, vec![id(1), id(3)]));
 }
@@ -89,7 +89,7 @@ fn a_death_in_one_group_leaves_the_other_groups_epoch_alone() {
     bench.say(3, ToCoordinator::Connected { group: 1, epoch: 1 });
     bench.say(1, initiate(key(1, 0, 0)));
     bench.clear();
-    bench.say(3, ToCoordinator::Leave);
+    bench.say(3, ToCoordinator::Leave { for_good: true });
     // It hears of the run's size alone, and its collective goes on.
     bench.assert_told(&[1], &[ToPeer::World { run_epoch: 3, global_world_size: 2 }]);
     let record = bench.epoch(2).unwrap();
@@ -270,13 +270,13 @@ fn a_death_in_one_group_tells_the_others_the_size_of_the_run_without_an_epoch_of
     let world = |run_epoch, global_world_size| ToPeer::World { run_epoch, global_world_size };
     bench.clear();
     bench.close(2);
-    bench.say(12, ToCoordinator::Leave);
+    bench.say(12, ToCoordinator::Leave { for_good: true });
     bench.assert_told(&[1], &[world(3, 3)]);
     assert_eq!(bench.epoch(11).map(|record| record.global_world_size), Some(3));
     // One that was away hears it when it comes back.
     let known = EpochRecord { global_world_size: 4, ..record(1, &[1, 2]) };
     bench.resume(2, Resume { ballots: heard(2, 2), ..resume(2, known) });
     assert_eq!(bench.told(2).last(), Some(&world(3, 3)));
-    bench.say(11, ToCoordinator::Leave);
+    bench.say(11, ToCoordinator::Leave { for_good: true });
     bench.assert_told(&[2], &[world(4, 2)]);
 }

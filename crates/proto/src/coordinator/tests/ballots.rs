@@ -50,13 +50,13 @@ fn a_lost_voter_is_no_longer_asked() {
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.say(1, say(1, b"a"));
     bench.say(2, say(1, b"b"));
-    bench.say(3, ToCoordinator::Leave);
+    bench.say(3, ToCoordinator::Leave { for_good: true });
     bench.confirm(&[1, 2], 2);
     assert_eq!(ends(&mut bench, 1), [outcome(1, b"ab")]);
     // The same if it had voted.
     bench.clear();
     bench.say(1, say(2, b"a"));
-    bench.say(1, ToCoordinator::Leave);
+    bench.say(1, ToCoordinator::Leave { for_good: true });
     bench.confirm(&[2], 3);
     bench.say(2, say(2, b"b"));
     assert_eq!(ends(&mut bench, 2), [outcome(2, b"b")]);
@@ -223,7 +223,7 @@ fn who_was_away_is_asked_again_and_whoever_is_lost_is_not_waited_for() {
     assert_eq!(asked(&mut bench, 4).map(|(_, question)| question), Some(question));
     // It leaves after all: the others are asked about a ring without it.
     bench.clear();
-    bench.say(4, ToCoordinator::Leave);
+    bench.say(4, ToCoordinator::Leave { for_good: true });
     bench.confirm(&[1, 2, 3], 2);
     let (ring, again) = asked(&mut bench, 1).expect("it is asked");
     assert_eq!(ring.len(), 3);

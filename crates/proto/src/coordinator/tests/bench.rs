@@ -368,6 +368,7 @@ pub(super) fn resume(number: u8, record: EpochRecord) -> Resume {
         tags: Vec::new(),
         ballots: heard(1, 1),
         remembers_from: 0,
+        revision: None,
     }
 }
 

@@ -100,7 +100,7 @@ fn an_eviction_aborts_and_opens_the_next_epoch() {
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
     bench.say(2, complete(key(1, 0, 0)));
-    bench.say(2, ToCoordinator::Leave);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
     let told = bench.told(1);
     let [verdict, ToPeer::Epoch(record)] = &told[..] else { panic!("{told:?}") };
     assert_eq!(*verdict, abort(key(1, 0, 0), lost(2, LossReason::Left)));
@@ -320,7 +320,7 @@ fn a_verdict_is_kept_until_it_is_known() {
 #[test]
 fn links_of_an_epoch_say_nothing_about_its_verdicts() {
     let mut bench = Bench::of(&[1, 2, 3]);
-    bench.say(3, ToCoordinator::Leave);
+    bench.say(3, ToCoordinator::Leave { for_good: true });
     bench.all_say(&[1, 2], &initiate(key(2, 0, 0)));
     bench.say(1, ToCoordinator::Refuse { key: key(2, 0, 0), reason: Refusal::Cancelled });
     // This was on its way when the verdict was written.
@@ -347,7 +347,7 @@ fn verdicts_of_an_old_epoch_are_told_before_the_new_one() {
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
     bench.close(2);
-    bench.say(3, ToCoordinator::Leave);
+    bench.say(3, ToCoordinator::Leave { for_good: true });
     bench.resume(2, resume(2, record(1, &[1, 2, 3])));
     let told = bench.told(2);
     let [ToPeer::Resumed { .. }, verdict, ToPeer::Epoch(record), ToPeer::Proceed { epoch: 2, .. }] =
@@ -366,7 +366,7 @@ fn what_nobody_waits_for_is_forgotten() {
     for tag in 0..5 {
         bench.all_say(&[1, 2], &initiate(key(1, tag, 0)));
     }
-    bench.say(2, ToCoordinator::Leave);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
     bench.confirm(&[1], 2);
     bench.say(1, initiate(key(2, 0, 0)));
     bench.say(1, complete(key(2, 0, 0)));

@@ -248,7 +248,7 @@ fn a_newcomer_that_goes_before_it_is_in_disturbs_nobody() {
 #[test]
 fn a_goodbye_is_no_failure() {
     let mut bench = Bench::of(&[1, 2]);
-    bench.say(2, ToCoordinator::Leave);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
     assert_eq!(bench.run.counters().evictions, 0);
     assert_eq!(bench.kicked(2), None);
     assert_eq!(bench.epoch(1).unwrap().left, [(id(2), LossReason::Left)]);
@@ -257,7 +257,7 @@ fn a_goodbye_is_no_failure() {
 #[test]
 fn a_group_that_everybody_left_is_forgotten_and_its_numbers_go_on() {
     let mut bench = Bench::of(&[1]);
-    bench.say(1, ToCoordinator::Leave);
+    bench.say(1, ToCoordinator::Leave { for_good: true });
     assert!(bench.run.is_empty());
     bench.register(2, 0, 1);
     assert_eq!(bench.epoch(2).unwrap().epoch, 2);

@@ -169,6 +169,6 @@ fn a_restarted_coordinator_knows_who_was_there_first() {
 #[test]
 fn an_incumbent_that_goes_leaves_the_others_what_they_are() {
     let mut bench = with_newcomers(&[1, 2], &[3]);
-    bench.say(1, ToCoordinator::Leave);
+    bench.say(1, ToCoordinator::Leave { for_good: true });
     assert_eq!(bench.epoch(2).map(|record| (record.epoch, record.incumbents)), Some((3, 1)));
 }

@@ -83,7 +83,7 @@ fn a_link_beside_the_ring_that_was_blamed_twice_is_told_to_all() {
     assert_eq!((told.epoch, &told.broken[..]), (2, &[(0, 2)][..]));
     assert_eq!(ring(&told), [id(1), id(2), id(3), id(4)], "the ring stays");
     // It stays known: to the next epochs, and to a coordinator that was restarted.
-    bench.say(4, ToCoordinator::Leave);
+    bench.say(4, ToCoordinator::Leave { for_good: true });
     let told = bench.epoch(2).unwrap();
     assert_eq!(told.broken, [(0, 2)]);
     let mut restarted = Bench::new();
@@ -267,7 +267,7 @@ fn a_break_between_others_leaves_a_part_of_the_group_alone() {
 #[test]
 fn a_report_of_an_old_epoch_has_no_effect() {
     let mut bench = Bench::of(&[1, 2, 3]);
-    bench.say(3, ToCoordinator::Leave);
+    bench.say(3, ToCoordinator::Leave { for_good: true });
     bench.all_say(&[1, 2], &initiate(key(2, 0, 0)));
     bench.clear();
     bench.say(1, broken(1, 2, 1, true));
@@ -343,7 +343,7 @@ fn a_break_right_after_an_epoch_that_settled_another_is_settled_too() {
     let mut bench = Bench::of(&[1, 2, 3]);
     bench.say(1, broken(1, 2, 1, false));
     bench.wait(ms(10));
-    bench.say(3, ToCoordinator::Leave);
+    bench.say(3, ToCoordinator::Leave { for_good: true });
     bench.all_say(&[1, 2], &initiate(key(2, 0, 0)));
     bench.say(2, broken(2, 1, 2, false));
     bench.clear();
@@ -491,7 +491,7 @@ fn that_somebody_must_leave_is_counted_anew_after_a_change_and_after_a_success()
     let mut bench = Bench::of(&[1, 2, 3, 4]);
     isolate(&mut bench, 1, &[2, 3, 4]);
     pass(&mut bench, 4_900, |_| false);
-    bench.say(4, ToCoordinator::Leave);
+    bench.say(4, ToCoordinator::Leave { for_good: true });
     pass(&mut bench, 3_000, |_| false);
     assert_eq!(bench.lost(), [(id(4), LossReason::Left)], "the roster changed");
     // One link of four carries again: no ring yet, but the count begins again.

@@ -206,7 +206,7 @@ fn who_is_lost_while_all_measure_is_not_waited_for() {
         bench.say(number, cast(2, &measured(found(number))));
     }
     assert_eq!(bench.questions.len(), 0, "it waits for the fourth");
-    bench.say(4, ToCoordinator::Leave);
+    bench.say(4, ToCoordinator::Leave { for_good: true });
     bench.confirm(&[1, 2, 3], 2);
     assert_eq!(solve(&mut bench), 1);
     let again = prepare(&mut bench, 1);
@@ -332,7 +332,7 @@ fn a_moonshot_is_adopted_at_the_next_vote_and_dropped_when_somebody_leaves() {
     bench.drain();
     let (last, _) = bench.questions.pop().expect("a moonshot again");
     // Somebody leaves: the search that began with the last agreement is called off, and its answer is no news.
-    bench.say(17, ToCoordinator::Leave);
+    bench.say(17, ToCoordinator::Leave { for_good: true });
     assert_eq!(bench.called_off, [background, last], "one that is replaced, and one that is dropped");
     bench.run.handle_solved(bench.now, last, &Answer::Found((0..17).collect()));
     bench.drain();

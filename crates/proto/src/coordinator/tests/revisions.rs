@@ -42,7 +42,7 @@ fn a_newcomer_whose_donor_died_does_not_begin_below_the_committed_steps() {
     bench.register(2, 0, 1);
     bench.say(1, vote(1, 2));
     bench.confirm(&[1, 2], 2);
-    bench.say(1, ToCoordinator::Leave);
+    bench.say(1, ToCoordinator::Leave { for_good: true });
     bench.confirm(&[2], 3);
     bench.clear();
     bench.say(2, offer(1, 0, false));
@@ -62,13 +62,118 @@ fn a_newcomer_whose_donor_died_does_not_begin_below_the_committed_steps() {
     assert!(matches!(told, Some(Outcome::Elected { elected, .. }) if elected.last == Some(901)), "{told:?}");
 }
 
+/// What a newcomer is told that is let in now and offers that.
+fn founds_with(bench: &mut Bench, number: u8, revision: Revision) -> Option<Outcome> {
+    bench.register(number, 0, 1);
+    let epoch = bench.epoch(number).expect("it is in").epoch;
+    bench.confirm(&[number], epoch);
+    bench.clear();
+    bench.say(number, offer(1, revision, false));
+    heard(bench, number)
+}
+
+fn dies(bench: &mut Bench, number: u8) {
+    bench.health(number, Sign::Dead(DeathReason::Exited));
+    bench.close(number);
+    bench.answer_knocks(ConnectOutcome::Refused);
+    bench.wait(ms(30_000));
+}
+
+/// A loop that reconnects, a fence, a program that fails: the training goes on. It was forgotten, and whoever came first
+/// began from nothing.
+#[test]
+fn a_goodbye_that_is_not_for_good_does_not_end_the_count() {
+    let mut bench = Bench::of(&[1]);
+    step(&mut bench, &[1], 1, 0, 7);
+    bench.say(1, ToCoordinator::Leave { for_good: false });
+    assert_eq!(founds_with(&mut bench, 3, 0), Some(behind(0, 8)));
+    // Nor does a process that begins again from the beginning.
+    let mut bench = Bench::of(&[1]);
+    step(&mut bench, &[1], 1, 0, 7);
+    let again = Registration { session: registration(1, 0, 1).session.next(), ..registration(1, 0, 1) };
+    let at = bench.connection();
+    bench.at.insert(1, at);
+    bench.say(1, ToCoordinator::Register(again, 1, 0));
+    bench.say(1, ToCoordinator::Leave { for_good: true });
+    assert_eq!(founds_with(&mut bench, 3, 0), Some(behind(0, 8)));
+}
+
+/// Somebody that was let in, and found nobody who could give, ends its program in good order.
+#[test]
+fn a_goodbye_of_who_never_held_the_state_does_not_end_the_count() {
+    let mut bench = Bench::of(&[1]);
+    step(&mut bench, &[1], 1, 0, 7);
+    bench.register(2, 0, 1);
+    bench.say(1, vote(1, 2));
+    bench.confirm(&[1, 2], 2);
+    dies(&mut bench, 1);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
+    assert_eq!(founds_with(&mut bench, 3, 0), Some(behind(0, 8)));
+    // Nor of one that never came in; it is not held against it when it does, and dies.
+    let mut bench = Bench::of(&[1]);
+    step(&mut bench, &[1], 1, 0, 7);
+    bench.register(2, 0, 1);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
+    bench.register(2, 0, 1);
+    bench.say(1, vote(1, 2));
+    bench.confirm(&[1, 2], 2);
+    step(&mut bench, &[1, 2], 2, 0, 8);
+    [1, 2].into_iter().for_each(|number| dies(&mut bench, number));
+    assert_eq!(founds_with(&mut bench, 3, 0), Some(behind(0, 9)));
+    // One that was given it holds it.
+    let mut bench = Bench::of(&[1]);
+    bench.say(1, offer(1, 8, true));
+    let Some(Outcome::Elected { elected, .. }) = heard(&mut bench, 1) else { panic!("nothing was elected") };
+    let ballot = BallotId { kind: KIND, number: 2 };
+    bench.say(1, ToCoordinator::Vote { ballot, wish: Wish::Done(elected.root, Healed::default()).encode() });
+    bench.say(1, ToCoordinator::Leave { for_good: true });
+    let told = founds_with(&mut bench, 3, 0);
+    assert!(matches!(told, Some(Outcome::Elected { elected, .. }) if elected.revision == 0), "{told:?}");
+}
+
+/// A coordinator that was restarted knew the last sync, and none of the steps since.
+#[test]
+fn the_count_of_steps_outlives_a_coordinator() {
+    let resumed = |revision, number| Resume { revision, ..resume(number, record(1, &[1, 2])) };
+    let mut bench = Bench::new();
+    bench.resume(1, resumed(Some(999), 1));
+    bench.resume(2, resumed(Some(1_000), 2));
+    [1, 2].into_iter().for_each(|number| dies(&mut bench, number));
+    assert_eq!(founds_with(&mut bench, 3, 0), Some(behind(0, 1_000)));
+}
+
+/// The step that everybody had completed when the coordinator died is committed by the next one, and counts.
+#[test]
+fn a_step_that_a_rebuild_commits_is_in_the_count() {
+    let mut bench = Bench::new();
+    let key = key(1, 0, 0);
+    let fingerprint = Fingerprint { step: Some(1_000), ..call(8) };
+    let open = OpenVote { key: key.clone(), fingerprint, timeout_ms: 10_000, complete: true };
+    for number in [1, 2] {
+        let tags = vec![TagReport { learned: Vec::new(), open: Some(open.clone()) }];
+        let revision = Some(1_000);
+        bench.resume(number, Resume { tags, revision, ..resume(number, record(1, &[1, 2])) });
+    }
+    [1, 2].into_iter().for_each(|number| dies(&mut bench, number));
+    assert_eq!(founds_with(&mut bench, 3, 0), Some(behind(0, 1_001)));
+    // Both hold it, so that the last one can end it.
+    let mut bench = Bench::new();
+    for number in [1, 2] {
+        let tags = vec![TagReport { learned: Vec::new(), open: Some(open.clone()) }];
+        bench.resume(number, Resume { tags, ..resume(number, record(1, &[1, 2])) });
+    }
+    bench.all_say(&[1, 2], &ToCoordinator::Leave { for_good: true });
+    let told = founds_with(&mut bench, 3, 0);
+    assert!(matches!(told, Some(Outcome::Elected { elected, .. }) if elected.revision == 0), "{told:?}");
+}
+
 #[test]
 fn the_count_outlives_the_deaths_of_all_and_ends_with_their_goodbye() {
     for (with_goodbye, expected) in [(false, Some(behind(0, 8))), (true, None)] {
         let mut bench = Bench::of(&[1, 2]);
         step(&mut bench, &[1, 2], 1, 0, 7);
         if with_goodbye {
-            bench.all_say(&[1, 2], &ToCoordinator::Leave);
+            bench.all_say(&[1, 2], &ToCoordinator::Leave { for_good: true });
         } else {
             for number in [1, 2] {
                 bench.health(number, Sign::Dead(DeathReason::Exited));

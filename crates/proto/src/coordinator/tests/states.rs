@@ -47,7 +47,7 @@ fn a_peer_is_followed_by_name_from_its_registration_to_a_verdict_and_a_loss() {
     assert_eq!(state(&bench, 2), "CollectivesRunning 7:Perform");
     let json = bench.run.status(bench.now).to_json();
     assert!(json.contains(r#""state":"VoteComplete","age_seconds""#), "as far as the first: {json}");
-    bench.say(2, ToCoordinator::Leave);
+    bench.say(2, ToCoordinator::Leave { for_good: true });
     assert_eq!(state(&bench, 1), "Reconnecting", "an epoch without newcomers");
 }
 

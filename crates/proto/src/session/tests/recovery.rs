@@ -1,6 +1,7 @@
 //! Lost members, a lost coordinator, kicks: how calls end, and how a session goes on.
 
 use super::*;
+use crate::ballot::sync;
 use crate::wire::InvalidMessage;
 
 #[test]
@@ -249,6 +250,7 @@ fn a_resume_carries_everything_and_goes_on_only_when_told() {
             wish: Some(admission::wish(1)),
         }],
         remembers_from: 0,
+        revision: None,
     };
     assert_eq!(bench.reconnect(), [send(ToCoordinator::Resume(expected))]);
     bench.hear(ToPeer::Resumed { term: 1 });
@@ -326,6 +328,94 @@ fn a_refusal_that_was_lost_is_said_again() {
     bench.hear(PROCEED);
     let reason = Refusal::Link { from: id(1), to: id(2), error: "reset".to_owned() };
     assert_eq!(bench.drain().last(), Some(&send(ToCoordinator::Refuse { key: key(1, 0), reason })));
+}
+
+#[test]
+fn what_a_resume_told_of_is_refused_if_it_was_abandoned_since() {
+    let cancelled = |key| send(ToCoordinator::Refuse { key, reason: Refusal::Cancelled });
+    // What was said before is lost with the connection; the resume brings the vote on the call that is given up.
+    let resumed_and_abandoned = || {
+        let mut bench = Bench::of(&[1, 2]);
+        let call = bench.call(false);
+        bench.drain();
+        bench.session.handle_disconnected(bench.now);
+        bench.session.handle_cancel(bench.now, call);
+        bench.performed(call, PerformResult::Stopped);
+        bench.wait(ms(20));
+        bench.session.handle_connected(bench.now);
+        let sent = bench.drain();
+        let [Action::Send(ToCoordinator::Resume(resume))] = &sent[..] else { panic!("{sent:?}") };
+        assert_eq!(resume.tags[0].open.as_ref().map(|open| &open.key), Some(&key(1, 0)));
+        bench.hear(ToPeer::Resumed { term: 1 });
+        assert_eq!(bench.wait(ms(200)).last(), Some(&fail(call, CallError::Cancelled)));
+        bench
+    };
+    // Nobody else would end it, and the others wait for it.
+    let mut bench = resumed_and_abandoned();
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain(), [cancelled(key(1, 0))]);
+    // Another call waits for the verdict: to begin the same attempt with it would be a breach of protocol.
+    let mut bench = resumed_and_abandoned();
+    bench.call(true);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain(), [cancelled(key(1, 0))]);
+    let told = bench.abort(key(1, 0), AbortReason::Cancelled { by: id(1) });
+    assert_eq!(told[..2], [ack(key(1, 0)), initiate(key(1, 1), true, 10_000)]);
+    // The same call again goes on with the vote.
+    let mut bench = resumed_and_abandoned();
+    bench.call(false);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain()[0], initiate(key(1, 0), false, 10_000));
+    // What was abandoned before the resume was written is not in it, and is nobody's vote any more.
+    let mut bench = resumed_and_abandoned();
+    let sent = bench.reconnect();
+    let [Action::Send(ToCoordinator::Resume(resume))] = &sent[..] else { panic!("{sent:?}") };
+    assert_eq!(resume.tags, []);
+    bench.hear(ToPeer::Resumed { term: 1 });
+    bench.drain();
+    bench.call(true);
+    bench.hear(PROCEED);
+    assert_eq!(bench.drain()[0], initiate(key(1, 0), true, 10_000));
+}
+
+/// It said how the last sync had ended, and nothing of the steps since.
+#[test]
+fn a_resume_tells_how_far_the_state_had_come() {
+    let told = |bench: &mut Bench| {
+        let sent = bench.reconnect();
+        let [Action::Send(ToCoordinator::Resume(resume))] = &sent[..] else { panic!("{sent:?}") };
+        let revision = resume.revision;
+        bench.hear(ToPeer::Resumed { term: 1 });
+        bench.hear(PROCEED);
+        bench.drain();
+        revision
+    };
+    let mut bench = Bench::of(&[1, 2]);
+    assert_eq!(told(&mut bench), None);
+    // A sync of others, in which it stood apart, and one that it finished with them.
+    for (number, members, expected) in [(1, vec![id(2)], None), (2, vec![id(1), id(2)], Some(700))] {
+        let finished = sync::Outcome::Finished { revision: 700, healed: Vec::new(), members };
+        let finished = minicbor::to_vec(&finished).expect("a vector takes everything");
+        bench.hear(ended(BallotId { kind: sync::KIND, number }, BallotEnd::Agreed(finished)));
+        assert_eq!(told(&mut bench), expected);
+    }
+    // A step that is committed, and one that is not.
+    let step = |bench: &mut Bench, step: u64, verdict: Verdict| {
+        let fingerprint = Fingerprint { step: Some(step), ..fingerprint(false) };
+        let deadline = bench.now + ms(10_000);
+        let op = Op { scope: Scope::Whole, tag: 0, fingerprint, deadline, members: None };
+        let call = bench.session.handle_op_call(bench.now, op);
+        bench.performed(call, PerformResult::Done);
+        bench.verdict(key(1, step - 700), verdict);
+        told(bench)
+    };
+    assert_eq!(step(&mut bench, 700, Verdict::Commit { pending: 0 }), Some(701));
+    let cancelled = Verdict::Abort(AbortReason::Cancelled { by: id(2) });
+    assert_eq!(step(&mut bench, 701, cancelled), Some(701));
+    // The next session knows nothing of it; who has finished says that it has.
+    bench.session.handle_leave(bench.now, true);
+    assert!(bench.drain().contains(&send(ToCoordinator::Leave { for_good: true })));
+    assert_eq!(bench.session.revision, None);
 }
 
 #[test]
@@ -594,7 +684,10 @@ fn a_coordinator_that_cannot_be_read_ends_the_session_in_words() {
     let text = out.to_string();
     assert!(text.contains("unknown enum variant 250") && text.contains("update the older side"), "{text}");
     let actions = bench.drain();
-    assert!(actions.contains(&Action::Send(ToCoordinator::Leave)), "nobody needs to find out: {actions:?}");
+    assert!(
+        actions.contains(&Action::Send(ToCoordinator::Leave { for_good: false })),
+        "nobody needs to find out: {actions:?}"
+    );
     assert!(actions.contains(&tell(call, Command::Undo)), "its data is as it was: {actions:?}");
     assert_eq!(actions.last(), Some(&fail(call, CallError::Out(out))));
 }
@@ -717,6 +810,6 @@ fn what_happened_is_brought_to_the_next_coordinator_and_forgotten_with_the_sessi
     let remembered = ToCoordinator::Remembered(vec![incident(7), incident(8), incident(9)]);
     let sent = bench.drain();
     assert_eq!(sent.last(), Some(&Action::Send(remembered)), "{sent:?}");
-    bench.session.handle_leave(bench.now);
+    bench.session.handle_leave(bench.now, true);
     assert!(bench.session.annals().is_empty(), "the next session may be in another run's time");
 }

@@ -7,6 +7,7 @@ use super::witness::Witness;
 use crate::collective::{Group, GroupEpoch};
 use crate::id::PeerId;
 use crate::limits::{BALLOT_KINDS_MAX, LEARNED_MAX, OPEN_TENSORS_MAX, TAGS_MAX};
+use crate::state::Revision;
 use crate::wire::membership::MemberInfo;
 use crate::wire::unknown::Vague;
 use crate::wire::{InvalidMessage, within};
@@ -136,6 +137,10 @@ pub struct Resume {
     /// Of epochs before this one it may have forgotten how attempts ended.
     #[n(7)]
     pub remembers_from: GroupEpoch,
+    /// The last revision of its group's shared state that this peer took part in agreeing on, in this session: by a step that
+    /// was committed, or by a sync.
+    #[n(9)]
+    pub revision: Option<Revision>,
 }
 
 impl Resume {

@@ -106,7 +106,12 @@ pub enum ToCoordinator {
     },
     /// Goodbye. Not a failure.
     #[n(9)]
-    Leave,
+    Leave {
+        /// Whether the peer's training is over: what its group had reached need not outlive the last one who says so. Not
+        /// so if it may come back, or does not know; and of older software, which does not say.
+        #[cbor(n(0), default)]
+        for_good: bool,
+    },
     /// How does the run stand? Answered to anybody who holds the run secret, also without registering.
     #[n(10)]
     AskStatus,
@@ -222,7 +227,7 @@ impl Message for ToCoordinator {
             | Self::Connected { .. }
             | Self::Redialled { error: None, .. }
             | Self::Prepared { error: None, .. }
-            | Self::Leave
+            | Self::Leave { .. }
             | Self::Watch { .. }
             | Self::Exited { .. }
             | Self::AskStatus => Ok(()),

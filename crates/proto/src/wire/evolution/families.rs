@@ -235,6 +235,7 @@ pub(super) fn resume() -> Resume {
         }],
         ballots: vec![ballot_report()],
         remembers_from: 1,
+        revision: Some(1_000),
     }
 }
 
@@ -255,7 +256,7 @@ fn to_coordinator() -> Vec<ToCoordinator> {
         ToCoordinator::Complete { key: key() },
         ToCoordinator::Refuse { key: key(), reason: Refusal::Deadline },
         ToCoordinator::Acknowledge { key: key() },
-        ToCoordinator::Leave,
+        ToCoordinator::Leave { for_good: true },
         ToCoordinator::AskStatus,
         ToCoordinator::Promise { term: 5 },
         ToCoordinator::Redialled { group, to, error: Some(error) },

@@ -218,7 +218,7 @@ impl RunModel {
         let deadline = now + step.timeout();
         let id = process.session.change(|session| match step {
             Step::Leave => {
-                session.handle_leave(now);
+                session.handle_leave(now, true);
                 None
             }
             Step::Vote => Some(session.handle_admission_call(now, 1, deadline)),

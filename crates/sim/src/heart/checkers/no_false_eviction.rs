@@ -2,7 +2,7 @@
 //! this very peer, or the coordinator (rule 20); and honest peers are never kicked. What peers are told is in
 //! `causes`.
 
-use super::super::wires::{DIAL_TIMEOUT, SLOW_DIAL};
+use super::super::wires::SLOW_DIAL;
 use super::{Checker, Fact, World};
 use outlast_proto::id::PeerId;
 use outlast_proto::time::{Duration, Instant};
@@ -12,10 +12,9 @@ use std::collections::{BTreeMap, BTreeSet};
 
 /// How long after a block ended a death may still be its consequence.
 const AFTERMATH: Duration = Duration::from_secs(2);
-/// The same of a resume that did not come: the dial that the block swallowed must run out first, then comes the
-/// longest pause, then one that meets a busy machine, and the way of the resume.
-const LAST_REDIAL: Duration =
-    DIAL_TIMEOUT.saturating_add(LONGEST_PAUSE).saturating_add(SLOW_DIAL).saturating_add(AFTERMATH);
+/// The same of a dial that the block swallowed, and that was still under way when it ended: once it has run out comes the
+/// longest pause, then a dial that meets a busy machine, and the way of the resume.
+const LAST_REDIAL: Duration = LONGEST_PAUSE.saturating_add(SLOW_DIAL).saturating_add(AFTERMATH);
 /// See `session::Config::redial`.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
@@ -63,7 +62,12 @@ impl NoFalseEviction {
         let Some(process) = world.process_of(peer) else { return Ok(()) };
         // Who is out already, and has another name, is no longer there under this one.
         let gone = !process.lives() || process.id() != peer;
-        let blocked = |aftermath| at.since(process.blocked_until) < aftermath || process.stopped.is_some();
+        let blocked = at.since(process.blocked_until) < AFTERMATH || process.stopped.is_some();
+        let swallowed = process.swallowed_until > process.blocked_until
+            && at.since(process.swallowed_until) < LAST_REDIAL;
+        // Only where a coordinator was rebuilt can it be that nobody remembers.
+        let behind =
+            coordinator > 0 && self.heard.get(&peer).is_some_and(|heard| *heard < process.blocked_until);
         let index = world.processes.iter().position(|other| other.id() == process.id()).unwrap_or(0);
         let fair = match reason {
             LossReason::Left | LossReason::Disconnected => true,
@@ -79,11 +83,8 @@ impl NoFalseEviction {
                 gone || world.link_victims.contains(&index) || world.processes.iter().any(cut_off)
             }
             LossReason::NotResumed if self.out.contains(&peer) => true,
-            LossReason::NotResumed if self.heard.get(&peer).is_some_and(|at| *at < process.blocked_until) => {
-                true
-            }
-            LossReason::NotResumed => gone || blocked(LAST_REDIAL),
-            LossReason::Dead(_) => gone || blocked(AFTERMATH),
+            LossReason::NotResumed => gone || behind || blocked || swallowed,
+            LossReason::Dead(_) => gone || blocked,
             // Nobody honest breaks the protocol.
             _ => false,
         };
