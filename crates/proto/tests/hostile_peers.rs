@@ -217,6 +217,10 @@ impl World {
             session::Action::OpenEpoch(record) => honest.session.handle_links_up(record.epoch),
             session::Action::Prepare(_, question) => honest.session.handle_prepared(question, None),
             session::Action::Redial(to, _) => honest.session.handle_redialled(to, None),
+            session::Action::Relink(_) => {
+                let epoch = honest.session.record().map_or(0, |record| record.epoch);
+                honest.session.handle_links_up(epoch);
+            }
             session::Action::Slowed(_) | session::Action::CalledLast(..) => {}
             session::Action::Call(call, Command::Perform(attempt)) => {
                 honest.performing.insert(call, (attempt.key, attempt.ring.to_vec()));

@@ -100,6 +100,13 @@ fn programs_that_move_on_after_an_error() {
     play("heart-programs", 0..40);
 }
 
+/// A member was stopped when the other one of its group dialled it. When it could be reached again nothing had changed, so nobody
+/// dialled, and their votes for newcomers waited for the link.
+#[test]
+fn a_link_that_could_not_be_dialled_is_made_while_all_wait_in_a_vote() {
+    play("heart-programs", 9_990_030..9_990_031);
+}
+
 /// Elections, torn states and revision numbers, through every kind of fault and a coordinator that dies at any message.
 #[test]
 fn training_loops() {

@@ -180,6 +180,12 @@ impl DataPlane {
         self.transport().group_left(group);
     }
 
+    /// Dials the next member of the group's ring once more if there is no link to it, and reports the link as
+    /// [`open_epoch`](Self::open_epoch) does. Does not wait.
+    pub fn want_link(&self, group: Group, peer: PeerId) {
+        self.shared.post(Command::WantLink { group, peer });
+    }
+
     /// Takes over a connection that `peer`, whose identity is proved, has opened to us.
     pub fn accept(&self, peer: PeerId, wire: Box<dyn Wire>) {
         self.shared.post(Command::Accepted { peer, wire });

@@ -43,6 +43,9 @@ pub enum Action {
     /// Find out whether that peer's port can be reached: dial it, prove that it is that peer, hang up. Answer with
     /// `handle_redialled`.
     Redial(PeerId, SocketAddr),
+    /// Build the link of the present epoch towards that peer once more; answer as for the epoch. It could not be dialled
+    /// before, and takes dials again.
+    Relink(PeerId),
     /// Tell the program: a link of the ring carries much less than it did.
     Slowed(SlowLink),
     /// Remember until the call ends: that peer made it last, so long after the first.
@@ -456,7 +459,16 @@ impl Session {
     }
 
     /// A dial that was asked for with [`Action::Redial`] ended. An answer that cannot be given is not waited for.
+    ///
+    /// If the next in our ring is reached whose link could not be made, that link is made: the coordinator may go on in
+    /// this epoch, as nothing has changed, and all may wait for the link in a vote, with no call that would dial it
+    /// (rule 8).
     pub fn handle_redialled(&mut self, to: PeerId, error: Option<String>) {
+        let me = self.registration.info.id;
+        let next = self.record.as_ref().and_then(|record| record.successor_of(me)).map(|info| info.id);
+        if error.is_none() && next == Some(to) && !self.is_linked() {
+            self.actions.push_back(Action::Relink(to));
+        }
         if self.is_up() && self.out.is_none() {
             let group = self.registration.group;
             let error = error.map(|error| error.chars().take(200).collect());

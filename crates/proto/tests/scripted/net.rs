@@ -396,7 +396,7 @@ impl Net {
                     self.peer(number).session.handle_prepared(question, None);
                 }
                 // Nobody answers dials of broken links unless a script does.
-                session::Action::Redial(..) => {}
+                session::Action::Redial(..) | session::Action::Relink(_) => {}
                 session::Action::Slowed(_) | session::Action::CalledLast(..) => {}
                 session::Action::Call(call, command) => self.obey(number, call, command),
             }

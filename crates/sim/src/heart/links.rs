@@ -137,6 +137,15 @@ impl World {
         None
     }
 
+    /// The session wants a link of its epoch once more.
+    pub(super) fn relink(&mut self, process: usize, peer: PeerId) {
+        if self.want_link(process, peer).is_some()
+            && let Some(epoch) = self.processes[process].session.record().map(|record| record.epoch)
+        {
+            self.processes[process].session.handle_links_up(epoch);
+        }
+    }
+
     /// How long a dial takes, and why it fails if it does.
     pub(super) fn try_dial(&mut self, process: usize, to: PeerId) -> (Duration, Option<DialFailure>) {
         let failure = self.dial_failure(process, to);

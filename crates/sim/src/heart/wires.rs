@@ -318,6 +318,7 @@ impl World {
                 }
                 Action::Prepare(record, question) => self.prepare(process, &record, question),
                 Action::Redial(to, _) => self.redial(process, to),
+                Action::Relink(to) => self.relink(process, to),
                 // News for a program; nothing follows from it.
                 Action::Slowed(_) | Action::CalledLast(..) => {}
                 Action::Call(call, command) => self.command(process, call, command),

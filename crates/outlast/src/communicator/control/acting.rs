@@ -67,6 +67,7 @@ impl Control {
                 }
                 Action::Prepare(record, number) => self.prepare(&record, number),
                 Action::Redial(peer, address) => self.redial(peer, address),
+                Action::Relink(peer) => self.data.want_link(self.group, peer),
                 Action::CalledLast(key, peer, behind) => {
                     state.called_last.truncate(CALLED_LAST_MAX - 1);
                     state.called_last.push_front((key, peer, behind));

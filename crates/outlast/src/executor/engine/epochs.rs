@@ -28,15 +28,24 @@ impl Engine {
         self.close_needless_stripes();
         self.leave_epochs_before(group, epoch);
         self.drop_strangers(before);
-        if let Some(peer) = successor
-            && self.want_link(peer).is_some()
-        {
-            self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::Towards)));
+        if let Some(peer) = successor {
+            self.link_successor(group, peer);
         }
         if let Some(peer) = predecessor
             && self.links.link(Direction::From, peer).is_some()
         {
             self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::From)));
+        }
+    }
+
+    /// Reports the link towards the next member of a group's ring, or dials it.
+    pub(super) fn link_successor(&mut self, group: Group, peer: PeerId) {
+        let Some(roster) = self.links.roster(group).filter(|roster| roster.successor() == Some(peer)) else {
+            return;
+        };
+        let epoch = roster.epoch();
+        if self.want_link(peer).is_some() {
+            self.outputs.push(Output::Event(link_up(group, epoch, peer, Direction::Towards)));
         }
     }
 

@@ -118,6 +118,31 @@ fn what_a_broken_link_is_in_the_way_of_goes_around_it_or_says_that_it_cannot() {
     assert_eq!(bench.performed(call, PerformResult::Stopped), [fail(call, error)]);
 }
 
+/// Two members that voted for newcomers waited for a link for ever: one had been stopped when the other dialled it, nothing of the
+/// epoch had changed when it was reached again, and there was no call that would have dialled.
+#[test]
+fn a_link_that_could_not_be_dialled_is_made_when_its_other_end_is_reached() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    // The bench's ring is 4, 3, 2, 1.
+    let redialled = |bench: &mut Bench, to, error: Option<&str>| {
+        bench.session.handle_redialled(id(to), error.map(str::to_owned));
+        bench.drain()
+    };
+    let answer = |to, error: Option<&str>| {
+        send(ToCoordinator::Redialled { group: 0, to: id(to), error: error.map(str::to_owned) })
+    };
+    assert_eq!(redialled(&mut bench, 4, None), [answer(4, None)], "its link is up");
+    bench.hear(ToPeer::Epoch(record(2, &[1, 2, 3, 4])));
+    bench.session.handle_link_broken(2, BrokenLink::towards(id(1), id(4), "silent"), true);
+    bench.drain();
+    assert_eq!(redialled(&mut bench, 4, Some("silent")), [answer(4, Some("silent"))]);
+    assert_eq!(redialled(&mut bench, 3, None), [answer(3, None)], "it is not the next in the ring");
+    assert_eq!(redialled(&mut bench, 4, None), [Action::Relink(id(4)), answer(4, None)]);
+    bench.session.handle_links_up(2);
+    bench.drain();
+    assert_eq!(redialled(&mut bench, 4, None), [answer(4, None)]);
+}
+
 #[test]
 fn a_link_beside_the_ring_is_reported_if_what_was_sent_over_it_may_be_lost() {
     let mut bench = Bench::of(&[1, 2, 3, 4]);

@@ -111,7 +111,7 @@ impl RunModel {
                 process.session.change(|session| session.handle_prepared(question, None));
             }
             // No link breaks here, so none is dialled again.
-            Action::Redial(..) => {}
+            Action::Redial(..) | Action::Relink(_) => {}
             Action::Slowed(_) | Action::CalledLast(..) => {}
             Action::Call(call, command) => return self.command(state, number, call, command),
         }
