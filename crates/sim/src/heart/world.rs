@@ -473,7 +473,7 @@ impl World {
                     self.coordinators[index].run.handle_incident(now, &words);
                     match note {
                         Note::Lost(peer, reason) => {
-                            self.fact(Fact::Lost { coordinator: index, peer, reason })
+                            self.fact(Fact::Lost { coordinator: index, peer, reason });
                         }
                         Note::Rebuilt(group, _) => self.fact(Fact::Rebuilt { coordinator: index, group }),
                         _ => {}

@@ -53,7 +53,7 @@ impl OneState {
 
 impl OneState {
     fn group(world: &World, peer: PeerId) -> Option<u32> {
-        world.process_of(peer).map(|process| process.group())
+        world.process_of(peer).map(Process::group)
     }
 
     /// A group agreed on that revision. It may be a lower one, if it is of the same training.
