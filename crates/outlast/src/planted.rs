@@ -16,6 +16,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub enum Place {
     /// In what decides for that run at its coordinator.
     Machine(RunId),
+    /// In what describes that run to whoever asks how it stands.
+    Status(RunId),
     /// In what decides on the views of that run's store.
     Registrar(RunId),
     /// In the clerk of the coordinator that listens there, or of any, outside of all runs.

@@ -148,6 +148,28 @@ fn a_panic_in_what_decides_for_one_run_costs_that_run_a_rebuild_and_the_others_n
     }
 }
 
+/// Three looks at `outlast status` could cost a run its place.
+#[test]
+fn a_panic_in_what_describes_a_run_costs_the_answer_and_the_run_nothing() {
+    let coordinator = peers::coordinator();
+    let training = Training::begin(&coordinator, "described");
+    for _ in 0..2 {
+        plant(Place::Status(training.run.clone()));
+        let told = events(&coordinator, &training.run);
+        assert!(told.contains("what describes this run panicked"), "{told}");
+        plant(Place::Status(training.run.clone()));
+        let told = training.comms[0].status().unwrap();
+        assert!(told.contains("what describes this run panicked"), "{told}");
+        // An answer is good for everybody who asks in the same moment.
+        std::thread::sleep(Duration::from_millis(60));
+    }
+    training.goes_on("nothing happened");
+    let status = events(&coordinator, &training.run);
+    assert!(status.contains("\"world_size\":2") && !status.contains("began anew"), "{status}");
+    let seen = training.finish();
+    assert_eq!(seen.attempts.load(Ordering::SeqCst), 1, "no step was taken twice");
+}
+
 #[test]
 fn a_run_that_panics_again_and_again_is_given_up_with_a_reason() {
     let coordinator = peers::coordinator();

@@ -349,7 +349,7 @@ impl Clerk {
                 });
             }
             Inbox::Status(run, answer) => self.work_for(&run, None, |clerk| {
-                let status = clerk.runs.get(&run).map(|served| clerk.describe(now, &run, served.machine()));
+                let status = clerk.runs.get(&run).map(|served| clerk.described(now, &run, served.machine()));
                 // Whoever asked may not wait any more.
                 let _ = answer.try_send(status);
             }),

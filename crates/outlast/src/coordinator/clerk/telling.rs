@@ -8,6 +8,8 @@
 use super::Clerk;
 use crate::coordinator::history;
 use crate::coordinator::quotas::Pace;
+use crate::planted::{self, Place};
+use crate::runtime;
 use crate::sync::lock;
 use outlast_proto::coordinator::{ConnectionId, KickStatus, Run, RunStatus};
 use outlast_proto::id::{PeerId, RunId};
@@ -94,19 +96,28 @@ impl Clerk {
 
     fn status(&mut self, now: Instant, run: &RunId) -> String {
         let Some(served) = self.runs.get(run) else {
-            return self.describe(now, run, &Run::new(self.config.clone()));
+            return self.described(now, run, &Run::new(self.config.clone()));
         };
         if let Some(text) = served.recent_status(now) {
             return text.to_owned();
         }
-        let text = self.describe(now, run, served.machine());
+        let text = self.described(now, run, served.machine());
         if let Some(served) = self.runs.get_mut(run) {
             served.keep_status(now, text.clone());
         }
         text
     }
 
-    pub(super) fn describe(&self, now: Instant, run: &RunId, machine: &Run) -> String {
+    /// How a run stands. Looking changes nothing, so a panic of it costs the answer, and the run nothing.
+    pub(super) fn described(&self, now: Instant, run: &RunId, machine: &Run) -> String {
+        let text = runtime::guarded("what describes a run", || {
+            planted::step(|place| matches!(place, Place::Status(planted) if planted == run));
+            self.describe(now, run, machine)
+        });
+        text.unwrap_or_else(|| r#"{"error":"what describes this run panicked; the run goes on"}"#.to_owned())
+    }
+
+    fn describe(&self, now: Instant, run: &RunId, machine: &Run) -> String {
         let runs = self.runs.iter().take(STATUS_REFUSALS_MAX).map(|(run, served)| RunStatus {
             run_id: run.as_str().to_owned(),
             world_size: served.machine().world_size(),

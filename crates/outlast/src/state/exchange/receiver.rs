@@ -5,10 +5,10 @@
 //! then nothing that ends a heal, a panic included, can leave a half-written state that looks like one.
 
 use super::Stream;
-use crate::clock;
 use crate::state::SharedState;
 use crate::state::memory::Memory;
 use crate::sync::{lock, sleep_while, unlocked};
+use crate::{clock, runtime};
 use outlast_kernels::hash128;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
@@ -366,8 +366,8 @@ impl<'a> Pulling<'a> {
         let mut pause = BUSY_PAUSE.0;
         loop {
             let mut asked = VecDeque::new();
-            let ended = self.pull(donor, &mut asked);
-            match ended {
+            let ended = runtime::guarded("what takes a stream of a heal", || self.pull(donor, &mut asked));
+            match ended.unwrap_or_else(|| Err(self.panicked().into())) {
                 Ok(()) => return,
                 Err(Setback::Busy) => self.lock().plan.hand_back(donor, asked),
                 Err(Setback::Fault(fault)) => {
@@ -384,6 +384,13 @@ impl<'a> Pulling<'a> {
             drop(work);
             pause = retry::longer(pause, BUSY_PAUSE.1);
         }
+    }
+
+    /// A stream panicked. Its donor is let go at once, and others bring what it owes, unless that happened in the middle of
+    /// what all streams share: then nobody knows what is in its place, and the panic goes on.
+    fn panicked(&self) -> Fault {
+        assert!(!self.work.is_poisoned(), "a heal panicked while it put a leaf in its place");
+        gone(io::Error::other("what received from it panicked"))
     }
 
     /// Asks for as much as the plan allows, and takes what comes. `asked` is what was asked for and did not come.

@@ -6,7 +6,7 @@ use crate::state::{LEAF_BYTES, SharedState};
 use outlast_proto::id::PeerId;
 use outlast_proto::state::Digest;
 use outlast_proto::state::frame::{Answer, Question, Status, Wanted};
-use outlast_proto::state::transfer::Fault;
+use outlast_proto::state::transfer::{Fault, STALLED};
 use outlast_proto::state::tree::root;
 use std::collections::BTreeMap;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -315,14 +315,34 @@ fn one_donor_heals_more_receivers_than_it_serves_at_once() {
     assert_eq!(donors.sent(), RECEIVERS as u64 * (BYTES + LIST), "nothing was sent twice");
 }
 
+/// Its donor stayed engaged until it counted as stalled, five seconds later; and the panic came through although everything
+/// was there.
+#[test]
+fn a_panic_in_one_stream_costs_its_donor_at_once_and_nothing_else() {
+    let began = Instant::now();
+    let (_, found, outcome, _) = heal_from(3, &[Manner::Honest, Manner::Panics(100)], false);
+    assert_eq!(outcome, Ok(()));
+    assert!(matches!(&found.dropped[..], [(_, Fault::Gone(why))] if why.contains("panicked")), "{found:?}");
+    let (ours, found, outcome, _) = heal_from(3, &[Manner::Panics(3 * LEAF_BYTES as i64)], false);
+    assert_eq!((outcome, found.dropped.len()), (Err(Unhealed::NoDonor), 1));
+    assert!(ours.is_torn() && ours.revision().is_none());
+    assert!(began.elapsed() < STALLED, "{:?}", began.elapsed());
+}
+
 /// The state was marked after the fact, which an unwinding thread never came to.
 #[test]
 fn a_panic_in_the_middle_leaves_a_state_that_is_known_to_be_torn() {
     let (elected, stalls) = (state(9), stalls(2));
-    let donors = donors(&elected, &[Manner::Honest, Manner::Panics(100)], &stalls);
+    let donors = donors(&elected, &[Manner::Honest, Manner::Silent], &stalls);
     let (mut ours, mut found) = (state(3), Found::default());
     let before = hashes(&ours);
-    let errand = donors.errand(root_of(&elected));
+    // It is looked at again and again until everything is here, which the silent one's part never is.
+    let looks = AtomicUsize::new(0);
+    let given_up = || {
+        assert!(looks.fetch_add(1, Ordering::Relaxed) < 5, "planted");
+        false
+    };
+    let errand = Errand { given_up: &given_up, ..donors.errand(root_of(&elected)) };
     let healing = AssertUnwindSafe(|| heal(&mut ours, &before, &errand, false, &mut found).map(drop));
     catch_unwind(healing).expect_err("the panic comes through");
     assert_ne!(ours.digest(), state(3).digest(), "something was written");
