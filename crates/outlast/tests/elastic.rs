@@ -219,16 +219,22 @@ fn an_error_after_the_commit_tears_the_state_and_the_next_step_heals_it() {
     assert!(ends.iter().all(|end| *end == ends[0]), "{ends:?}");
 }
 
-#[test]
-fn a_torn_state_without_a_donor_is_fatal() {
-    let coordinator = coordinator();
-    let mut training = elastic(peer(&coordinator, "alone"), fresh(0.0), options());
+/// A training of one whose program failed after the commit of a step: its state is torn.
+fn torn_alone(coordinator: &Coordinator) -> Elastic {
+    let mut training = elastic(peer(coordinator, "alone"), fresh(0.0), options());
     until(&mut training, 2);
     let torn = training.step(|step| {
         step.average([&mut [0.0][..]], 1.0)?;
         Err::<(), _>(Error::InvalidArgument("now".to_owned()))
     });
     assert!(torn.is_err());
+    training
+}
+
+#[test]
+fn a_torn_state_without_a_donor_is_fatal() {
+    let coordinator = coordinator();
+    let mut training = torn_alone(&coordinator);
     let error = training.step(|step| take(step, 1)).unwrap_err();
     assert!(matches!(error, Error::NoDonor(_)) && error.action() == NextStep::Fatal, "{error}");
 }
@@ -238,13 +244,7 @@ fn a_torn_state_without_a_donor_is_fatal() {
 #[test]
 fn who_goes_out_to_be_healed_is_not_healed_with_a_newcomers_nothing() {
     let coordinator = coordinator();
-    let mut training = elastic(peer(&coordinator, "alone"), fresh(0.0), options());
-    until(&mut training, 2);
-    let torn = training.step(|step| {
-        step.average([&mut [0.0][..]], 1.0)?;
-        Err::<(), _>(Error::InvalidArgument("now".to_owned()))
-    });
-    assert!(torn.is_err());
+    let mut training = torn_alone(&coordinator);
     let late = peer(&coordinator, "late");
     let newcomer = thread::spawn(move || {
         let mut training = elastic(late, fresh(0.0), options());
