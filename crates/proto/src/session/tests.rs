@@ -1,5 +1,6 @@
 //! The session alone: a test plays coordinator, executor and program, and looks at every action.
 
+mod broken_links;
 mod exclusive;
 mod recovery;
 mod turns;
