@@ -226,15 +226,16 @@ impl Clerk {
                 letter = letters.recv() => {
                     let Some(letter) = letter else { return Ended::Told };
                     self.handle(letter);
-                    // Take what waits already before looking at timers: votes beat deadlines.
-                    for _ in 1..LETTERS_MAX {
-                        match letters.try_recv() {
-                            Ok(letter) => self.handle(letter),
-                            Err(_) => break,
-                        }
-                    }
                 }
-                () = tokio::time::sleep(wake.since(clock::now())) => {}
+                // Whoever was woken together with us reads its line first.
+                () = tokio::time::sleep(wake.since(clock::now())) => tokio::task::yield_now().await,
+            }
+            // Take what waits already before looking at timers: votes beat deadlines.
+            for _ in 1..LETTERS_MAX {
+                match letters.try_recv() {
+                    Ok(letter) => self.handle(letter),
+                    Err(_) => break,
+                }
             }
             self.tick();
             if look_at <= clock::now() {

@@ -38,10 +38,12 @@
 //!
 //! It does not search for rings ([`around`]) and dials nobody: members do, when they are asked.
 
+use super::directory::Directory;
 use super::epochs::Epochs;
 use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::{Peer, Sign};
+use super::run::Action;
 use super::survey::Survey;
 use crate::collective::around::{self, Plan};
 use crate::collective::circuit::Budget;
@@ -62,11 +64,32 @@ const PAUSE_MAX: u32 = 64;
 
 type Link = (PeerId, PeerId);
 
-/// Links that were reported broken a moment ago, and what the system said of each.
+/// Links that were reported broken a moment ago.
 #[derive(Clone, Debug, Hash)]
 struct Settling {
     until: Instant,
-    links: BTreeMap<Link, String>,
+    links: BTreeMap<Link, Break>,
+    /// Who reported one has outlived it.
+    reporters: BTreeSet<PeerId>,
+}
+
+/// When a link was first reported, and what the system said of it.
+#[derive(Clone, Debug, Hash)]
+struct Break {
+    at: Instant,
+    error: String,
+}
+
+impl Settling {
+    /// Of the links that are not `excepted`, one whose end has given no sign of life since it broke, though it could. A
+    /// process that is being killed closes its links before anybody misses it.
+    fn awaits(&self, excepted: &BTreeSet<Link>, peers: &Directory) -> bool {
+        let proved = |end: &PeerId, at: Instant| {
+            self.reporters.contains(end) || peers.get(*end).is_none_or(|peer| peer.has_outlived(at))
+        };
+        let links = self.links.iter().filter(|(link, _)| !excepted.contains(link));
+        links.into_iter().any(|((a, b), broke)| !proved(a, broke.at) || !proved(b, broke.at))
+    }
 }
 
 /// What is done to mend one link.
@@ -276,8 +299,8 @@ impl GroupState {
         }
         let within = |(a, b): &Link| scope.involves(*a) && scope.involves(*b);
         let mut links = self.paths.settling.iter().flat_map(|settling| &settling.links);
-        if let Some(((from, to), error)) = links.find(|(link, _)| within(link)) {
-            return Some(AbortReason::LinkBroken { from: *from, to: *to, error: error.clone() });
+        if let Some(((from, to), broke)) = links.find(|(link, _)| within(link)) {
+            return Some(AbortReason::LinkBroken { from: *from, to: *to, error: broke.error.clone() });
         }
         let (from, to) = self.paths.broken.iter().find(|link| self.paths.is_stuck() && within(link))?;
         let error = "no ring avoids the links that are broken; they are being dialled again".to_owned();
@@ -314,9 +337,19 @@ impl Epochs<'_> {
         let paths = &mut state.paths;
         // Known to be broken before it was tried now.
         let known = !doubtful && paths.broken.contains(&link);
-        let settling = paths.settling.get_or_insert(Settling { until, links: BTreeMap::new() });
+        let settling = paths.settling.get_or_insert_with(|| Settling {
+            until,
+            links: BTreeMap::new(),
+            reporters: BTreeSet::new(),
+        });
         let until = settling.until;
-        if settling.links.len() < NAMED_MAX && settling.links.insert(link, error.clone()).is_none() {
+        settling.reporters.insert(reporter);
+        let is_new = settling.links.len() < NAMED_MAX && !settling.links.contains_key(&link);
+        if is_new {
+            settling.links.insert(link, Break { at: now, error: error.clone() });
+            // Whether its other end is still there is asked at once.
+            let other = if reporter == from { to } else { from };
+            self.office.outbox.act(Action::Look(other));
             // One break is reported by both ends and by every collective on it: that is one blame.
             let blames = paths.blames.entry(link).or_default();
             *blames += u32::from(!doubtful);
@@ -343,14 +376,22 @@ impl Epochs<'_> {
     /// The ends of a broken link had their time to be noticed as lost. If they are all here, go on: with the
     /// same ring once, with another one if the link is broken for good. As long as the health plane doubts an end of
     /// a link that merely broke, an attempt would only fail again, and nobody could say yet whether a link or a peer
-    /// was lost (rule 8): the doubt is waited for, and no longer than it can last.
+    /// was lost (rule 8): the doubt is waited for, and no longer than it can last. So is a sign of life of an end that
+    /// did not report the break itself.
     pub(super) fn settle(&mut self, now: Instant, group: Group) {
         let Some(state) = self.groups.get_mut(group).filter(|state| state.is_served()) else { return };
         if let Some(settling) = &state.paths.settling {
             let doubtful = |end: &PeerId| self.office.peers.get(*end).is_some_and(Peer::is_doubtful);
             let usable = settling.links.keys().filter(|link| !state.paths.broken.contains(link));
             let in_doubt = usable.into_iter().any(|(a, b)| doubtful(a) || doubtful(b));
-            let until = settling.until + if in_doubt { self.config.dead_after } else { Duration::ZERO };
+            let longer = if in_doubt {
+                self.config.dead_after
+            } else if settling.awaits(&state.paths.broken, &self.office.peers) {
+                3 * self.config.probe_timeout
+            } else {
+                Duration::ZERO
+            };
+            let until = settling.until + longer;
             if now < until {
                 return self.office.outbox.schedule(until, Timer::LinkSettle(group));
             }

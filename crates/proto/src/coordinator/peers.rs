@@ -3,7 +3,7 @@
 use super::claims::Terms;
 use super::run::ConnectionId;
 use crate::collective::Group;
-use crate::time::Instant;
+use crate::time::{Duration, Instant};
 use crate::wire::control::{Encryption, Registration, SessionId, ToCoordinator, Witness};
 use crate::wire::membership::{DeathReason, MemberInfo};
 
@@ -130,6 +130,13 @@ impl Peer {
     /// Whether it is away, or the health plane does not call it alive.
     pub(super) fn is_doubtful(&self) -> bool {
         self.lost_since.is_some() || !matches!(self.sign, Sign::Alive { .. })
+    }
+
+    /// Whether it gave a sign of life after that moment, or never answered the health plane, which then says nothing about
+    /// it. What was on its way then may be read a little later.
+    pub(super) fn has_outlived(&self, moment: Instant) -> bool {
+        let after = moment + Duration::from_millis(1);
+        !self.answered || matches!(self.sign, Sign::Alive { acked: Some(acked) } if acked > after)
     }
 
     pub(super) fn health_word(&self) -> &'static str {

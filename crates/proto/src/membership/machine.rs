@@ -449,15 +449,25 @@ impl Membership {
     fn bench(&self, now: Instant, about: PeerId) -> Bench<'_> {
         let window = self.config.suspicion_min.max(self.config.probe_interval * 5);
         let recent = self.sightings.iter().filter(|(_, (at, _))| now.since(*at) <= window);
-        let answered = recent.filter(|(id, (_, answered))| *answered && **id != about).count();
+        let (mut answered, mut heard, mut missed) = (0, 0, 0);
+        for (id, (_, has_answered)) in recent {
+            if *has_answered {
+                heard += 1;
+                answered += usize::from(*id != about);
+            } else {
+                missed += 1;
+            }
+        }
         let silent = self.cases.values().filter(|case| case.is_silent(now)).count();
+        // Of a large group, or in the first moment, only some were asked: those stand for all.
+        let hears_few = missed > heard + 1;
         Bench {
             config: &self.config,
             now,
             // Rule 21, with ourselves among the members heard.
             needed: answered.clamp(1, 3),
             alone: answered == 0,
-            isolated: silent * 2 > self.size(),
+            isolated: silent * 2 > self.size() || hears_few,
             doubted_at: self.doubted_at,
             quiet_until: self.health.quiet_until(now),
             patience: self.health.patience(),

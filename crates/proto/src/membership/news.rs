@@ -92,14 +92,14 @@ impl Membership {
             return;
         }
         let incarnation = case.incarnation;
-        let repeat = self.config.suspicion_min / 2;
+        // Often enough for whoever believes two kernels that refuse: it waits a little more than an interval.
+        let repeat = self.config.probe_interval / 2;
         if case.vouched_at.is_none_or(|at| now.since(at) >= repeat) {
-            let first = case.vouched_at.is_none();
             case.vouched_at = Some(now);
             let (voucher, kind) = (self.me.id, SignOfLife::Heard);
             self.dissemination
                 .push(now, Record::Vouch { member, incarnation, voucher, kind, age_ms: 0, silent_ms: 0 });
-            self.push_wanted |= first;
+            self.push_wanted = true;
         }
         self.look(now, member);
         self.review(now, member);

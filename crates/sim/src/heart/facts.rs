@@ -154,6 +154,8 @@ pub enum Fact {
         coordinator: usize,
         /// The group.
         group: u32,
+        /// The last revision that any of those took part in agreeing on who were with it in that moment.
+        known: Option<Revision>,
     },
     /// A peer's session is over.
     Out {

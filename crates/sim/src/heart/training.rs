@@ -120,6 +120,18 @@ impl World {
         self.processes[process].training.as_mut().expect("this world's programs train")
     }
 
+    /// The last revision that any member of a group took part in agreeing on, of those who are with that coordinator.
+    pub(super) fn known_with(&self, coordinator: usize, group: u32) -> Option<Revision> {
+        let is_with = |process: &usize| {
+            let with = self.talks_to(*process).map(|(_, with)| std::ptr::from_ref(with));
+            with == Some(std::ptr::from_ref(&self.coordinators[coordinator]))
+        };
+        let here = (0..self.processes.len()).filter(is_with).map(|process| &self.processes[process]);
+        here.filter(|process| process.group() == group)
+            .filter_map(|process| process.training.as_ref()?.known())
+            .max()
+    }
+
     /// The program takes its next step.
     pub(super) fn train_on(&mut self, process: usize) {
         match self.processes[process].phase {

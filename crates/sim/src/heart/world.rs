@@ -475,7 +475,10 @@ impl World {
                         Note::Lost(peer, reason) => {
                             self.fact(Fact::Lost { coordinator: index, peer, reason });
                         }
-                        Note::Rebuilt(group, _) => self.fact(Fact::Rebuilt { coordinator: index, group }),
+                        Note::Rebuilt(group, _) => {
+                            let known = self.known_with(index, group);
+                            self.fact(Fact::Rebuilt { coordinator: index, group, known });
+                        }
                         _ => {}
                     }
                 }

@@ -25,7 +25,7 @@ use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
 use std::time::{Duration, Instant};
 
 /// Streams to one donor: one that waits for a lost packet does not stop the other.
-const STREAMS_PER_DONOR: usize = 2;
+pub(super) const STREAMS_PER_DONOR: usize = 2;
 /// How often somebody who waits for others looks up.
 const BEAT: Duration = Duration::from_millis(20);
 /// A donor that is busy is asked again after the first of these, then after twice as long each time, up to the other.

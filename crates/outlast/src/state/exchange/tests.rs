@@ -1,5 +1,5 @@
 use super::donor::{STREAMS_MAX, Serving, Stall};
-use super::receiver::{Errand, Found, Open, Unhealed, difference, heal};
+use super::receiver::{Errand, Found, Open, STREAMS_PER_DONOR, Unhealed, difference, heal};
 use super::*;
 use crate::link::{UnixWire, Wire};
 use crate::state::{LEAF_BYTES, SharedState};
@@ -95,9 +95,24 @@ struct Tampered {
     wire: UnixWire,
     manner: Manner,
     left: Arc<AtomicI64>,
-    /// Whether the bad one among the donors has shown its manner. Before that no leaf of an honest one arrives: it could
-    /// be so quick that the bad one is never asked, and the test would show nothing.
-    shown: Arc<AtomicBool>,
+    /// How many streams of the bad one among the donors have shown its manner. Before all have no leaf of an honest one
+    /// arrives: it could be so quick that the bad one is never asked, and the test would show nothing.
+    shown: Arc<AtomicUsize>,
+    /// Whether the list comes by it: who fails there is dropped at once.
+    is_list: bool,
+    has_shown: bool,
+}
+
+/// So many must have shown it.
+const ALL: usize = STREAMS_PER_DONOR;
+
+impl Tampered {
+    fn show(&mut self) {
+        let at_once = self.is_list || matches!(self.manner, Manner::Corrupt | Manner::Panics(_));
+        if !std::mem::replace(&mut self.has_shown, true) {
+            self.shown.fetch_add(if at_once { ALL } else { 1 }, Ordering::SeqCst);
+        }
+    }
 }
 
 impl Wire for Tampered {
@@ -107,14 +122,14 @@ impl Wire for Tampered {
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.left.load(Ordering::SeqCst) <= 0 {
-            self.shown.store(true, Ordering::SeqCst);
+            self.show();
             match self.manner {
                 Manner::Closes(_) => return Ok(0),
                 Manner::Panics(_) => panic!("planted"),
                 _ => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
-        if self.manner.waits() && pieces[0].len() > 10_000 && !self.shown.load(Ordering::SeqCst) {
+        if self.manner.waits() && pieces[0].len() > 10_000 && self.shown.load(Ordering::SeqCst) < ALL {
             return Err(io::ErrorKind::WouldBlock.into());
         }
         let count = self.wire.receive(pieces)?;
@@ -122,12 +137,12 @@ impl Wire for Tampered {
         // Frames and lists are small: what is larger is a leaf.
         if self.manner == Manner::Corrupt && pieces[0].len() > 10_000 {
             pieces[0][0] ^= 1;
-            self.shown.store(true, Ordering::SeqCst);
+            self.show();
         }
         if let Ok(header) = <&[u8; Answer::BYTES]>::try_from(&pieces[0][..])
             && matches!(Answer::decode(header, Wanted::Hashes), Ok(Answer { status: Status::Busy, .. }))
         {
-            self.shown.store(true, Ordering::SeqCst);
+            self.shown.store(ALL, Ordering::SeqCst);
         }
         Ok(count)
     }
@@ -166,12 +181,13 @@ fn donors<'a>(state: &'a SharedState, manners: &[Manner], stalls: &'a [Arc<Stall
             (*id, (*manner, Arc::new(left), opened, Arc::clone(stall)))
         })
         .collect();
-    let shown = Arc::new(AtomicBool::new(!manners.iter().any(|manner| manner.is_bad())));
+    let is_shown = !manners.iter().any(|manner| manner.is_bad());
+    let (shown, first) = (Arc::new(AtomicUsize::new(if is_shown { ALL } else { 0 })), ids[0]);
     let open: Open = Arc::new(move |donor, _| {
         let (manner, left, opened, stall) = &by_id[&donor];
         let place = opened.fetch_add(1, Ordering::SeqCst);
         if *manner == Manner::Away || *manner == Manner::Limps && place == 2 {
-            shown.store(true, Ordering::SeqCst);
+            shown.store(ALL, Ordering::SeqCst);
             return Err(io::ErrorKind::ConnectionRefused.into());
         }
         let (ours, theirs) = UnixStream::pair()?;
@@ -182,7 +198,8 @@ fn donors<'a>(state: &'a SharedState, manners: &[Manner], stalls: &'a [Arc<Stall
             stall.accept(ME, Stream::new(Box::new(UnixWire::new(theirs)?)));
         }
         let (left, shown) = (Arc::clone(left), Arc::clone(&shown));
-        let wire = Tampered { wire: UnixWire::new(ours)?, manner: *manner, left, shown };
+        let (wire, is_list) = (UnixWire::new(ours)?, place == 0 && donor == first);
+        let wire = Tampered { wire, manner: *manner, left, shown, is_list, has_shown: false };
         Ok(Stream::new(Box::new(wire)))
     });
     Donors { stalls: stalls.to_vec(), servings, ids, open }

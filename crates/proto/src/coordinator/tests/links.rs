@@ -322,6 +322,61 @@ fn an_attempt_waits_until_the_end_of_a_broken_link_is_no_longer_in_doubt() {
     bench.assert_told(&[1, 3], &[abort(key(1, 0, 1), reason(1, 2)), PROCEED]);
 }
 
+/// One of three breaks with a link, and has answered the health plane before.
+fn break_with_one_that_answered(reporters: &[u8]) -> Bench {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.wait(ms(5));
+    let acked = Some(bench.now);
+    [1, 2, 3].into_iter().for_each(|peer| bench.health(peer, Sign::Alive { acked }));
+    bench.wait(ms(5));
+    bench.all_say(&[1, 2, 3], &initiate(key(1, 0, 0)));
+    bench.looks.clear();
+    for reporter in reporters {
+        bench.say(*reporter, broken(1, 2, 1, false));
+    }
+    bench.assert_told(&[1, 2, 3], &[abort(key(1, 0, 0), reason(1, 2))]);
+    bench
+}
+
+#[test]
+fn an_attempt_waits_for_a_sign_of_life_of_the_end_that_did_not_report_the_break() {
+    let mut bench = break_with_one_that_answered(&[1]);
+    assert_eq!(bench.looks, [id(2)], "it is asked at once");
+    bench.wait(ms(100));
+    bench.assert_told(&[1, 3], &[]);
+    let acked = Some(bench.now);
+    bench.health(2, Sign::Alive { acked });
+    bench.assert_told(&[1, 3], &[PROCEED]);
+}
+
+#[test]
+fn a_death_that_is_missed_later_than_its_links_break_is_named_and_not_the_link() {
+    let mut bench = break_with_one_that_answered(&[1]);
+    bench.wait(ms(100));
+    bench.close(2);
+    bench.wait(ms(300));
+    bench.assert_told(&[1, 3], &[]);
+    bench.health(2, Sign::Dead(DeathReason::Exited));
+    assert_eq!(members(&bench.epoch(1).unwrap()), [id(1), id(3)]);
+    assert!(!bench.told(1).contains(&PROCEED));
+}
+
+#[test]
+fn who_reports_a_break_itself_has_outlived_it_and_is_not_waited_for() {
+    let mut bench = break_with_one_that_answered(&[1, 2]);
+    bench.wait(ms(25));
+    bench.assert_told(&[1, 2, 3], &[PROCEED]);
+}
+
+#[test]
+fn a_sign_of_life_that_does_not_come_is_not_waited_for_long() {
+    let mut bench = break_with_one_that_answered(&[1]);
+    bench.wait(ms(174));
+    bench.assert_told(&[1, 3], &[]);
+    bench.wait(ms(1));
+    bench.assert_told(&[1, 3], &[PROCEED]);
+}
+
 #[test]
 fn the_way_back_of_a_broken_link_is_used_only_if_it_must_be() {
     let mut bench = Bench::of(&[1, 2, 3, 4]);

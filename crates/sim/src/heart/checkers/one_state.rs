@@ -64,20 +64,6 @@ impl OneState {
         }
     }
 
-    /// A coordinator has heard all who came back of a group.
-    fn rebuilt(&mut self, world: &World, coordinator: usize, group: u32) {
-        let is_told = |process: &usize| {
-            let told = world.talks_to(*process).map(|(_, told)| std::ptr::from_ref(told));
-            told == Some(std::ptr::from_ref(&world.coordinators[coordinator]))
-        };
-        let told = (0..world.processes.len()).filter(is_told).map(|process| &world.processes[process]);
-        let of_group = told.filter(|process| process.group() == group);
-        let known = of_group.filter_map(|process| process.training.as_ref()?.known()).max();
-        if let Some(known) = known.filter(|_| self.coordinator == Some(coordinator)) {
-            self.agreed(world, Some(group), known);
-        }
-    }
-
     /// A peer said goodbye for good. If it has what its group had reached the training may be over; whoever goes on with it
     /// will say so. It may have yet to hear of the last commit.
     fn said_goodbye(&mut self, world: &World, peer: PeerId) {
@@ -130,8 +116,10 @@ impl Checker for OneState {
                 Some(peer) => Err(format!("{} is torn and gives revision {revision}", peer.short())),
                 None => Ok(()),
             },
-            Fact::Rebuilt { coordinator, group } => {
-                self.rebuilt(world, *coordinator, *group);
+            Fact::Rebuilt { coordinator, group, known } => {
+                if let Some(known) = known.filter(|_| self.coordinator == Some(*coordinator)) {
+                    self.agreed(world, Some(*group), known);
+                }
                 Ok(())
             }
             Fact::Lost { peer, reason: LossReason::Left, .. } => {
