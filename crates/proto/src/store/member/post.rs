@@ -318,7 +318,11 @@ impl Member {
     fn pass_cast_on(&mut self, now: Instant, came_from: Option<MemberId>, envelope: Envelope) {
         let me = self.me.id;
         let next: Vec<_> = if envelope.floods {
-            self.post.mesh.neighbours(me).filter(|other| Some(*other) != came_from).collect()
+            // Its origin says it over every link that it has: neighbours may be stopped, and keep it from those behind them.
+            let links = self.post.links.iter().filter(|(_, link)| came_from.is_none() && link.is_up());
+            let others: BTreeSet<_> =
+                self.post.mesh.neighbours(me).chain(links.map(|(other, _)| *other)).collect();
+            others.into_iter().filter(|other| Some(*other) != came_from).collect()
         } else {
             let routes = self.post.mesh.routes(envelope.from, &self.post.broken_links(me));
             routes.children(me).collect()

@@ -11,6 +11,7 @@ use crate::limits::{STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
 use crate::preset::Preset;
 use crate::store::Config;
 use crate::store::layout::{Layout, bucket};
+use crate::store::mesh::Mesh;
 use crate::store::tests::{member, view};
 use crate::time::{Duration, Instant};
 use crate::wire::decode;
@@ -609,4 +610,44 @@ fn a_call_that_may_have_been_done_and_forgotten_is_not_done_again() {
     assert_eq!(add(&mut circle, 1_000 + STORE_STRANGERS_MAX as u64, true), Some(Answer::Number(last)));
     assert_eq!(add(&mut circle, 5_000, false), Some(Answer::Number(last + 1)));
     assert_eq!(circle.members[&owner].has_of(&key), Some(value(&(last + 1).to_string())));
+}
+
+#[test]
+fn who_is_beside_no_neighbour_of_whoever_shuts_down_hears_of_it_over_the_link_that_it_has() {
+    let mut circle = Circle::new(4);
+    let neighbours: Vec<_> = Mesh::new(&circle.view(1)).neighbours(MemberId(1)).collect();
+    let opposite = (2..=4).find(|number| !neighbours.contains(&MemberId(*number))).unwrap();
+    // Both neighbours are stopped.
+    let now = circle.now;
+    circle.members.get_mut(&1).unwrap().shutdown(now);
+    circle.carry_out(1);
+    circle.under_way.retain(|(_, to, _)| !neighbours.contains(&MemberId(*to)));
+    circle.settle();
+    let heard = circle.carried.iter().filter(|(_, to, letter)| {
+        *to == opposite && matches!(letter, Letter::Shutdown { by } if *by == MemberId(1))
+    });
+    assert_eq!(heard.count(), 1);
+}
+
+#[test]
+fn that_the_store_ends_is_said_again_to_a_registrar_that_may_not_have_heard_it() {
+    let mut circle = Circle::new(2);
+    let now = circle.now;
+    let last_words = |circle: &Circle| -> Vec<_> {
+        circle.members.values().map(|member| member.last_word().is_some()).collect()
+    };
+    assert_eq!(last_words(&circle), [false, false]);
+    circle.members.get_mut(&1).unwrap().shutdown(now);
+    circle.carry_out(1);
+    assert_eq!(last_words(&circle), [true, false]);
+    while circle.under_way.iter().any(|(_, to, _)| *to == 2) {
+        circle.deliver_one();
+    }
+    assert_eq!(last_words(&circle), [true, true], "it has joined in");
+    // Who is somebody else by now has no store to end.
+    circle.members.get_mut(&2).unwrap().be_reborn(now, MemberId(7));
+    assert_eq!(last_words(&circle), [true, false]);
+    let mut leaves = Circle::new(2);
+    leaves.members.get_mut(&1).unwrap().gone(now);
+    assert_eq!(last_words(&leaves), [false, false], "the store goes on without it");
 }
