@@ -80,7 +80,8 @@ fn a_member_that_is_stopped_with_its_stream_open_keeps_nobody_from_another_store
 #[test]
 fn a_store_that_ends_with_a_member_leaves_no_streams_behind_either() {
     let mut registrar = restarted();
-    let members: Vec<_> = [1, 2].map(|number| StoreMember { ends_store: number == 2, ..member(number) }).into();
+    let members: Vec<_> =
+        [1, 2].map(|number| StoreMember { ends_store: number == 2, ..member(number) }).into();
     let all = View { members: members.clone(), ..view(1, &[]) };
     for member in members {
         let (number, view) = (member.id.0, Some(all.clone()));
