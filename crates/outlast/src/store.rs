@@ -56,6 +56,8 @@ use std::time::{Duration, Instant};
 const GRACE: Duration = Duration::from_millis(500);
 /// How long leaving may take: what this member holds is handed over meanwhile.
 const LEAVE_TIMEOUT: Duration = Duration::from_secs(10);
+/// How long whoever has left waits for dials that are under way.
+const LAST_DIALS: Duration = Duration::from_millis(250);
 /// Whoever waits longer than this waits so long: the clock does not count much further.
 const TIMEOUT_MAX: Duration = Duration::from_hours(100 * 365 * 24);
 
@@ -139,6 +141,7 @@ impl Store {
             if !self.shared.wait_for_end(LEAVE_TIMEOUT) {
                 self.shared.post(Letter::Gone);
             }
+            self.shared.wait_for_dials(LAST_DIALS);
         }
         Ok(())
     }

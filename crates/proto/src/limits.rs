@@ -237,7 +237,8 @@ pub const STORE_STRANGERS_MAX: usize = 256;
 pub const STORE_BYTES_MAX: u64 = 8 << 30;
 /// Calls that one client has under way.
 pub const STORE_CALLS_MAX: usize = 1 << 20;
-/// Broadcasts of one origin that are remembered, to tell a second copy.
+/// Broadcasts of one origin that are remembered, to tell a second copy. One that comes when so many later ones are here is
+/// taken for such a copy.
 pub const STORE_CASTS_MAX: usize = 1_024;
 /// Largest question about a call, or account of one, in a datagram: one byte in front of it says that it is the store's.
 pub const STORE_DATAGRAM_BYTES_MAX: usize = PACKET_BYTES_MAX - 1;

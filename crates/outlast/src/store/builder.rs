@@ -204,9 +204,14 @@ impl StoreBuilder {
         let serving = port.serve(&runtime, identity, routes)?;
         standin::start(Arc::clone(&shared), Arc::clone(&baton))?;
         let silent_after = self.config.control_grace;
-        let led_by_a_member = self.bootstrap.is_some();
+        // Twice this is what a shutdown takes, and a busy machine a little longer.
+        let closes_within = self.config.shutdown_wait * 3;
+        let leader = match self.bootstrap {
+            Some(_) => views::Leader::Member { closes_within },
+            None => views::Leader::Coordinator,
+        };
         let addresses = coordinator.clone();
-        runtime.spawn(views::keep_always(Arc::clone(&shared), addresses, silent_after, led_by_a_member));
+        runtime.spawn(views::keep_always(Arc::clone(&shared), addresses, silent_after, leader));
         let store = Store {
             shared,
             baton,

@@ -220,8 +220,9 @@ impl Engine {
             Letter::Registrar(sender) => {
                 self.member.handle_registrar(now, Ok(()));
                 let _ = sender.try_send(self.member.registration());
-                if self.leaving {
-                    let _ = sender.try_send(ToRegistrar::Leave);
+                let leaves = self.leaving.then_some(ToRegistrar::Leave);
+                for word in leaves.into_iter().chain(self.member.last_word()) {
+                    let _ = sender.try_send(word);
                 }
                 self.registrar = Some(sender);
             }

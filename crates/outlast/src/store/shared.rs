@@ -66,6 +66,8 @@ struct Standing {
     /// Broadcasts that the program has not asked for yet, oldest first, and how many bytes that is.
     heard: VecDeque<(MemberId, Vec<u8>)>,
     heard_bytes: usize,
+    /// Dials to members that are under way.
+    dials: usize,
 }
 
 /// A program that does not listen to broadcasts does not pay for them: beyond this the oldest are forgotten.
@@ -180,6 +182,13 @@ impl Shared {
         sleep_while(&self.changed, standing, timeout, |standing| standing.ending.is_none()).ending.is_some()
     }
 
+    /// Waits until no dial is under way: whoever is dialled counts one that ends in the middle of its handshake as a
+    /// connection that it refused, and says so. False if that was not in time.
+    pub(super) fn wait_for_dials(&self, timeout: Duration) -> bool {
+        let standing = lock(&self.standing);
+        sleep_while(&self.changed, standing, timeout, |standing| standing.dials > 0).dials == 0
+    }
+
     /// A number for a new name. Names only have to differ.
     pub(super) fn random(&self) -> u64 {
         random()
@@ -188,6 +197,7 @@ impl Shared {
     /// Opens a link to a member, and tells the engine what came of it.
     pub(super) fn dial(self: &Arc<Self>, me: MemberId, member: StoreMember) {
         let shared = Arc::clone(self);
+        lock(&self.standing).dials += 1;
         self.runtime.spawn(async move {
             let id = member.id;
             let dialled =
@@ -200,6 +210,8 @@ impl Shared {
                 }
                 None => shared.post(Letter::Unreachable(id)),
             }
+            lock(&shared.standing).dials -= 1;
+            shared.changed.notify_all();
         });
     }
 

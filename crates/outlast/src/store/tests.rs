@@ -1,6 +1,7 @@
 //! What becomes of calls when those who are asked do not answer, do not know yet, or cannot be talked to.
 
-use super::{Client, Store, StoreError};
+use super::shared::Shared;
+use super::{Client, Store, StoreError, engine};
 use crate::Coordinator;
 use crate::membership::Preset;
 use crate::port::{self, Frames, Port, Routes, Serving};
@@ -8,9 +9,13 @@ use crate::runtime::{self, Plane};
 use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
 use outlast_proto::id::RunId;
 use outlast_proto::limits::HELLO_BYTES_MAX;
+use outlast_proto::store::layout::digest;
 use outlast_proto::wire::encode;
 use outlast_proto::wire::hello::{Hello, Version, Versions};
+use outlast_proto::wire::store::{ClientId, MemberId, StoreMember};
 use std::net::{SocketAddr, TcpListener};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 const PATIENCE: Duration = Duration::from_secs(30);
@@ -87,9 +92,18 @@ fn that_nobody_is_in_the_store_is_not_said_by_a_coordinator_that_has_just_starte
 
 /// Somebody who belongs to the run and speaks a version that nobody else does.
 fn of_the_future(secret: &RunSecret) -> (Port, Serving) {
-    let identity = TlsIdentity::derived(&RunKeys::derive(secret, &run()), &ProcessKey::generate());
+    let (port, serving, _) = of_the_future_in(&run(), secret);
+    (port, serving)
+}
+
+/// And in that run; how often it has said hello can be looked at.
+fn of_the_future_in(run: &RunId, secret: &RunSecret) -> (Port, Serving, Arc<AtomicU32>) {
+    let hellos = Arc::new(AtomicU32::new(0));
+    let counted = Arc::clone(&hellos);
+    let identity = TlsIdentity::derived(&RunKeys::derive(secret, run), &ProcessKey::generate());
     let me = identity.peer();
     let says_hello = move |opened: port::AuthenticatedStream| {
+        counted.fetch_add(1, Ordering::SeqCst);
         tokio::spawn(async move {
             let hello = Hello {
                 versions: Versions::of(Version { major: 77, minor: 0 }),
@@ -106,9 +120,35 @@ fn of_the_future(secret: &RunSecret) -> (Port, Serving) {
         });
     };
     let port = Port::bind(loopback()).unwrap();
-    let routes = Routes::new().route(port::STORE_VIEWS, says_hello).route(port::CONTROL, says_hello);
+    let routes = Routes::new().route(port::STORE_VIEWS, says_hello.clone()).route(port::CONTROL, says_hello);
     let serving = port.serve(&runtime::of(Plane::Store).unwrap(), identity, routes).unwrap();
-    (port, serving)
+    (port, serving, hellos)
+}
+
+/// A job without a coordinator is started where an earlier one is still closing.
+#[test]
+fn a_refusal_where_rank_0_is_to_be_is_waited_out() {
+    let secret = RunSecret::generate();
+    let described = |address: SocketAddr, rank| {
+        let builder = Store::bootstrap(address.to_string(), rank, 2, "job").secret(secret.clone());
+        builder.preset(Preset::Local).timeout(PATIENCE)
+    };
+    let run = format!("static-{:016x}", digest(b"job")).parse().unwrap();
+    let (port, serving, hellos) = of_the_future_in(&run, &secret);
+    let address = port.address();
+    let joins = described(address, 1).listen(loopback());
+    let second = std::thread::spawn(move || joins.join());
+    // It was told that it will never be let in, and asks again.
+    let deadline = Instant::now() + PATIENCE;
+    while hellos.load(Ordering::SeqCst) < 2 {
+        assert!(Instant::now() < deadline && !second.is_finished(), "it has given up");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    drop((serving, port));
+    let first = described(address, 0).join().unwrap();
+    let second = second.join().unwrap().unwrap();
+    first.set("key", "value").unwrap();
+    assert_eq!(second.get("key", None).unwrap(), b"value");
 }
 
 #[test]
@@ -129,4 +169,31 @@ fn who_speaks_another_version_is_told_so_at_once() {
         "{error}"
     );
     assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+}
+
+/// Whoever is dialled says that it refused a connection if the dialler goes in the middle of the handshake.
+#[test]
+fn a_dial_that_is_under_way_is_waited_for() {
+    let identity =
+        TlsIdentity::derived(&RunKeys::derive(&RunSecret::generate(), &run()), &ProcessKey::generate());
+    let runtime = runtime::of(Plane::Store).unwrap();
+    let shared = Arc::new(Shared::new(engine::watch().unwrap(), runtime, identity.clone()));
+    assert!(shared.wait_for_dials(Duration::ZERO));
+    let mute = TcpListener::bind(loopback()).unwrap();
+    let other = StoreMember {
+        id: MemberId(2),
+        peer: identity.peer(),
+        client: ClientId(2),
+        rank: 2,
+        address: mute.local_addr().unwrap(),
+        closed_port: 0,
+        name: "other".to_owned(),
+        host: 2,
+        ends_store: false,
+    };
+    shared.dial(MemberId(1), other);
+    assert!(!shared.wait_for_dials(Duration::ZERO), "it is in the middle of its handshake");
+    // It hangs up, and that is the end of it.
+    drop((mute.accept().unwrap(), mute));
+    assert!(shared.wait_for_dials(PATIENCE));
 }

@@ -5,8 +5,9 @@ use super::shared::Shared;
 use crate::coordinator::registry::knocked;
 use crate::coordinator::{dial_plane, superseded};
 use crate::sync::Arc;
-use crate::{port, runtime};
+use crate::{clock, port, runtime};
 use outlast_proto::retry;
+use outlast_proto::store::refusals::Refusals;
 use outlast_proto::store::registrar::Knocked;
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::{decode, encode};
@@ -22,14 +23,24 @@ const PAUSE_MAX: Duration = Duration::from_millis(500);
 /// Words for the registrar that wait to be said.
 const QUEUE_MAX: usize = 1_024;
 
+/// Who decides on views.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Leader {
+    Coordinator,
+    /// The member of rank 0. One of an earlier job may be in its place for so long, and closes.
+    Member {
+        closes_within: Duration,
+    },
+}
+
 /// As [`keep`], even after a panic: a store that never hears of a view again serves nobody (rule 40).
 pub(super) async fn keep_always(
     shared: Arc<Shared>,
     addresses: String,
     silent_after: Duration,
-    led_by_a_member: bool,
+    leader: Leader,
 ) {
-    let keep = || Box::pin(keep(Arc::clone(&shared), addresses.clone(), silent_after, led_by_a_member));
+    let keep = || Box::pin(keep(Arc::clone(&shared), addresses.clone(), silent_after, leader));
     while runtime::to_its_end("the stream for views", keep()).await.is_none() {
         shared.post(Letter::NoRegistrar("the stream for views panicked".to_owned()));
         tokio::time::sleep(PAUSE_MAX).await;
@@ -38,13 +49,18 @@ pub(super) async fn keep_always(
 
 /// Opens streams to the registrar, one after the other, until the store is over. Of several coordinators the one has it
 /// that reigns. A stream breaks by itself once the other host has acknowledged nothing for `silent_after`.
-async fn keep(shared: Arc<Shared>, addresses: String, silent_after: Duration, led_by_a_member: bool) {
+async fn keep(shared: Arc<Shared>, addresses: String, silent_after: Duration, leader: Leader) {
     let mut failures = 0;
+    let mut refusals = Refusals::new(match leader {
+        Leader::Coordinator => Duration::ZERO,
+        Leader::Member { closes_within } => closes_within,
+    });
     while shared.ending().is_none() {
         let identity = &shared.identity;
         match dial_plane(port::STORE_VIEWS, &addresses, identity, None, TIMEOUT, silent_after).await {
             Ok(mut dialled) => {
                 failures = 0;
+                refusals.hear(clock::now(), false);
                 shared.set_refusal(None);
                 let term = dialled.standing.as_ref().map(|standing| standing.term);
                 // A leader that is stopped does not hang up: another one that reigns is followed.
@@ -57,12 +73,13 @@ async fn keep(shared: Arc<Shared>, addresses: String, silent_after: Duration, le
             }
             Err(error) => {
                 failures += 1;
-                shared.set_refusal(error.is_final().then(|| error.to_string()));
+                let stays = refusals.hear(clock::now(), error.is_final());
+                shared.set_refusal(stays.then(|| error.to_string()));
                 shared.set_waits_for(format!(
                     "{addresses}, which decides on views, cannot be reached: {error}"
                 ));
                 shared.post(Letter::NoRegistrar(error.to_string()));
-                if led_by_a_member && is_refused(&addresses).await {
+                if matches!(leader, Leader::Member { .. }) && is_refused(&addresses).await {
                     shared.post(Letter::LeaderRefused);
                 }
             }

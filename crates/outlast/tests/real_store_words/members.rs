@@ -3,6 +3,8 @@
 use outlast::Store;
 use outlast::membership::Preset;
 use outlast_proto::store::layout::{Layout, bucket};
+use outlast_proto::store::mesh::Mesh;
+use outlast_proto::wire::store::StoreMember;
 use outlast_proto::wire::store::operation::Key;
 use rustix::process::{Pid, Signal, kill_process};
 use std::collections::BTreeMap;
@@ -13,8 +15,6 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 const ROLE: &str = "OUTLAST_STORE_WORDS_ROLE";
-/// Under its number and this many more an order to shut down says that it is being carried out.
-const BEGINS: u64 = 1_000_000;
 /// How long anything is waited for that has no bound of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
 
@@ -117,11 +117,6 @@ pub(crate) fn play() -> bool {
         // Every call on a thread of its own, so that one that waits keeps nobody from the next.
         std::thread::spawn(move || {
             let words: Vec<_> = line.split(' ').collect();
-            if words[1] == "shutdown" {
-                // The caller does not hear of it again before it is over.
-                let number: u64 = words[0].parse().expect("a number");
-                say(&format!("{} \"begins\" 0", number + BEGINS));
-            }
             let begun = Instant::now();
             let answer = act(&store, &words[1..]);
             say(&format!("{} {} {}", words[0], json(&answer), begun.elapsed().as_millis()));
@@ -148,6 +143,14 @@ fn act(store: &Store, words: &[&str]) -> String {
         // A key, or a queue, that the member of that name owns.
         ["key-of", name] => return owned_by(store, name, |key| Key::value(key.as_bytes())),
         ["queue-of", name] => return owned_by(store, name, |key| Key::queue(key.as_bytes())),
+        // Who of four is no neighbour of the member of that name.
+        ["opposite", name] => {
+            let view = store.view().expect("a view");
+            let (mesh, members) = (Mesh::new(&view), &view.members);
+            let one = members.iter().find(|member| member.name == name).expect("a member");
+            let is_it = |other: &&StoreMember| other.id != one.id && !mesh.has(one.id, other.id);
+            return members.iter().find(is_it).expect("one of four").name.clone();
+        }
         ["members"] => return store.view().map_or(0, |view| view.members.len()).to_string(),
         ref other => panic!("no such order: {other:?}"),
     };
@@ -242,11 +245,6 @@ impl Member {
     pub(crate) fn done(&mut self, order: &str) -> Outcome {
         let number = self.order(order);
         self.outcome(number)
-    }
-
-    /// Waits until an order to shut down is being carried out.
-    pub(crate) fn begins(&self, number: u64) {
-        assert_eq!(self.outcome(number + BEGINS).text, "begins");
     }
 
     pub(crate) fn signal(&self, signal: Signal) {

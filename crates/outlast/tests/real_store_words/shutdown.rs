@@ -1,8 +1,9 @@
 //! Shutting down: everybody is told, everybody returns, whatever happens to one of them meanwhile.
 
-use crate::members::{Member, Role};
+use crate::members::{Member, PATIENCE, Role};
 use crate::relay::Relay;
 use crate::{all_see, coordinator, free_address, role_at, role_of};
+use outlast::coordinator::ask_status;
 use outlast::security::RunSecret;
 use rustix::process::Signal;
 use std::time::{Duration, Instant};
@@ -39,7 +40,7 @@ enum Moment {
 
 /// A store of that many, each of whom waits for a key that never comes; the first and the last are behind relays.
 struct Waiting {
-    _coordinator: outlast::Coordinator,
+    coordinator: outlast::Coordinator,
     members: Vec<Member>,
     waits: Vec<u64>,
     relays: Vec<Relay>,
@@ -71,7 +72,7 @@ impl Waiting {
         let own_key = members[0].done("key-of m0").text;
         assert_eq!(members[0].done(&format!("set {own_key} here")).text, "set");
         let waits = members[..there].iter_mut().map(|member| member.order("get never 60000")).collect();
-        Self { _coordinator: coordinator, members, waits, relays, own_key }
+        Self { coordinator, members, waits, relays, own_key }
     }
 
     fn strike(&mut self, fault: Fault) {
@@ -91,10 +92,20 @@ impl Waiting {
         }
     }
 
-    /// Waits until that order to shut down is being carried out, and sees that it is not at its end. What is asked of the
-    /// same member afterwards is answered afterwards, and as by a store that is there.
-    fn see_shutdown(&mut self, order: u64) {
-        self.members[0].begins(order);
+    /// Waits until the store is being shut down, as its coordinator was told, and sees that this is not at its end: what is
+    /// asked of the same member afterwards is answered afterwards, and as by a store that is there.
+    fn see_shutdown(&mut self) {
+        let run = "default".parse().expect("a run");
+        let (address, secret) = (self.coordinator.address().to_string(), self.coordinator.secret());
+        let deadline = Instant::now() + PATIENCE;
+        let ends = || {
+            let status = ask_status(&address, secret, &run, PATIENCE).expect("it lives");
+            status.contains("\"change\":\"the store ends\"")
+        };
+        while !ends() {
+            assert!(Instant::now() < deadline, "nobody says that the store ends");
+            std::thread::sleep(Duration::from_millis(1));
+        }
         let order = format!("get {} 1000", self.own_key);
         assert_eq!(self.members[0].done(&order).text, "here", "the first phase is over already");
     }
@@ -118,7 +129,7 @@ fn shut_down(count: usize, fault: Fault, moment: Moment) {
     let mut struck = begun;
     let mut woken = None;
     if moment == Moment::Shutdown {
-        store.see_shutdown(shut);
+        store.see_shutdown();
         store.strike(fault);
         struck = Instant::now();
         assert!(
@@ -199,13 +210,35 @@ fn whoever_shuts_a_store_down_may_die_meanwhile() {
     // Somebody does not answer, so the first phase takes its time.
     store.members[3].stop();
     let begun = Instant::now();
-    let shut = store.members[0].order("shutdown");
-    store.see_shutdown(shut);
+    store.members[0].order("shutdown");
+    store.see_shutdown();
     store.members[0].kill();
     for (member, wait) in store.members[1..3].iter().zip(&store.waits[1..3]) {
         let left = (BOUND + GRACE).saturating_sub(begun.elapsed());
         let failed = member.outcome_within(*wait, left).expect("it ends");
         assert_eq!(failed.text, SHUT_DOWN);
+    }
+}
+
+/// Those between it and whoever shuts down are stopped, so no member tells it.
+#[test]
+fn who_is_behind_members_that_are_stopped_hears_of_a_shutdown_from_the_coordinator() {
+    let mut store = Waiting::start(4, Fault::Nothing);
+    let opposite = store.members[0].done("opposite m0").text;
+    let opposite = (0..4).find(|place| format!("m{place}") == opposite).expect("one of them");
+    let between: Vec<_> = (1..4).filter(|place| *place != opposite).collect();
+    between.iter().for_each(|place| store.members[*place].stop());
+    let begun = Instant::now();
+    let shut = store.members[0].order("shutdown");
+    for (place, order) in [(0, store.waits[0]), (opposite, store.waits[opposite])] {
+        let left = (BOUND + GRACE).saturating_sub(begun.elapsed());
+        let failed = store.members[place].outcome_within(order, left);
+        assert_eq!(failed.unwrap_or_else(|| panic!("{place} waits on")).text, SHUT_DOWN);
+    }
+    assert_eq!(store.members[0].outcome(shut).text, "shut");
+    for place in between {
+        store.members[place].signal(Signal::CONT);
+        assert_eq!(store.members[place].outcome(store.waits[place]).text, SHUT_DOWN);
     }
 }
 

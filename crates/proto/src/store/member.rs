@@ -18,6 +18,7 @@ mod inquiry;
 mod owner;
 mod post;
 mod replica;
+mod seen;
 mod telling;
 #[cfg(test)]
 mod tests;

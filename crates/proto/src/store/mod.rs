@@ -36,6 +36,7 @@ pub mod layout;
 pub mod member;
 pub mod mesh;
 pub mod record;
+pub mod refusals;
 pub mod registrar;
 pub mod shelf;
 

@@ -238,8 +238,9 @@ impl Record {
         self.holds -= before.as_ref().map_or(0, held);
     }
 
-    /// The record as it travels.
-    pub fn carried(&self, key: &Key) -> Carried {
+    /// The record as it travels. Calls that are over for whoever gets it are so for whoever gives it, too: it may go on as the
+    /// owner, and must not do what its replica would not.
+    pub fn carried(&mut self, key: &Key) -> Carried {
         let (mut done, mut over) = (self.done.clone(), self.over.clone());
         let mut excess = (self.holds + self.remembers).saturating_sub(STORE_RECORD_BYTES_MAX);
         done.retain(|(client, number, answer)| {
@@ -251,6 +252,7 @@ impl Record {
             }
             stays
         });
+        self.over.clone_from(&over);
         let (key, value, queue) = (key.clone(), self.value.clone(), self.queue.iter().cloned().collect());
         Carried { key, value, queue, done, over, forgot: self.forgot }
     }

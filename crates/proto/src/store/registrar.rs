@@ -117,8 +117,9 @@ pub struct Registrar {
     ranks: u32,
     /// Since when newcomers wait to be let in.
     gathering: Option<Instant>,
-    /// The store ends: nobody is missed any more. With whom, if a member was to end it.
-    ends: bool,
+    /// The store ends: nobody is missed any more, and whoever has not heard of it by then is told. With whom, if a member was
+    /// to end it.
+    ends_at: Option<Instant>,
     ended_with: Option<StoreMember>,
     /// Stores that have ended here, by their founders, for members that come back late.
     ended: VecDeque<(u64, Option<StoreMember>)>,
@@ -147,7 +148,7 @@ impl Registrar {
             epoch: 0,
             ranks: 0,
             gathering: None,
-            ends: false,
+            ends_at: None,
             ended_with: None,
             ended: VecDeque::new(),
             settled: 0,
@@ -303,7 +304,7 @@ impl Registrar {
             ToRegistrar::Ready(epoch) => seat.ready = seat.ready.max(epoch),
             ToRegistrar::Activated(epoch) => seat.activated = seat.activated.max(epoch),
             ToRegistrar::Leave => seat.leaves = true,
-            ToRegistrar::Ends => self.ends = true,
+            ToRegistrar::Ends => self.end_by(now),
             ToRegistrar::Register { .. } | ToRegistrar::Look | ToRegistrar::Ask(_) => {}
         }
     }
@@ -356,6 +357,7 @@ impl Registrar {
         seats
             .chain(self.recovery.as_ref().map(|r| r.until))
             .chain(gathering)
+            .chain(self.ends_at)
             .chain(self.patience_ends().map(|(_, end)| end))
             .filter(|at| *at > self.looked)
             .min()
@@ -370,11 +372,15 @@ impl Registrar {
     fn advance(&mut self, now: Instant) {
         self.doubt_ourselves(now);
         self.knock(now);
+        self.tell_of_the_end(now);
         self.forget_the_ended();
-        if self.ends || !self.knows_how_things_stand(now) {
+        if self.ends_at.is_some() || !self.knows_how_things_stand(now) {
             return;
         }
         self.end_with_the_lost(now);
+        if self.ends_at.is_some() {
+            return;
+        }
         while self.step(now) {}
         self.tell_if_too_few(now);
         self.settle();

@@ -88,12 +88,12 @@ impl Shelf {
 
     /// What is in these buckets, behind `after` in the first of them, up to the size of a message; and how many of the
     /// buckets that finishes.
-    pub fn export(&self, buckets: &[Bucket], after: Option<&Key>) -> (Vec<Carried>, u32) {
+    pub fn export(&mut self, buckets: &[Bucket], after: Option<&Key>) -> (Vec<Carried>, u32) {
         let (mut records, mut bytes, mut from) = (Vec::new(), 0, after);
         for (finished, bucket) in buckets.iter().enumerate() {
             let lower = from.take().map_or(Bound::Unbounded, Bound::Excluded);
-            let held = self.buckets.get(bucket);
-            for (key, record) in held.iter().flat_map(|held| held.range((lower, Bound::Unbounded))) {
+            let held = self.buckets.get_mut(bucket);
+            for (key, record) in held.into_iter().flat_map(|held| held.range_mut((lower, Bound::Unbounded))) {
                 // One that is larger travels alone: with others it might be more than a message holds.
                 bytes += cost(key, record);
                 if bytes > STORE_HANDOVER_BYTES as u64 && !records.is_empty() {

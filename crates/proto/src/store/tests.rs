@@ -326,7 +326,7 @@ fn a_bucket_is_handed_over_in_messages_of_bounded_size() {
 }
 
 /// What a record takes as it is handed over.
-fn handed_over(record: &Record) -> usize {
+fn handed_over(record: &mut Record) -> usize {
     let records = vec![record.carried(&Key::queue("queue"))];
     minicbor::len(Letter::Records { epoch: 1, finished: 1, records })
 }
@@ -340,7 +340,8 @@ fn a_queue_that_would_fit_no_message_refuses_the_next_element() {
     assert_eq!(record.apply(&push(1), any), Effect::Changed(Answer::Done));
     assert_eq!(record.apply(&push(2), any), Effect::Changed(Answer::Done));
     assert_eq!(record.apply(&push(3), any), Effect::Same(Answer::Refused(Objection::TooLong)));
-    assert!(handed_over(&record) <= STORE_MESSAGE_BYTES_MAX, "{}", handed_over(&record));
+    let length = handed_over(&mut record);
+    assert!(length <= STORE_MESSAGE_BYTES_MAX, "{length}");
     // Once there is room there is room.
     record.apply(&request(1, 4, 4, Operation::Pop), any);
     assert_eq!(record.apply(&push(5), any), Effect::Changed(Answer::Done));
@@ -359,7 +360,8 @@ fn answers_that_fit_no_message_beside_what_is_held_do_not_travel_and_are_not_giv
             assert!(matches!(record.apply(&pop(number + 1), any), Effect::Changed(Answer::Value(_))));
         }
     }
-    assert!(handed_over(&record) <= STORE_MESSAGE_BYTES_MAX, "{}", handed_over(&record));
+    let length = handed_over(&mut record);
+    assert!(length <= STORE_MESSAGE_BYTES_MAX, "{length}");
     let (_, mut moved) = Record::received(record.carried(&Key::queue("queue")));
     assert!(matches!(record.apply(&pop(2), any), Effect::Again(Answer::Value(_))), "who stays knows all");
     assert_eq!(moved.apply(&pop(2), any), Effect::Over);
@@ -407,4 +409,24 @@ fn a_record_says_that_it_has_forgotten_strangers_and_whom_it_knows() {
     assert!(!record.may_have_forgotten(ClientId(2)));
     let (_, moved) = Record::received(record.carried(&Key::value("key")));
     assert!(moved == record && moved.may_have_forgotten(ClientId(1)));
+}
+
+/// One client has two calls on their way, and the later one was done and does not travel. The owner that hands the record to a
+/// new replica and stays must not do the earlier one: the replica would say that it has it, and have nothing.
+#[test]
+fn what_is_over_for_a_replica_is_over_for_the_owner_that_it_has_the_record_from() {
+    let any = |_: ClientId| true;
+    let (mut owner, large) = (Record::default(), Blob::from(vec![0; STORE_VALUE_BYTES_MAX]));
+    let push = |number| request(1, number, number, Operation::Push(large.clone()));
+    assert_eq!(owner.apply(&push(1), any), Effect::Changed(Answer::Done));
+    let pop = request(2, 5, 3, Operation::Pop);
+    assert!(matches!(owner.apply(&pop, any), Effect::Changed(Answer::Value(_))));
+    for number in 2..=3 {
+        assert_eq!(owner.apply(&push(number), any), Effect::Changed(Answer::Done));
+    }
+    let (_, mut replica) = Record::received(owner.carried(&Key::queue("queue")));
+    let earlier = request(2, 3, 3, Operation::Push(blob("element")));
+    assert_eq!(replica.apply(&earlier, any), Effect::Over, "otherwise nothing was left out");
+    assert_eq!(owner.apply(&earlier, any), Effect::Over);
+    assert!(matches!(owner.apply(&pop, any), Effect::Again(Answer::Value(_))), "who stays knows all");
 }

@@ -151,6 +151,9 @@ impl World {
         self.processes[number].stream = Some(stream);
         let registration = self.member(number).registration();
         self.tell(number, stream, registration);
+        if let Some(word) = self.member(number).last_word() {
+            self.tell(number, stream, word);
+        }
     }
 
     /// Streams keep their order.

@@ -2,8 +2,9 @@
 //!
 //! *Shutdown* is an intent: every member that hears it joins in and says so, and nobody is missed from then on. When all
 //! have, or after `shutdown_wait`, comes *exit*: whatever waits is woken with an error, and after a moment for the last
-//! messages links are closed. A member that goes without the first phase is failed over, unless it was to end the store
-//! with it: then the others' errors name it.
+//! messages links are closed. Members that are stopped may keep all of it from those behind them: these hear it from the
+//! registrar. A member that goes without the first phase is failed over, unless it was to end the store with it: then the
+//! others' errors name it.
 
 use super::{Action, Failure, Member};
 use crate::time::Instant;
@@ -81,6 +82,17 @@ impl Member {
         self.cast(now, Letter::Shutdown { by: me });
         self.exit_if_all(now);
         self.settle(now);
+    }
+
+    /// What is said behind the registration on every new stream to a registrar: that the store ends, because the stream before
+    /// may have broken with it. Who is in no view speaks for no store.
+    pub fn last_word(&self) -> Option<ToRegistrar> {
+        let ends = match &self.ending.phase {
+            Phase::Asking { .. } | Phase::Joined { .. } => true,
+            Phase::Over { why, .. } => *why == Ending::ShutDown,
+            Phase::Open => false,
+        };
+        (ends && self.active.is_some()).then_some(ToRegistrar::Ends)
     }
 
     /// This member goes; the store goes on without it. Its end is an [`Action::Ended`], once the registrar has taken it

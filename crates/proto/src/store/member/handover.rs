@@ -236,7 +236,7 @@ impl Member {
         // Who came without a rank was given one.
         self.me.rank = next.layout.view().member(me).map_or(self.me.rank, |member| member.rank);
         self.active = Some(next.layout);
-        self.post.begin_view(epoch);
+        self.post.begin_view(now, epoch, self.lost_after());
         self.rewire(now);
         self.replicate_anew(now, |bucket| moved.contains(&bucket));
         self.waiting_room.keep(|key| !moved.contains(&bucket(key)));

@@ -10,10 +10,9 @@
 //!
 //! What gets lost: whatever was in the hands of a member that died. It is asked for again (calls, replication, fetches).
 
+use super::seen::Seen;
 use super::{Action, Member};
-use crate::limits::{
-    STORE_CASTS_MAX, STORE_HELD_MAX, STORE_HOPS_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES,
-};
+use crate::limits::{STORE_HELD_MAX, STORE_HOPS_MAX, STORE_MESSAGE_BYTES_MAX, STORE_PIECE_BYTES};
 use crate::retry;
 use crate::store::hop::{HopLink, HopLinks};
 use crate::store::mesh::{Link, Mesh, Routes, link};
@@ -57,7 +56,7 @@ pub(super) struct Post {
     outgoing: BTreeMap<(MemberId, u64), Outgoing>,
     incoming: BTreeMap<(MemberId, u64), Incoming>,
     /// Broadcasts of each origin that are here, all of their pieces.
-    seen: BTreeMap<MemberId, BTreeSet<u64>>,
+    seen: BTreeMap<MemberId, Seen>,
     casts: VecDeque<(u64, Letter)>,
     /// What there was no way for.
     stranded: VecDeque<Envelope>,
@@ -115,6 +114,8 @@ struct Incoming {
     pieces: Vec<Option<Blob>>,
     missing: u32,
     told: u32,
+    /// When a piece of it last came.
+    progress: Instant,
 }
 
 impl Post {
@@ -162,10 +163,14 @@ impl Post {
 
     /// What was said in views that have passed is said anew. But whoever is in the new view already may have begun to speak,
     /// and will not begin again while it hears that its pieces are taken; and of a broadcast only the pieces that are missing
-    /// are taken again.
-    pub(super) fn begin_view(&mut self, epoch: u64) {
+    /// are taken again. One of which nothing has come for long lacks pieces that somebody took along when it died, and its
+    /// origin tells only its latest ones again.
+    pub(super) fn begin_view(&mut self, now: Instant, epoch: u64, patience: Duration) {
         self.outgoing.clear();
-        self.incoming.retain(|_, parcel| parcel.epoch.is_none_or(|of| of >= epoch));
+        self.incoming.retain(|_, parcel| match parcel.epoch {
+            Some(of) => of >= epoch,
+            None => now < parcel.progress + patience,
+        });
         self.stranded.retain(|envelope| envelope.floods || envelope.epoch >= epoch);
     }
 
@@ -173,17 +178,22 @@ impl Post {
     fn is_news(&self, envelope: &Envelope) -> bool {
         let is_here =
             |parcel: &Incoming| parcel.pieces.get(envelope.piece as usize).is_none_or(Option::is_some);
-        !self.seen.get(&envelope.from).is_some_and(|seen| seen.contains(&envelope.number))
-            && !self.incoming.get(&(envelope.from, envelope.number)).is_some_and(is_here)
+        match self.incoming.get(&(envelope.from, envelope.number)) {
+            // However many shorter ones have overtaken it.
+            Some(parcel) => !is_here(parcel),
+            None => !self.seen.get(&envelope.from).is_some_and(|seen| seen.has(envelope.number)),
+        }
     }
 
     /// A broadcast is here.
     fn remember(&mut self, from: MemberId, number: u64) {
-        let seen = self.seen.entry(from).or_default();
-        seen.insert(number);
-        if seen.len() > STORE_CASTS_MAX {
-            seen.pop_first();
-        }
+        self.seen.entry(from).or_default().add(number);
+    }
+
+    /// How many long messages are here in part.
+    #[cfg(test)]
+    pub(super) fn parcels(&self) -> usize {
+        self.incoming.len()
     }
 
     pub(super) fn links(&self) -> &HopLinks {
@@ -225,7 +235,7 @@ impl Member {
             self.send(now, to, letter);
         }
         let about = About::of(&body);
-        if self.post.is_on_its_way(now, to, about, self.config.resend * 10) {
+        if self.post.is_on_its_way(now, to, about, self.lost_after()) {
             return;
         }
         let contents = encode(&body);
@@ -242,6 +252,11 @@ impl Member {
         let outgoing = Outgoing { about, waiting, pieces, sent: 0, taken: 0, progress: now };
         self.post.outgoing.insert((to, number), outgoing);
         self.push_parcel(now, to, number);
+    }
+
+    /// Something long of which nothing was heard for this time is lost, unless it is still on our own links.
+    pub(super) fn lost_after(&self) -> Duration {
+        self.config.resend * 10
     }
 
     fn envelope(
@@ -318,7 +333,11 @@ impl Member {
     fn pass_cast_on(&mut self, now: Instant, came_from: Option<MemberId>, envelope: Envelope) {
         let me = self.me.id;
         let next: Vec<_> = if envelope.floods {
-            self.post.mesh.neighbours(me).filter(|other| Some(*other) != came_from).collect()
+            // Its origin says it over every link that it has: neighbours may be stopped, and keep it from those behind them.
+            let links = self.post.links.iter().filter(|(_, link)| came_from.is_none() && link.is_up());
+            let others: BTreeSet<_> =
+                self.post.mesh.neighbours(me).chain(links.map(|(other, _)| *other)).collect();
+            others.into_iter().filter(|other| Some(*other) != came_from).collect()
         } else {
             let routes = self.post.mesh.routes(envelope.from, &self.post.broken_links(me));
             routes.children(me).collect()
@@ -470,7 +489,9 @@ impl Member {
                     return;
                 }
                 envelope.hops = envelope.hops.saturating_add(1);
-                self.pass_cast_on(now, Some(hop), envelope.clone());
+                if envelope.hops < STORE_HOPS_MAX {
+                    self.pass_cast_on(now, Some(hop), envelope.clone());
+                }
                 self.assemble(now, envelope);
             }
         }
@@ -493,8 +514,10 @@ impl Member {
             let most = STORE_MESSAGE_BYTES_MAX.div_ceil(STORE_PIECE_BYTES);
             let pieces = (pieces as usize).min(most);
             let of = to.map(|_| epoch);
-            Incoming { epoch: of, pieces: vec![None; pieces], missing: pieces as u32, told: 0 }
+            let missing = pieces as u32;
+            Incoming { epoch: of, pieces: vec![None; pieces], missing, told: 0, progress: now }
         });
+        parcel.progress = now;
         let Some(place) = parcel.pieces.get_mut(piece as usize) else { return };
         if place.replace(contents).is_none() {
             parcel.missing -= 1;

@@ -7,17 +7,18 @@
 //! The registrar is the test itself: it gives views and leases.
 
 use super::{Action, Member, Ticket};
-use crate::limits::{STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
+use crate::limits::{STORE_CASTS_MAX, STORE_HOPS_MAX, STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
 use crate::preset::Preset;
 use crate::store::Config;
 use crate::store::layout::{Layout, bucket};
+use crate::store::mesh::Mesh;
 use crate::store::tests::{member, view};
 use crate::time::{Duration, Instant};
-use crate::wire::decode;
 use crate::wire::store::mesh::{Envelope, Hop, Letter, Request};
 use crate::wire::store::operation::{Answer, Key, Operation};
 use crate::wire::store::views::{FromRegistrar, ToRegistrar};
 use crate::wire::store::{CallName, ClientId, MemberId, View};
+use crate::wire::{decode, encode};
 use std::collections::{BTreeMap, VecDeque};
 
 const TIMEOUT: Duration = Duration::from_mins(1);
@@ -564,10 +565,20 @@ fn what_is_done_behind_it_does_not_make_a_lost_change_forgotten() {
     let mut circle = Circle::new(4);
     let (_, lost, other, owner, replica) = with_a_fifth(&circle);
     let caller = (1..=4).find(|number| ![owner, replica].contains(number)).unwrap();
-    circle.lost = |letter| matches!(letter, Letter::Replicate { number: 1, .. });
     let ticket = circle.call(caller, &lost, set("lost"));
+    // Its link carries, but the hand that it came to died with it: nobody sends the frame again.
+    let replicates = |hop: &Hop| match hop {
+        Hop::Carry { envelope, .. } => matches!(decode(&envelope.contents), Ok(Letter::Replicate { .. })),
+        _ => false,
+    };
+    while !circle.under_way.iter().any(|(_, _, hop)| replicates(hop)) {
+        assert!(circle.deliver_one());
+    }
+    for (_, _, hop) in circle.under_way.iter_mut().filter(|(_, _, hop)| replicates(hop)) {
+        let Hop::Carry { envelope, .. } = hop else { continue };
+        envelope.contents = encode(&Letter::HowFar(0)).into();
+    }
     circle.settle();
-    circle.lost = |_| false;
     for _ in 0..20 {
         circle.call(owner, &other, Operation::Add(1));
         circle.pass(Duration::from_millis(100));
@@ -609,4 +620,142 @@ fn a_call_that_may_have_been_done_and_forgotten_is_not_done_again() {
     assert_eq!(add(&mut circle, 1_000 + STORE_STRANGERS_MAX as u64, true), Some(Answer::Number(last)));
     assert_eq!(add(&mut circle, 5_000, false), Some(Answer::Number(last + 1)));
     assert_eq!(circle.members[&owner].has_of(&key), Some(value(&(last + 1).to_string())));
+}
+
+#[test]
+fn who_is_beside_no_neighbour_of_whoever_shuts_down_hears_of_it_over_the_link_that_it_has() {
+    let mut circle = Circle::new(4);
+    let neighbours: Vec<_> = Mesh::new(&circle.view(1)).neighbours(MemberId(1)).collect();
+    let opposite = (2..=4).find(|number| !neighbours.contains(&MemberId(*number))).unwrap();
+    // Both neighbours are stopped.
+    let now = circle.now;
+    circle.members.get_mut(&1).unwrap().shutdown(now);
+    circle.carry_out(1);
+    circle.under_way.retain(|(_, to, _)| !neighbours.contains(&MemberId(*to)));
+    circle.settle();
+    let heard = circle.carried.iter().filter(|(_, to, letter)| {
+        *to == opposite && matches!(letter, Letter::Shutdown { by } if *by == MemberId(1))
+    });
+    assert_eq!(heard.count(), 1);
+}
+
+#[test]
+fn that_the_store_ends_is_said_again_to_a_registrar_that_may_not_have_heard_it() {
+    let mut circle = Circle::new(2);
+    let now = circle.now;
+    let last_words = |circle: &Circle| -> Vec<_> {
+        circle.members.values().map(|member| member.last_word().is_some()).collect()
+    };
+    assert_eq!(last_words(&circle), [false, false]);
+    circle.members.get_mut(&1).unwrap().shutdown(now);
+    circle.carry_out(1);
+    assert_eq!(last_words(&circle), [true, false]);
+    while circle.under_way.iter().any(|(_, to, _)| *to == 2) {
+        circle.deliver_one();
+    }
+    assert_eq!(last_words(&circle), [true, true], "it has joined in");
+    // Who is somebody else by now has no store to end.
+    circle.members.get_mut(&2).unwrap().be_reborn(now, MemberId(7));
+    assert_eq!(last_words(&circle), [true, false]);
+    let mut leaves = Circle::new(2);
+    leaves.members.get_mut(&1).unwrap().gone(now);
+    assert_eq!(last_words(&leaves), [false, false], "the store goes on without it");
+}
+
+/// A broadcast that went another way comes when so many later ones are here that nobody remembers it any more.
+#[test]
+fn a_copy_of_an_old_broadcast_is_neither_heard_again_nor_passed_on() {
+    let mut circle = Circle::new(5);
+    let mut first = None;
+    for length in 1..=STORE_CASTS_MAX + 2 {
+        let now = circle.now;
+        circle.members.get_mut(&1).unwrap().broadcast(now, vec![7; length][..].into());
+        circle.carry_out(1);
+        let sent = circle.under_way.iter().find_map(|(_, _, hop)| match hop {
+            Hop::Carry { envelope, .. } if envelope.from == MemberId(1) => Some(envelope.clone()),
+            _ => None,
+        });
+        first = first.or(sent);
+        circle.settle();
+    }
+    assert_eq!(circle.heard.len(), 4 * (STORE_CASTS_MAX + 2));
+    let mut envelope = first.expect("it was sent");
+    for number in 1..=2 {
+        (envelope.to, envelope.floods) = (Some(MemberId(2)), true);
+        let hop = Hop::Carry { number: u64::MAX / 2 + number, received: 0, envelope: envelope.clone() };
+        let now = circle.now;
+        circle.members.get_mut(&2).unwrap().handle_hop(now, MemberId(3), hop);
+        circle.carry_out(2);
+        assert_eq!(circle.under_way.len(), 0, "it is passed on");
+    }
+    assert_eq!(circle.heard.len(), 4 * (STORE_CASTS_MAX + 2), "it is heard again");
+}
+
+#[test]
+fn a_long_broadcast_that_many_short_ones_overtake_is_heard() {
+    let mut circle = Circle::new(2);
+    let now = circle.now;
+    let length = 4 * STORE_PIECE_BYTES;
+    circle.members.get_mut(&1).unwrap().broadcast(now, vec![7; length][..].into());
+    circle.carry_out(1);
+    let (mut pieces, others): (VecDeque<_>, _) = circle.under_way.drain(..).partition(is_piece);
+    circle.under_way = others;
+    circle.under_way.extend(pieces.pop_front());
+    circle.settle();
+    for _ in 0..STORE_CASTS_MAX + 2 {
+        circle.members.get_mut(&1).unwrap().broadcast(now, b"short"[..].into());
+        circle.carry_out(1);
+        circle.settle();
+    }
+    assert!(!pieces.is_empty() && !circle.heard.iter().any(|(_, heard)| *heard == length));
+    circle.under_way.extend(pieces);
+    circle.settle();
+    assert_eq!(circle.heard.last(), Some(&(2, length)));
+}
+
+/// Whatever is wrong with those who pass it on, it comes to rest.
+#[test]
+fn a_broadcast_that_has_passed_too_many_hands_is_heard_and_goes_no_further() {
+    let mut circle = Circle::new(12);
+    let now = circle.now;
+    circle.members.get_mut(&1).unwrap().broadcast(now, b"word"[..].into());
+    circle.carry_out(1);
+    for (_, _, hop) in &mut circle.under_way {
+        if let Hop::Carry { envelope, .. } = hop {
+            (envelope.floods, envelope.hops) = (true, STORE_HOPS_MAX - 1);
+        }
+    }
+    let told = circle.under_way.len();
+    assert!(told < 11, "the others hear it from those");
+    circle.settle();
+    assert_eq!(circle.heard.len(), told, "only by those whom its origin told");
+}
+
+#[test]
+fn broadcasts_that_will_never_be_whole_are_forgotten_when_a_view_begins() {
+    let mut circle = Circle::new(2);
+    let broadcast = |circle: &mut Circle| {
+        let now = circle.now;
+        circle.members.get_mut(&1).unwrap().broadcast(now, vec![7; 2 * STORE_PIECE_BYTES][..].into());
+        circle.carry_out(1);
+        // The second piece is in the hands of somebody who dies.
+        let (mut pieces, others): (VecDeque<_>, _) = circle.under_way.drain(..).partition(is_piece);
+        circle.under_way = others;
+        circle.under_way.extend(pieces.pop_front());
+        circle.settle();
+    };
+    broadcast(&mut circle);
+    // So many later ones that it is not told again.
+    for _ in 0..20 {
+        let now = circle.now;
+        circle.members.get_mut(&1).unwrap().broadcast(now, b"short"[..].into());
+        circle.carry_out(1);
+        circle.settle();
+    }
+    let ends = circle.view(1);
+    circle.enter(2, Some(ends.clone()), &[]);
+    assert_eq!(circle.members[&2].post.parcels(), 1, "it may still be on its way");
+    circle.now += circle.members[&2].lost_after();
+    circle.enter(3, Some(View { epoch: 2, ..ends }), &[]);
+    assert_eq!(circle.members[&2].post.parcels(), 0);
 }

@@ -164,14 +164,38 @@ impl Registrar {
         for stream in streams {
             self.commands.push_back(Command::Send(stream, FromRegistrar::Ended(Some(lost.clone()))));
         }
-        (self.ends, self.ended_with) = (true, Some(lost));
+        self.ended_with = Some(lost);
+        self.end_by(now);
+    }
+
+    /// The store ends. Members tell each other; how long that may take is what a shutdown waits for all to join in.
+    pub(super) fn end_by(&mut self, now: Instant) {
+        self.ends_at.get_or_insert(now + self.config.shutdown_wait);
+    }
+
+    /// Members that are stopped may keep the word from those behind them, so whoever is still here is told once more. Then
+    /// there are no streams of that store any more, not even those of members that never read it. Who came meanwhile, and
+    /// was in no view, joins anew and begins another store.
+    pub(super) fn tell_of_the_end(&mut self, now: Instant) {
+        if self.ends_at.is_none_or(|at| now < at) {
+            return;
+        }
+        for (stream, id) in std::mem::take(&mut self.streams) {
+            let is_in = self.active.as_ref().is_some_and(|active| active.view().place(id).is_some());
+            let word = if is_in {
+                FromRegistrar::Ended(self.ended_with.clone())
+            } else {
+                FromRegistrar::Out("the store has ended that this member was to be let in to".to_owned())
+            };
+            self.commands.extend([Command::Send(stream, word), Command::Close(stream)]);
+        }
     }
 
     /// Once everybody of a store that ended is gone, another may begin here. Who was stopped all the while, and comes back
     /// to a store that is no more, is told so.
     pub(super) fn forget_the_ended(&mut self) {
-        if self.ends && self.streams.is_empty() {
-            self.ends = false;
+        if self.ends_at.is_some() && self.streams.is_empty() {
+            self.ends_at = None;
             self.seats.clear();
             (self.active, self.next, self.gathering) = (None, None, None);
             if self.ended.len() >= ENDED_MAX {
@@ -186,7 +210,7 @@ impl Registrar {
 
     /// What a member of that founder's store is told if it has ended: by a shutdown, or with somebody.
     pub(super) fn how_it_ended(&self, founder: u64) -> Option<FromRegistrar> {
-        if self.ends && founder == self.founder {
+        if self.ends_at.is_some() && founder == self.founder {
             return Some(FromRegistrar::Ended(self.ended_with.clone()));
         }
         let ended = self.ended.iter().find(|(ended, _)| *ended == founder);
@@ -229,6 +253,7 @@ impl Registrar {
         let members: Vec<_> = members.take(STATUS_PEERS_MAX).map(member).collect();
         let sum = |what: fn(&SeatStatus) -> u64| members.iter().map(what).sum();
         let change = match &self.next {
+            _ if self.ends_at.is_some() => "the store ends".to_owned(),
             Some(next) => {
                 let what = match next.phase {
                     Phase::Preparing => "everybody freezes what moves",

@@ -1,6 +1,7 @@
 //! What a registrar says to whom, step by step; above all one that was restarted.
 
 mod claims;
+mod ends;
 mod unreached;
 
 use super::{Command, FromRegistrar, Knocked, Registrar, StreamId, ToRegistrar};
