@@ -4,7 +4,7 @@ use super::history::Event;
 use super::programs::{remembered_answer, remembered_call};
 use super::world::{Happening, KINDS, Sabotage, World, bytes, peer};
 use outlast_proto::store::registrar::{Command, Knocked, StreamId};
-use outlast_proto::store::{Action, Member, Registrar, Ticket};
+use outlast_proto::store::{Action, Failure, Member, Registrar, Ticket};
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::store::mesh::{Hop, Letter};
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
@@ -216,7 +216,7 @@ impl World {
                     self.tell(number, stream, message);
                 }
             }
-            Action::Finish(ticket, result) => self.finish(number, ticket, result.ok()),
+            Action::Finish(ticket, result) => self.finish(number, ticket, result),
             Action::Entered(view) => {
                 self.trace.line(
                     now,
@@ -468,10 +468,12 @@ impl World {
         self.pump(number);
     }
 
-    fn finish(&mut self, number: usize, ticket: Ticket, answer: Option<Answer>) {
+    fn finish(&mut self, number: usize, ticket: Ticket, result: Result<Answer, Failure>) {
+        let why = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
+        let answer = result.ok();
         if self.listed(number, ticket, answer.as_ref()) {
             if answer.is_none() && self.is_calm {
-                self.violate("liveness", "a list of keys failed in the calm".to_owned());
+                self.violate("liveness", format!("a list of keys failed in the calm: {why}"));
             }
             return;
         }
@@ -486,7 +488,7 @@ impl World {
         } else {
             self.answered.1 += 1;
             if self.is_calm {
-                self.violate("liveness", format!("a call on {key:?} failed in the calm"));
+                self.violate("liveness", format!("a call on {key:?} failed in the calm: {why}"));
             }
         }
     }
