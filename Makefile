@@ -28,7 +28,7 @@ help:
 demo:
 	@cargo run --locked --quiet --release -p outlast-cli --example train
 
-## set-up, verify and every test: exactly what CI runs (TORCH=1 adds what needs torch: five gigabytes, once)
+## set-up, verify and every test: exactly what CI runs (it installs torch, five gigabytes, once; TORCH=0 leaves that out)
 test:
 	@tools/test
 
