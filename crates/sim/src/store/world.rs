@@ -343,15 +343,14 @@ impl World {
 
     /// What happened beside the usual, in words.
     pub(super) fn extra(&self) -> String {
-        let mut text = String::new();
-        if self.plan.second_deaths {
-            text += &format!("; {} second deaths, {} keys perhaps lost", self.second_deaths, self.keys_lost);
-        }
-        if self.plan.clients > 0 {
-            let (answered, again) = self.client_calls;
-            text += &format!("; {answered} calls of clients answered, {again} of them by another member");
-        }
-        text
+        let (answered, again) = self.client_calls;
+        let deaths = self
+            .plan
+            .second_deaths
+            .then(|| format!("; {} second deaths, {} keys perhaps lost", self.second_deaths, self.keys_lost));
+        let clients = (self.plan.clients > 0)
+            .then(|| format!("; {answered} calls of clients answered, {again} of them by another member"));
+        deaths.into_iter().chain(clients).collect()
     }
 
     pub(super) fn violate(&mut self, checker: &'static str, what: String) {
