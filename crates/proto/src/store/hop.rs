@@ -166,6 +166,10 @@ impl HopLink {
 
     /// A frame has come. What is in it, if it is new.
     pub fn handle(&mut self, now: Instant, hop: Hop, out: &mut Vec<Hop>) -> Option<Envelope> {
+        if !self.is_up() && !matches!(hop, Hop::Greeting { .. }) {
+            // It is about an earlier connection, and its numbers may be of another count. It is sent again.
+            return None;
+        }
         match hop {
             Hop::Greeting { received, count, others_count, .. } => {
                 (self.state, self.since, self.was_up) = (State::Up, now, true);

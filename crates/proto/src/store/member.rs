@@ -318,7 +318,8 @@ impl Member {
             Letter::Shutdown { by } => self.shutdown_heard(now, by),
             Letter::JoinsIn => self.joined_in(now, from),
             Letter::Exit { lost } => self.end(now, lost),
-            Letter::Broken(members) => self.broken_reported(now, from, members),
+            // Read with the number of its broadcast (`post.rs`).
+            Letter::Broken(_) => {}
             Letter::Payload(bytes) => self.actions.push_back(Action::Deliver(from, bytes.to_vec())),
         }
     }

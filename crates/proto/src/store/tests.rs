@@ -208,6 +208,30 @@ fn a_link_that_was_given_up_acknowledges_what_it_carries_when_it_is_back() {
     assert!(one.hand_back().is_empty() && one.pending() == 1);
 }
 
+/// Whoever was stopped reads its old connection to the end, and what it says of it may leave by the next one.
+#[test]
+fn what_comes_before_the_greeting_of_a_connection_acknowledges_nothing() {
+    let now = Instant::from_nanos(7);
+    let (mut one, mut two) =
+        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
+    let (to_two, to_one) = (one.handle_connected(now), two.handle_connected(now));
+    deliver(vec![to_one], &mut one, &mut Vec::new());
+    deliver(vec![to_two], &mut two, &mut Vec::new());
+    let mut old = Vec::new();
+    (0..3).for_each(|_| one.send(now, envelope("old"), &mut old));
+    one.handle_disconnected(now);
+    assert_eq!(one.hand_back().len(), 3);
+    one.send(now, envelope("new"), &mut Vec::new());
+    deliver(old, &mut two, &mut Vec::new());
+    let late = two.acknowledge().expect("three have come");
+    let (to_two, to_one) = (one.handle_connected(now), two.handle_connected(now));
+    let mut out = vec![to_two];
+    deliver(vec![late], &mut one, &mut out);
+    assert_eq!(one.pending(), 1, "it was never sent");
+    deliver(vec![to_one], &mut one, &mut out);
+    assert_eq!(deliver(out, &mut two, &mut Vec::new()), ["new"]);
+}
+
 #[test]
 fn whoever_forgot_a_link_begins_to_count_anew() {
     let now = Instant::from_nanos(7);

@@ -1,5 +1,7 @@
 //! What happens in the world: messages arrive, programs call, faults strike.
 
+use super::clients::{Client, Outcome};
+use super::deaths;
 use super::history::Event;
 use super::programs::{remembered_answer, remembered_call};
 use super::world::{Happening, KINDS, Sabotage, World, bytes, peer};
@@ -112,11 +114,16 @@ impl World {
                 self.cuts.remove(&(one, two));
             }
             Happening::Fault(kind) => self.strike(kind),
+            Happening::SecondDeath => self.die_too(),
             Happening::Leave => self.leave(),
+            Happening::Client(number) => self.client_acts(number),
+            Happening::Asked(process, life, by, request) => self.asked(process, life, by, *request),
+            Happening::ClientHears(number, name, outcome) => self.client_hears(number, name, outcome),
+            Happening::ClientLooks(number, name) => self.client_looks(number, name),
         }
     }
 
-    fn is_current(&self, number: usize, life: u32) -> bool {
+    pub(super) fn is_current(&self, number: usize, life: u32) -> bool {
         self.processes[number].life == life && self.processes[number].member.is_some()
     }
 
@@ -436,8 +443,21 @@ impl World {
         if self.plan.waits && self.rng.chance(0.2) {
             return self.do_something_else(number);
         }
+        let (key, operation) = self.something_to_do();
+        let (key, operation) = if number < self.plan.readers {
+            let key = if self.rng.chance(0.5) { "register" } else { "log" };
+            (Key::value(key), Operation::Look)
+        } else {
+            (key, operation)
+        };
+        let timeout = Duration::from_millis(500 + self.rng.below(4_000) as u64);
+        self.call(number, key, operation, timeout);
+    }
+
+    /// What a program may do.
+    pub(super) fn something_to_do(&mut self) -> (Key, Operation) {
         let value: Blob = format!("v{}", self.values).into_bytes().into();
-        let (key, operation) = match self.rng.below(14) {
+        match self.rng.below(14) {
             0 | 1 => (Key::value("register"), Operation::Set(value)),
             2..=4 => (Key::value("register"), Operation::Look),
             5 => (Key::value("register"), Operation::Delete),
@@ -447,15 +467,7 @@ impl World {
             10 => (Key::value("log"), Operation::Look),
             11 | 12 => (queue(), Operation::Push(value)),
             _ => (queue(), Operation::Pop),
-        };
-        let (key, operation) = if number < self.plan.readers {
-            let key = if self.rng.chance(0.5) { "register" } else { "log" };
-            (Key::value(key), Operation::Look)
-        } else {
-            (key, operation)
-        };
-        let timeout = Duration::from_millis(500 + self.rng.below(4_000) as u64);
-        self.call(number, key, operation, timeout);
+        }
     }
 
     pub(super) fn call(&mut self, number: usize, key: Key, operation: Operation, timeout: Duration) {
@@ -471,6 +483,9 @@ impl World {
     fn finish(&mut self, number: usize, ticket: Ticket, result: Result<Answer, Failure>) {
         let why = result.as_ref().err().map(ToString::to_string).unwrap_or_default();
         let answer = result.ok();
+        if let Some((client, name)) = self.processes[number].foreign.remove(&ticket) {
+            return self.tell_client(client, name, answer.map_or(Outcome::Failed, Outcome::Answered));
+        }
         if self.listed(number, ticket, answer.as_ref()) {
             if answer.is_none() && self.is_calm {
                 self.violate("liveness", format!("a list of keys failed in the calm: {why}"));
@@ -513,6 +528,9 @@ impl World {
                 }
                 self.trace.line(now, &format!("process {number} is killed"));
                 self.vanish(number);
+                if self.plan.second_deaths {
+                    self.later_within(deaths::SOON, Happening::SecondDeath);
+                }
             }
             1 => {
                 let process = &mut self.processes[number];
@@ -591,13 +609,16 @@ impl World {
     }
 
     /// A process is gone, with everything in it.
-    fn vanish(&mut self, number: usize) {
+    pub(super) fn vanish(&mut self, number: usize) {
         let id = self.processes[number].id;
         self.processes[number].member = None;
         self.processes[number].stopped = false;
         self.processes[number].held.clear();
         self.processes[number].calls.clear();
         self.processes[number].lists.clear();
+        for (client, name) in std::mem::take(&mut self.processes[number].foreign).into_values() {
+            self.tell_client(client, name, Outcome::HungUp);
+        }
         let linked: Vec<_> =
             self.connections.keys().filter(|(one, two)| *one == id || *two == id).copied().collect();
         linked.into_iter().for_each(|(one, two)| self.hang_up(one, two));
@@ -647,6 +668,7 @@ impl World {
             process.calls.clear();
             process.lists.clear();
         }
+        self.clients.iter_mut().for_each(Client::forget);
         for number in 0..self.processes.len() {
             if self.processes[number].stopped {
                 self.go_on(number);
@@ -666,6 +688,7 @@ fn held_by(happening: &Happening) -> Option<usize> {
         | Happening::StreamOpened(number, _)
         | Happening::StreamLost(number, ..)
         | Happening::Timer(Some(number), _)
+        | Happening::Asked(number, ..)
         | Happening::Program(number, _) => Some(*number),
         _ => None,
     }

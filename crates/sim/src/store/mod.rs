@@ -8,11 +8,13 @@
 //! What is checked: every key's history is linearizable, reads included ([`history`]); no call outlives its deadline, unless
 //! its process was stopped; lists have what they should; after the heal every call succeeds within a bound, and who waits for
 //! a key is woken when it is set. A process is killed at any moment in which every key is with two members,
-//! in the middle of somebody's coming or leaving too: what is lost when both holders die before a third has fetched the key is
-//! stated, not checked.
+//! in the middle of somebody's coming or leaving too. Where another one follows it before the store has mended that, keys that
+//! just those two held are lost, and no others (`deaths.rs`). Some worlds have clients that are no members (`clients.rs`).
 
 mod acting;
+mod clients;
 pub mod cost;
+mod deaths;
 pub mod history;
 mod programs;
 pub mod scenarios;

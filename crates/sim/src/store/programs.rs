@@ -94,6 +94,7 @@ impl World {
         let written = self
             .histories
             .iter()
+            .filter(|(key, _)| !self.lost.contains_key(key))
             .filter(|(_, events)| events.iter().any(is_written) && !events.iter().any(is_deleted));
         let missing: Vec<_> =
             written.map(|(key, _)| key.clone()).filter(|key| !listed.contains(&key.name)).collect();

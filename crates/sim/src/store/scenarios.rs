@@ -52,6 +52,14 @@ pub fn all() -> Vec<Scenario> {
         scenario("store-waits", "programs also wait, list keys and write long values; all faults", |seed| {
             Plan { waits: true, leaves: 0.05, ..with(seed, [0.2, 0.2, 0.2, 0.1, 0.5, 0.03]) }
         }),
+        scenario("store-twice", "a second member dies before the first death is mended", |seed| {
+            let plan = with(seed, [0.3, 0.0, 0.0, 0.0, 0.2, 0.0]);
+            Plan { members: plan.members.max(3), second_deaths: true, ..plan }
+        }),
+        scenario("store-clients", "clients that are no members; all faults", |seed| Plan {
+            clients: 4,
+            ..with(seed, [0.4, 0.1, 0.1, 0.1, 0.3, 0.02])
+        }),
         scenario("store-mixed", "all faults", |seed| Plan {
             leaves: 0.05,
             ..with(seed, [0.2, 0.2, 0.2, 0.1, 0.5, 0.03])
@@ -72,8 +80,12 @@ pub fn run(name: &str, seed: u64, plan: Plan, timeline: bool) -> Report {
     }
     let converged_after = world.play();
     let summary = format!(
-        "{} calls answered, {} not; slowest {:?}; faults {:?}",
-        world.answered.0, world.answered.1, world.slowest, world.struck
+        "{} calls answered, {} not; slowest {:?}; faults {:?}{}",
+        world.answered.0,
+        world.answered.1,
+        world.slowest,
+        world.struck,
+        world.extra()
     );
     let now = outlast_proto::time::Instant::ORIGIN;
     world.trace.line(now, &summary);
@@ -97,6 +109,8 @@ fn quick(seed: u64) -> Plan {
         leaves: 0.0,
         readers: 0,
         waits: false,
+        second_deaths: false,
+        clients: 0,
         sabotage: None,
     }
 }

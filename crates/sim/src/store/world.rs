@@ -1,6 +1,8 @@
 //! The world: processes, a registrar, and what is under way between them.
 
-use super::history::{self, Event, Verdict};
+use super::clients::{Client, Outcome};
+use super::deaths;
+use super::history::{Event, Verdict};
 use crate::report::Violation;
 use crate::world::Trace;
 use crate::world::queue::Queue;
@@ -9,10 +11,10 @@ use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
 use outlast_proto::store::{Config, Member, Registrar, Ticket};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::store::mesh::Hop;
+use outlast_proto::wire::store::mesh::{Hop, Request};
 use outlast_proto::wire::store::operation::{Key, Operation};
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
-use outlast_proto::wire::store::{ClientId, MemberId, StoreMember};
+use outlast_proto::wire::store::{CallName, ClientId, MemberId, StoreMember};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 
 /// What is played.
@@ -46,6 +48,10 @@ pub struct Plan {
     pub readers: usize,
     /// Programs also wait for keys, list them, and write values that travel in pieces.
     pub waits: bool,
+    /// Whoever is killed is followed by another one, before the store has mended it or a little later.
+    pub second_deaths: bool,
+    /// So many clients call that are no members.
+    pub clients: usize,
     /// A bug, planted to see whether it is found.
     pub sabotage: Option<Sabotage>,
 }
@@ -73,6 +79,8 @@ pub enum Sabotage {
     TornValue,
     /// A list lacks a key.
     ShortList,
+    /// A client that is no member gives a call another name when it asks somebody else.
+    NewNameAgain,
 }
 
 pub(super) const KINDS: usize = 6;
@@ -95,7 +103,12 @@ pub(crate) enum Happening {
     Continue(usize, u32),
     Heal(usize, Option<usize>),
     Fault(usize),
+    SecondDeath,
     Leave,
+    Client(usize),
+    Asked(usize, u32, (usize, CallName), Box<Request>),
+    ClientHears(usize, CallName, Outcome),
+    ClientLooks(usize, CallName),
 }
 
 /// One process, or the place for one.
@@ -110,6 +123,8 @@ pub(super) struct Process {
     pub(super) calls: BTreeMap<Ticket, (Key, usize, Instant)>,
     /// Lists of keys that were asked for: when, and until when.
     pub(super) lists: BTreeMap<Ticket, (Instant, Instant)>,
+    /// Calls of clients that are no members.
+    pub(super) foreign: BTreeMap<Ticket, (usize, CallName)>,
     /// When it last went on after a stop.
     pub(super) went_on: Instant,
     pub(super) leaving: bool,
@@ -136,6 +151,9 @@ pub struct World {
     pub(super) told: BTreeMap<(u64, bool), Instant>,
     pub(super) is_calm: bool,
     pub(super) histories: BTreeMap<Key, Vec<Event>>,
+    /// Keys whose holders both died, and when.
+    pub(super) lost: BTreeMap<Key, Vec<Instant>>,
+    pub(super) clients: Vec<Client>,
     pub(super) values: u64,
     /// Whose waking was kept from them, where that is the bug.
     pub(super) kept_asleep: BTreeSet<(usize, Ticket)>,
@@ -145,6 +163,12 @@ pub struct World {
     pub struck: [u64; KINDS + 1],
     /// Calls that were answered, and that were not.
     pub answered: (u64, u64),
+    /// Second deaths, and keys that may have been lost by them.
+    pub second_deaths: u64,
+    /// See [`Self::second_deaths`].
+    pub keys_lost: u64,
+    /// Calls of clients that were answered, and those among them for which a second member was asked.
+    pub client_calls: (u64, u64),
     /// The longest that a call took which was answered.
     pub slowest: Duration,
     /// What happened, for people and for replays.
@@ -179,6 +203,7 @@ impl World {
             timer: None,
             calls: BTreeMap::new(),
             lists: BTreeMap::new(),
+            foreign: BTreeMap::new(),
             went_on: Instant::ORIGIN,
             leaving: false,
         };
@@ -198,11 +223,16 @@ impl World {
             told: BTreeMap::new(),
             is_calm: false,
             histories: BTreeMap::new(),
+            lost: BTreeMap::new(),
+            clients: (0..plan.clients).map(Client::new).collect(),
             values: 0,
             kept_asleep: BTreeSet::new(),
             violations: Vec::new(),
             struck: [0; KINDS + 1],
             answered: (0, 0),
+            second_deaths: 0,
+            keys_lost: 0,
+            client_calls: (0, 0),
             slowest: Duration::ZERO,
             trace: Trace::new(),
             plan,
@@ -221,6 +251,9 @@ impl World {
         for _ in 0..(world.plan.leaves * storm.as_secs_f64()).round() as usize {
             let at = Duration::from_secs(1) + storm.mul_f64(world.rng.unit());
             world.later(at, Happening::Leave);
+        }
+        for number in 0..world.clients.len() {
+            world.later_within(Duration::from_secs(1), Happening::Client(number));
         }
         world
     }
@@ -290,7 +323,8 @@ impl World {
 
     fn judge(&mut self) {
         for (key, events) in std::mem::take(&mut self.histories) {
-            match history::check(&events) {
+            let lost = self.lost.get(&key).map(Vec::as_slice).unwrap_or_default();
+            match deaths::check(lost, &events) {
                 Verdict::Linearizable => {}
                 Verdict::Impossible => {
                     let what =
@@ -305,6 +339,18 @@ impl World {
                 }
             }
         }
+    }
+
+    /// What happened beside the usual, in words.
+    pub(super) fn extra(&self) -> String {
+        let (answered, again) = self.client_calls;
+        let deaths = self
+            .plan
+            .second_deaths
+            .then(|| format!("; {} second deaths, {} keys perhaps lost", self.second_deaths, self.keys_lost));
+        let clients = (self.plan.clients > 0)
+            .then(|| format!("; {answered} calls of clients answered, {again} of them by another member"));
+        deaths.into_iter().chain(clients).collect()
     }
 
     pub(super) fn violate(&mut self, checker: &'static str, what: String) {

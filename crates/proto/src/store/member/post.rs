@@ -50,7 +50,7 @@ pub(super) struct Post {
     wants: BTreeMap<MemberId, u32>,
     /// Neighbours that we cannot reach, and what others said of theirs.
     broken: BTreeSet<MemberId>,
-    reports: BTreeMap<MemberId, BTreeSet<MemberId>>,
+    reports: BTreeMap<MemberId, Report>,
     /// The last number of a parcel or a broadcast.
     number: u64,
     outgoing: BTreeMap<(MemberId, u64), Outgoing>,
@@ -65,6 +65,13 @@ pub(super) struct Post {
     dial_at: Option<Instant>,
     /// When links are looked through for those that carry nothing.
     silent_at: Option<Instant>,
+}
+
+/// Neighbours that a member said it cannot reach, and the number of the broadcast in which it did.
+#[derive(Clone, Debug, Default, Hash)]
+struct Report {
+    number: u64,
+    broken: BTreeSet<MemberId>,
 }
 
 #[derive(Clone, Debug, Default, Hash)]
@@ -214,10 +221,11 @@ impl Post {
         way
     }
 
-    fn broken_links(&self, me: MemberId) -> BTreeSet<Link> {
+    /// The links of the mesh that do not carry, for all we know.
+    pub(super) fn broken_links(&self, me: MemberId) -> BTreeSet<Link> {
         let ours = self.broken.iter().map(|other| link(me, *other));
         let theirs =
-            self.reports.iter().flat_map(|(one, others)| others.iter().map(|other| link(*one, *other)));
+            self.reports.iter().flat_map(|(one, report)| report.broken.iter().map(|other| link(*one, *other)));
         ours.chain(theirs).collect()
     }
 }
@@ -434,8 +442,13 @@ impl Member {
         self.cast(now, Letter::Broken(broken));
     }
 
-    pub(super) fn broken_reported(&mut self, now: Instant, from: MemberId, members: Vec<MemberId>) {
-        self.post.reports.insert(from, members.into_iter().collect());
+    /// What a member says of its links. An earlier report may have taken a longer way than the one that took it back.
+    fn broken_reported(&mut self, now: Instant, from: MemberId, number: u64, members: Vec<MemberId>) {
+        let report = self.post.reports.entry(from).or_default();
+        if number < report.number {
+            return;
+        }
+        *report = Report { number, broken: members.into_iter().collect() };
         self.find_routes();
         self.unstrand(now);
     }
@@ -505,10 +518,7 @@ impl Member {
             if to.is_none() {
                 self.post.remember(from, number);
             }
-            if let Ok(body) = decode::<Letter>(&contents) {
-                self.open(now, from, epoch, body);
-            }
-            return;
+            return self.read(now, from, (epoch, number), &contents);
         }
         let parcel = self.post.incoming.entry((from, number)).or_insert_with(|| {
             let most = STORE_MESSAGE_BYTES_MAX.div_ceil(STORE_PIECE_BYTES);
@@ -541,9 +551,15 @@ impl Member {
             }
             let pieces: Vec<_> = parcel.pieces.iter().flatten().map(|piece| &piece[..]).collect();
             let contents = pieces.concat();
-            if let Ok(body) = decode::<Letter>(&contents) {
-                self.open(now, from, epoch, body);
-            }
+            self.read(now, from, (epoch, number), &contents);
+        }
+    }
+
+    fn read(&mut self, now: Instant, from: MemberId, (epoch, number): (u64, u64), contents: &[u8]) {
+        match decode::<Letter>(contents) {
+            Ok(Letter::Broken(members)) => self.broken_reported(now, from, number, members),
+            Ok(body) => self.open(now, from, epoch, body),
+            Err(_) => {}
         }
     }
 

@@ -691,6 +691,32 @@ fn a_copy_of_an_old_broadcast_is_neither_heard_again_nor_passed_on() {
     assert_eq!(circle.heard.len(), 4 * (STORE_CASTS_MAX + 2), "it is heard again");
 }
 
+/// That a link carries again is told after that it broke, and may come before it: the first news went another way.
+#[test]
+fn an_old_report_of_a_broken_link_does_not_undo_a_newer_one() {
+    let mut circle = Circle::new(4);
+    let (one, two, three) = (MemberId(1), MemberId(2), MemberId(3));
+    for (number, broken) in [(900, vec![three]), (902, Vec::new()), (901, vec![three])] {
+        let contents = encode(&Letter::Broken(broken.clone())).as_slice().into();
+        let envelope = Envelope {
+            epoch: 1,
+            from: two,
+            to: None,
+            hops: 0,
+            number,
+            piece: 0,
+            pieces: 1,
+            contents,
+            floods: true,
+        };
+        let hop = Hop::Carry { number: u64::MAX / 2 + number, received: 0, envelope };
+        let now = circle.now;
+        circle.members.get_mut(&1).unwrap().handle_hop(now, two, hop);
+        let links = circle.members[&1].post.broken_links(one);
+        assert_eq!(links.is_empty(), number != 900, "after {number}: {links:?}");
+    }
+}
+
 #[test]
 fn a_long_broadcast_that_many_short_ones_overtake_is_heard() {
     let mut circle = Circle::new(2);
