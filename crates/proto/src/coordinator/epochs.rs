@@ -173,6 +173,7 @@ impl Epochs<'_> {
         state.decider = Decider::Coordinator; // A word needs a segment that the whole roster has mapped (rule 11).
         state.roster = roster;
         state.ring = state.paths.begin(now, order, changed, &state.survey);
+        state.survey.note_ring(&state.ring);
         state.linking = Linking::new(members, !joined.is_empty());
         state.attendance.begin_epoch();
         // Whatever was prepared was prepared for other members.

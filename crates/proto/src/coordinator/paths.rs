@@ -97,7 +97,7 @@ struct Stuck {
 
 /// The links of one group.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Paths {
+pub(crate) struct Paths {
     broken: BTreeSet<Link>,
     /// Those that this epoch's record tells: all its members plan by the same list.
     told: BTreeSet<Link>,
@@ -209,10 +209,24 @@ impl Paths {
         matches!(self.plan(ring, Budget::FIRST, survey), Plan::Ring(planned) if planned == ring)
     }
 
-    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be. Where the order
+    /// What a better ring of these members must do without, to be [taken](Self::takes).
+    pub(crate) fn avoided(&self, ring: &[PeerId]) -> BTreeSet<Link> {
+        let shunned = self.shunned();
+        match around::search(ring, &shunned, Budget::FIRST) {
+            Plan::Ring(_) => shunned,
+            Plan::None | Plan::Unknown => self.broken.clone(),
+        }
+    }
+
+    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be.
+    fn shunned(&self) -> BTreeSet<Link> {
+        self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect()
+    }
+
+    /// The ring in that order if it avoids what is broken; without the ways back of it, if there is such a ring. Where the order
     /// cannot be kept, the fastest ring of those that are left is taken, as far as speeds are known.
     fn plan(&self, order: &[PeerId], budget: Budget, survey: &Survey) -> Plan {
-        let shunned = self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+        let shunned = self.shunned();
         let fastest = |ring: Vec<PeerId>, avoided: &BTreeSet<Link>| {
             let faster = if ring == order { None } else { survey.ring_around(order, avoided) };
             Plan::Ring(faster.unwrap_or(ring))
