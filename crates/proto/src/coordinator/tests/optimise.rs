@@ -119,6 +119,16 @@ fn who_measures_what_then_the_solver_then_links_then_the_epoch() {
     assert_eq!(state(&bench, 0), "Idle");
 }
 
+/// Above 32 members the ring used to end with a member called "8 more".
+#[test]
+fn a_status_tells_the_whole_ring() {
+    let all: Vec<u8> = (1..=40).collect();
+    let bench = Bench::of(&all);
+    let status: serde_json::Value = serde_json::from_str(&bench.run.status(bench.now).to_json()).unwrap();
+    let ring: Vec<_> = all.iter().map(|number| format!("p{number}")).collect();
+    assert_eq!(status["groups"][0]["ring"], serde_json::json!(ring));
+}
+
 fn hints(bench: &Bench) -> String {
     let status: serde_json::Value = serde_json::from_str(&bench.run.status(bench.now).to_json()).unwrap();
     status["groups"][0]["hints"].to_string()
