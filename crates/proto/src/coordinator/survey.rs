@@ -442,6 +442,8 @@ impl Run {
         let answered = self.groups.values_mut().find_map(|state| state.survey.answered(token, answer));
         if answered == Some(true) {
             self.office.agenda.count_votes();
+        } else if answered.is_none() {
+            self.epochs().searched(now, token, answer);
         }
         self.finish(now);
     }
