@@ -1,5 +1,6 @@
 //! The heart under every kind of fault, a few hundred seeds of it. Thousands: `outlast-sim soak --scenario heart-`.
 
+use outlast_proto::ballot::optimise::RingOutcome;
 use outlast_sim::heart::Fact;
 use outlast_sim::heart::runner;
 use outlast_sim::heart::scenarios;
@@ -151,6 +152,33 @@ fn ballots_meet_what_they_must_survive() {
         lost >= 10 && again >= 5 && restarted >= 5,
         "outcomes without a voter that was lost: {lost}; heard after a resume: {again}; told by a coordinator that was \
          started after the vote: {restarted}"
+    );
+}
+
+/// Votes for a better ring go through all that they can come to.
+#[test]
+fn better_rings_meet_what_they_must_survive() {
+    let (mut measured, mut again, mut improved, mut failed) = (0, 0, 0, 0);
+    for (name, seeds) in [("heart-ballots", 0..30), ("heart-ballot-crash-points", 100..160)] {
+        let scenario = scenarios::find(name).expect("the scenario exists");
+        for seed in seeds {
+            let report = runner::run_with(name, seed, &(scenario.script)(seed), false, |_, facts| {
+                for (_, fact) in facts {
+                    let Fact::RingTurn { outcome, .. } = fact else { continue };
+                    match outcome {
+                        RingOutcome::Measure { heats, .. } => measured += usize::from(!heats.is_empty()),
+                        RingOutcome::Again => again += 1,
+                        RingOutcome::Ring { improved: is_better, .. } => improved += usize::from(*is_better),
+                        RingOutcome::Failed { .. } => failed += 1,
+                    }
+                }
+            });
+            assert!(report.passed(), "{report}");
+        }
+    }
+    assert!(
+        measured >= 10 && again >= 5 && improved >= 10 && failed >= 5,
+        "something to measure: {measured}; begun again: {again}; better rings: {improved}; failed: {failed}"
     );
 }
 

@@ -30,7 +30,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Instant;
 
 /// Heats follow each other as they end; a partner that is late is waited for until this much times the heat's number has
-/// passed. A healthy group is far ahead of it.
+/// passed, and at least this long. A healthy group is far ahead of it, unless its ways are long.
 const HEAT_PATIENCE: Duration = Duration::from_secs(5);
 /// A member whose time is up has this long to say so to the others.
 const LAST_WORD: Duration = Duration::from_secs(1);
@@ -175,7 +175,7 @@ impl Call<'_> {
                 let is_off = stopped.load(Ordering::SeqCst) || control.is_turn_over();
                 is_off || Instant::now() >= deadline || !is_here()
             };
-            let until = (start + HEAT_PATIENCE * number).min(self.deadline);
+            let until = meet_by(start, Instant::now(), number).min(self.deadline);
             let streams_max = self.comm.streams_max;
             let outing = Outing { peer: other, until, streams_max, off: &off };
             if dials == me {
@@ -251,6 +251,12 @@ impl Call<'_> {
     }
 }
 
+/// When to give up waiting for the partner of a heat that we have come to now. Our own heats may have taken longer than they
+/// should; then that one's may have, too.
+fn meet_by(start: Instant, now: Instant, number: u32) -> Instant {
+    (start + HEAT_PATIENCE * number).max(now + HEAT_PATIENCE)
+}
+
 /// When to give up dialling a partner that must be met by then. A later heat waits longer for a partner that is late,
 /// because heats before it may have taken their time; but whoever lives takes streams at any time, so a dial that fails for
 /// one heat's patience fails for good.
@@ -267,6 +273,16 @@ fn reference(members: u32, promise: Promise) -> f64 {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    /// Where one heat took ten seconds, every second one was over before it had begun.
+    #[test]
+    fn whoever_comes_late_to_a_heat_still_waits_for_its_partner() {
+        let start = Instant::now();
+        assert_eq!(meet_by(start, start, 1), start + HEAT_PATIENCE);
+        assert_eq!(meet_by(start, start + HEAT_PATIENCE, 3), start + 3 * HEAT_PATIENCE);
+        let late = start + 2 * HEAT_PATIENCE;
+        assert_eq!(meet_by(start, late, 2), late + HEAT_PATIENCE);
+    }
 
     /// The twentieth partner used to be dialled for a hundred seconds.
     #[test]

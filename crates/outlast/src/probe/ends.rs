@@ -19,7 +19,9 @@ const STREAMS_LONG: u8 = 4;
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// Opens a stream to a member by that moment.
-pub(crate) type Open<'a> = &'a dyn Fn(PeerId, Instant) -> io::Result<Stream>;
+pub(crate) type Open<'a> = &'a (dyn Fn(PeerId, Instant) -> io::Result<Stream> + Sync);
+/// Whether a measurement is no longer wanted.
+pub(crate) type Off<'a> = &'a (dyn Fn() -> bool + Sync);
 
 /// What one measurement needs to know.
 pub(crate) struct Outing<'a> {
@@ -30,7 +32,7 @@ pub(crate) struct Outing<'a> {
     /// Most streams that carry bytes.
     pub(crate) streams_max: u8,
     /// Whether it is no longer wanted.
-    pub(crate) off: &'a dyn Fn() -> bool,
+    pub(crate) off: Off<'a>,
 }
 
 /// What was measured.
@@ -88,12 +90,12 @@ pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> 
     while let Some((way, duration)) = course.next_part() {
         // Streams of its own: what still waits in the buffers of the last part was dropped with them.
         let by = Instant::now() + MESSAGE_TIMEOUT + 4 * round_trip;
-        let mut bulk = Vec::new();
-        for _ in 0..streams {
+        let join = || {
             let mut stream = open(peer, by)?;
             say(&mut stream, ProbeMessage::Join(token), off)?;
-            bulk.push(stream);
-        }
+            Ok(stream)
+        };
+        let mut bulk = side_by_side(usize::from(streams), &join)?;
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         say(&mut talk, ProbeMessage::Go(way, streams, micros), off)?;
         match hear(&mut talk, MESSAGE_TIMEOUT + 2 * round_trip, off)? {
@@ -109,6 +111,20 @@ pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> 
     let _ = say(&mut talk, ProbeMessage::Over, off);
     let (sends, receives) = course.rates();
     Ok(Measured { sends, receives, round_trip })
+}
+
+/// Makes that many. There are several where the way is long, and each takes some round trips: one after the other they would
+/// take longer than the measurement.
+fn side_by_side<T: Send>(count: usize, make: &(dyn Fn() -> io::Result<T> + Sync)) -> io::Result<Vec<T>> {
+    if count == 1 {
+        return Ok(vec![make()?]);
+    }
+    std::thread::scope(|scope| {
+        let threads: Vec<_> = (0..count).map(|_| scope.spawn(make)).collect();
+        let panicked = |_| Err(io::Error::other("opening a stream panicked, which is a bug in outlast"));
+        let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
+        made.into_iter().collect()
+    })
 }
 
 /// Says what has arrived here, and hears what has arrived there. Neither side closes its streams before it knows that the
@@ -192,4 +208,22 @@ fn serve_part(
     say(talk, ProbeMessage::Started, off)?;
     let found = pump(&mut bulk, task, off)?;
     agree(talk, found, task.duration, off).map(drop)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::sync::Barrier;
+
+    #[test]
+    fn streams_are_opened_side_by_side_and_one_that_fails_fails_all() {
+        let all = Barrier::new(4);
+        // Nobody gets past it alone.
+        let made = side_by_side(4, &|| Ok(all.wait().is_leader()));
+        assert_eq!(made.unwrap().into_iter().filter(|is_leader| *is_leader).count(), 1);
+        let here = std::thread::current().id();
+        assert_eq!(side_by_side(1, &|| Ok(std::thread::current().id())).unwrap(), [here]);
+        let none: io::Result<Vec<()>> = side_by_side(2, &|| Err(io::ErrorKind::TimedOut.into()));
+        assert_eq!(none.unwrap_err().kind(), io::ErrorKind::TimedOut);
+    }
 }

@@ -121,7 +121,7 @@ struct Arrivals {
     duration: Duration,
     first: Option<Instant>,
     total: u64,
-    /// Bytes and time of the first arrival in the second half, and of the last.
+    /// Bytes and time of the first arrival in the second half, of the time or of all that may come, and of the last.
     from: Option<(Instant, u64)>,
     to: Option<(Instant, u64)>,
 }
@@ -135,7 +135,9 @@ impl Arrivals {
         let first = *self.first.get_or_insert(now);
         self.total += bytes;
         let since = now.duration_since(first);
-        if since >= self.duration / 2 && since <= self.duration {
+        // A link so fast that all there is to send has come before the half: then half of that begins the count.
+        let is_late = since >= self.duration / 2 || self.total >= BYTES_MAX / 2;
+        if is_late && since <= self.duration {
             self.from.get_or_insert((now, self.total));
             self.to = Some((now, self.total));
         }
@@ -174,6 +176,20 @@ mod tests {
         clock.note(at(310), 99_000_000);
         assert_eq!(clock.rate().unwrap(), 1_000_000);
         assert!(clock.is_over(at(301)) && !clock.is_over(at(300)));
+    }
+
+    /// All of them used to look alike: as fast as all the bytes over all of the time.
+    #[test]
+    fn a_link_that_carries_everything_before_the_half_is_told_from_a_faster_one() {
+        let start = Instant::now();
+        let rate = |millis_each: u32| {
+            let mut clock = Arrivals::new(Duration::from_millis(200));
+            let at = |piece: u32| start + Duration::from_millis(1) * millis_each * piece;
+            (0..=16).for_each(|piece| clock.note(at(piece), BYTES_MAX / 16));
+            clock.rate().unwrap()
+        };
+        assert_eq!(rate(1), BYTES_MAX / 16 * 1_000);
+        assert_eq!(rate(5), BYTES_MAX / 16 * 200);
     }
 
     #[test]

@@ -2,11 +2,12 @@
 
 use super::Lobby;
 use crate::collective::Group;
+use crate::coordinator::paths::Paths;
 use crate::coordinator::survey::Survey;
 use crate::id::PeerId;
 use crate::state::Revision;
 use crate::time::Instant;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 
 /// One group, and how it has voted.
 #[derive(Clone, Debug)]
@@ -19,8 +20,8 @@ pub(crate) struct Seats<'a> {
     pub(crate) ring: &'a [PeerId],
     /// A ring that was asked for since the ballot began, and could not be wired.
     pub(crate) refused_ring: Option<&'a [PeerId]>,
-    /// Links that cannot be used.
-    pub(crate) broken: &'a BTreeSet<(PeerId, PeerId)>,
+    /// Which of its links cannot be used.
+    pub(crate) paths: &'a Paths,
     /// What is known of its links.
     pub(crate) survey: &'a Survey,
     /// What each voter asks for; none if nobody has voted.
@@ -31,7 +32,7 @@ pub(crate) struct Seats<'a> {
     pub(crate) revision: Option<Revision>,
     /// Whether it is in no collective and not being rebuilt.
     pub(crate) is_quiet: bool,
-    /// Whether all members have their links of this epoch.
+    /// Whether all members have their links of this epoch, and no other ring is being prepared.
     pub(crate) is_linked: bool,
 }
 

@@ -12,6 +12,7 @@
 //!                                      no ------------------> Ring, as it was
 //!                                      cannot be wired -----> Failed; the retry avoids that link
 //!   both side by side   ->  Again: somebody begins again
+//!   Measured, of whom no Begin was heard: a restart in between  ->  Again
 //!   given up in between ->  the ballot is over for all, and says who it was
 //! ```
 //!
@@ -329,7 +330,8 @@ fn next((now, steps): (Instant, u64), seats: &Seats<'_>) -> Next {
             heats.into_iter().map(|heat| heat.into_iter().map(|(a, b)| (a as u32, b as u32)).collect());
         return Next::Agree(RingOutcome::Measure { members: seats.members.to_vec(), heats: heats.collect() });
     }
-    if begun > 0 {
+    // One that was told of measurements only, because it was restarted since all began, knows nothing of the other links.
+    if begun > 0 || !wishes.iter().all(|(peer, _)| survey.has_begun(*peer)) {
         return Next::Agree(RingOutcome::Again);
     }
     if seats.members.len() < 2 {
@@ -351,7 +353,7 @@ fn next((now, steps): (Instant, u64), seats: &Seats<'_>) -> Next {
                    optimize_topology looks for one without that link";
         return Next::Agree(RingOutcome::Failed { why: why.to_owned() });
     }
-    let question = survey.question(seats.members, seats.broken, steps);
+    let question = survey.question(seats.members, &seats.paths.avoided(seats.ring), steps);
     let Some(answer) = survey.answer_to(&question) else {
         return if survey.is_asked(&question) { Next::Wait } else { Next::Ask(question) };
     };

@@ -344,13 +344,13 @@ fn finish(before: Option<&Outcome>, last: Option<Revision>, wishes: &[(PeerId, W
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::coordinator::paths::Paths;
     use crate::coordinator::survey::Survey;
 
     fn outcome(before: Option<&Outcome>, wishes: &[(PeerId, Wish)]) -> Outcome {
         super::outcome(before, None, wishes)
     }
     use crate::state::election::Strategy;
-    use std::collections::BTreeSet;
 
     fn peer(number: u8) -> PeerId {
         PeerId::from_bytes([number; 16])
@@ -508,7 +508,7 @@ mod tests {
                 members: &members,
                 ring: &members,
                 refused_ring: None,
-                broken: &BTreeSet::new(),
+                paths: &Paths::default(),
                 survey: &Survey::default(),
                 votes: Some(&votes),
                 agreed: None,

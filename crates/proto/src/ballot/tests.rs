@@ -5,7 +5,6 @@ use super::dummy::{self, Dummy};
 use super::*;
 use crate::coordinator::ConnectionState;
 use crate::wire::control::{BallotEnd, BallotId, BallotReport, Decider, EpochRecord, Tally};
-use std::collections::BTreeSet;
 
 fn id(number: u8) -> PeerId {
     PeerId::from_bytes([number; 16])
@@ -15,14 +14,13 @@ fn votes(wishes: &[(u8, &[u8])]) -> BTreeMap<PeerId, Vec<u8>> {
     wishes.iter().map(|(number, wish)| (id(*number), wish.to_vec())).collect()
 }
 
-const NO_LINKS: &BTreeSet<(PeerId, PeerId)> = &BTreeSet::new();
-
 fn seats<'a>(group: Group, members: &'a [PeerId], votes: &'a BTreeMap<PeerId, Vec<u8>>) -> Seats<'a> {
     let (is_quiet, is_linked, agreed) = (true, true, None);
     let votes = Some(votes);
-    let (ring, refused_ring, broken, survey) = (members, None, NO_LINKS, Box::leak(Box::default()));
+    let (ring, refused_ring) = (members, None);
+    let (paths, survey) = (Box::leak(Box::default()), Box::leak(Box::default()));
     let revision = None;
-    Seats { group, members, ring, refused_ring, broken, survey, votes, agreed, revision, is_quiet, is_linked }
+    Seats { group, members, ring, refused_ring, paths, survey, votes, agreed, revision, is_quiet, is_linked }
 }
 
 fn record(tally: Tally) -> EpochRecord {

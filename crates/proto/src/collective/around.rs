@@ -3,11 +3,13 @@
 //! The coordinator plans a group's ring, and every member plans the ring of a part of the group, from the same
 //! list of broken links: equal lists give equal rings. The order so far is kept where that is easy, because every
 //! changed neighbour is a link to dial. How it is searched: [`circuit`]; where that gives up, the solver that orders rings
-//! for speed is asked ([`crate::topology`]), with all links alike, so that a ring that exists is found.
+//! for speed is asked ([`crate::topology`]), with all links alike, so that a ring that exists is found. A member asks it
+//! within the same call. The coordinator's clerk has others to serve: it only [looks](look), and has the [question] answered
+//! elsewhere.
 
 use super::circuit::{self, Answer, Budget, Graph};
 use crate::id::PeerId;
-use crate::topology::{self, Costs, NO_LINK, Objective};
+use crate::topology::{self, Costs, NO_LINK, Objective, Question};
 use std::collections::{BTreeMap, BTreeSet};
 
 /// What a search for a ring came to.
@@ -23,10 +25,36 @@ pub enum Plan {
 
 /// Looks for a ring over `members` (whose order is preferred) that uses no link in `broken`.
 pub fn search(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: Budget) -> Plan {
+    match look(members, broken, budget) {
+        Plan::Unknown => by_solver(members, broken, budget),
+        plan => plan,
+    }
+}
+
+/// The same without the solver: some milliseconds.
+pub fn look(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: Budget) -> Plan {
     let usable = |at: usize| !broken.contains(&(members[at], members[(at + 1) % members.len()]));
     if broken.is_empty() || members.len() < 2 || (0..members.len()).all(usable) {
         return Plan::Ring(members.to_vec()); // As a rule there is nothing to search for.
     }
+    match circuit::find(&graph(members, broken), budget) {
+        Answer::Ring(ring) => Plan::Ring(ring.into_iter().map(|place| members[place]).collect()),
+        Answer::None => Plan::None,
+        Answer::Unknown => Plan::Unknown,
+    }
+}
+
+/// The same as a question to the solver, with every link alike. Each seed searches in its own order.
+pub fn question(
+    members: &[PeerId],
+    broken: &BTreeSet<(PeerId, PeerId)>,
+    (seed, steps): (u64, u64),
+) -> Question {
+    let apart = (0..members.len() as u32).map(|host| (host, 0)).collect();
+    Question { costs: costs(members, broken), clusters: apart, seed, steps }
+}
+
+fn graph(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> Graph {
     let place: BTreeMap<_, _> = members.iter().enumerate().map(|(place, peer)| (*peer, place)).collect();
     let mut graph = Graph::complete(members.len());
     for (from, to) in broken {
@@ -34,11 +62,12 @@ pub fn search(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: B
             graph.remove(*from, *to);
         }
     }
-    match circuit::find(&graph, budget) {
-        Answer::Ring(ring) => Plan::Ring(ring.into_iter().map(|place| members[place]).collect()),
-        Answer::None => Plan::None,
-        Answer::Unknown => by_solver(members, &graph, budget),
-    }
+    graph
+}
+
+fn costs(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>) -> Costs {
+    let graph = graph(members, broken);
+    Costs::new(members.len(), |from, to| if graph.has(from, to) { 1 } else { NO_LINK })
 }
 
 /// Most members for whom the solver is asked: its first look takes the third power of their number in steps, and whoever
@@ -46,13 +75,12 @@ pub fn search(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: B
 const SOLVER_MAX: usize = 128;
 
 /// The solver's answer, with every link alike.
-fn by_solver(members: &[PeerId], graph: &Graph, budget: Budget) -> Plan {
+fn by_solver(members: &[PeerId], broken: &BTreeSet<(PeerId, PeerId)>, budget: Budget) -> Plan {
     if members.len() > SOLVER_MAX {
         return Plan::Unknown;
     }
-    let costs = Costs::new(members.len(), |from, to| if graph.has(from, to) { 1 } else { NO_LINK });
     let seed = u64::from(budget.tries) + 1;
-    match topology::solve(&costs, Objective::SlowestThenSum, seed, budget.steps) {
+    match topology::solve(&costs(members, broken), Objective::SlowestThenSum, seed, budget.steps) {
         topology::Answer::Best(ring) | topology::Answer::Found(ring) => {
             Plan::Ring(ring.into_iter().map(|place| members[place]).collect())
         }

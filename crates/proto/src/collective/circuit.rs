@@ -99,6 +99,12 @@ impl Budget {
     /// What one question may cost at most, so that whoever asks is not away for long.
     const STEPS_MAX: u64 = 1 << 21;
 
+    /// The first budget in another order, for whoever has the rest of the work done elsewhere.
+    #[must_use]
+    pub fn again(self) -> Self {
+        Self { steps: Self::FIRST.steps, tries: self.tries.wrapping_add(1) }
+    }
+
     /// The budget for asking again: twice as much, in another order.
     #[must_use]
     pub fn next(self) -> Self {

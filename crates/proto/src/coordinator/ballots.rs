@@ -6,7 +6,7 @@
 use super::admission::Gate;
 use super::calls::Calls;
 use super::epochs::Epochs;
-use super::groups::Groups;
+use super::groups::{Groups, Phase as GroupPhase};
 use super::office::Office;
 use super::peers::Phase;
 use crate::ballot::{self, Hall, Known, Reach, Seats, Step, admission};
@@ -34,7 +34,8 @@ impl Calls<'_> {
             return; // That ballot is over, and the news is on its way to it.
         }
         peer.last_call = (rules.call(&wish), now);
-        state.survey.note_vote(now, from, peer.info.address.ip(), id.kind, &wish);
+        let host = peer.info.address.ip();
+        state.survey.note_vote(now, (from, host), &state.roster, id.kind, &wish);
         state.ballots.vote(id.kind, from, wish);
         self.office.agenda.count_votes();
         self.judge_mixed_calls(now, group);
@@ -146,7 +147,7 @@ impl Calls<'_> {
             open.into_iter().find_map(|report| Some((report.kind, report.wish.clone()?)))
         {
             if let Some(peer) = self.office.peers.get(from) {
-                state.survey.note_vote(now, from, peer.info.address.ip(), kind, &wish);
+                state.survey.note_vote(now, (from, peer.info.address.ip()), &state.roster, kind, &wish);
             }
             state.ballots.vote(kind, from, wish);
         }
@@ -209,13 +210,13 @@ pub(super) fn hall<'a>(office: &'a Office, groups: &'a Groups, gate: &Gate, kind
         members: &state.roster,
         ring: &state.ring,
         refused_ring: state.refused_ring.as_deref(),
-        broken: state.paths.broken(),
+        paths: &state.paths,
         survey: &state.survey,
         votes: state.ballots.votes(kind),
         agreed: state.ballots.agreed(kind),
         revision: groups.revision(group),
         is_quiet: state.operations.is_quiet() && state.is_served(),
-        is_linked: state.linking.is_done(),
+        is_linked: state.linking.is_done() && !matches!(state.phase, GroupPhase::Rewiring(_)),
     });
     // Members of before may be on their way, of groups that nobody has spoken of (rule 41): nobody is let in.
     Hall::new(seats.collect(), Some(office.peers.newcomers()).filter(|_| gate.is_open()))

@@ -15,7 +15,7 @@ use super::calls::Calls;
 use super::groups::{Groups, Linking, Phase};
 use super::office::Office;
 use super::outbox::Timer;
-use super::run::Note;
+use super::run::{Action, Note};
 use super::states::no_member;
 use crate::collective::{BrokenLink, Group, GroupEpoch};
 use crate::id::PeerId;
@@ -148,6 +148,8 @@ impl Epochs<'_> {
         let Some(&first) = roster.first() else {
             if let Some(state) = self.groups.get_mut(group) {
                 state.survey.note_members(&mut self.office.outbox, &BTreeSet::new());
+                let off = state.paths.end_search();
+                off.into_iter().for_each(|token| self.office.outbox.act(Action::CallOff(token)));
             }
             self.groups.end(group, &left); // Nobody is left to tell.
             self.office.agenda.tell_world();
@@ -173,6 +175,9 @@ impl Epochs<'_> {
         state.decider = Decider::Coordinator; // A word needs a segment that the whole roster has mapped (rule 11).
         state.roster = roster;
         state.ring = state.paths.begin(now, order, changed, &state.survey);
+        state.survey.note_ring(&state.ring);
+        let off = state.paths.end_search();
+        off.into_iter().for_each(|token| self.office.outbox.act(Action::CallOff(token)));
         state.linking = Linking::new(members, !joined.is_empty());
         state.attendance.begin_epoch();
         // Whatever was prepared was prepared for other members.

@@ -60,7 +60,7 @@ mod mismatch;
 mod office;
 mod operations;
 mod outbox;
-mod paths;
+pub(crate) mod paths;
 mod peers;
 mod rebuild;
 mod returning;

@@ -36,7 +36,8 @@
 //!
 //! # What it does not do
 //!
-//! It does not search for rings ([`around`]) and dials nobody: members do, when they are asked.
+//! It does not search for rings ([`around`]), looks for one only for some milliseconds, and has what that does not decide
+//! worked out by whoever has a thread to spare ([`Action::Solve`]). It dials nobody: members do, when they are asked.
 
 use super::directory::Directory;
 use super::epochs::Epochs;
@@ -44,7 +45,7 @@ use super::groups::GroupState;
 use super::outbox::Timer;
 use super::peers::{Peer, Sign};
 use super::run::Action;
-use super::survey::Survey;
+use super::survey::{SolveToken, Survey};
 use crate::collective::around::{self, Plan};
 use crate::collective::circuit::Budget;
 use crate::collective::{BrokenLink, Group, GroupEpoch, Scope};
@@ -52,6 +53,7 @@ use crate::id::PeerId;
 use crate::limits::NAMED_MAX;
 use crate::retry;
 use crate::time::{Duration, Instant};
+use crate::topology;
 use crate::wire::control::{AbortReason, LossReason, ToPeer};
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -118,9 +120,19 @@ struct Stuck {
     search_at: Instant,
 }
 
+/// A ring that is looked for elsewhere, because a look was not enough.
+#[derive(Clone, Debug, Hash)]
+struct Search {
+    /// None once it is answered: there is no such ring.
+    token: Option<SolveToken>,
+    /// Whom its numbers stand for, and what it does without.
+    members: Vec<PeerId>,
+    broken: BTreeSet<Link>,
+}
+
 /// The links of one group.
 #[derive(Clone, Debug, Default, Hash)]
-pub(super) struct Paths {
+pub(crate) struct Paths {
     broken: BTreeSet<Link>,
     /// Those that this epoch's record tells: all its members plan by the same list.
     told: BTreeSet<Link>,
@@ -133,6 +145,7 @@ pub(super) struct Paths {
     /// How long the last pause was for links that answered a dial and have carried no collective since.
     grudges: BTreeMap<Link, Duration>,
     stuck: Option<Stuck>,
+    search: Option<Search>,
     /// Since when links are told to be broken that are not.
     healed: Option<Instant>,
 }
@@ -197,6 +210,11 @@ impl Paths {
         }
     }
 
+    /// Whoever looks for a ring need not, if somebody does.
+    pub(super) fn end_search(&mut self) -> Option<SolveToken> {
+        self.search.take().and_then(|search| search.token)
+    }
+
     fn uses_broken(&self, ring: &[PeerId]) -> bool {
         ring.len() > 1
             && (0..ring.len()).any(|at| self.broken.contains(&(ring[at], ring[(at + 1) % ring.len()])))
@@ -232,17 +250,31 @@ impl Paths {
         matches!(self.plan(ring, Budget::FIRST, survey), Plan::Ring(planned) if planned == ring)
     }
 
-    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be. Where the order
+    /// What a better ring of these members must do without, to be [taken](Self::takes).
+    pub(crate) fn avoided(&self, ring: &[PeerId]) -> BTreeSet<Link> {
+        let shunned = self.shunned();
+        match around::look(ring, &shunned, Budget::FIRST) {
+            Plan::Ring(_) => shunned,
+            Plan::None | Plan::Unknown => self.broken.clone(),
+        }
+    }
+
+    /// A stream needs both directions of a path: the way back of a broken link is used only if it must be.
+    fn shunned(&self) -> BTreeSet<Link> {
+        self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect()
+    }
+
+    /// The ring in that order if it avoids what is broken; without the ways back of it, if there is such a ring. Where the order
     /// cannot be kept, the fastest ring of those that are left is taken, as far as speeds are known.
     fn plan(&self, order: &[PeerId], budget: Budget, survey: &Survey) -> Plan {
-        let shunned = self.broken.iter().flat_map(|(a, b)| [(*a, *b), (*b, *a)]).collect();
+        let shunned = self.shunned();
         let fastest = |ring: Vec<PeerId>, avoided: &BTreeSet<Link>| {
             let faster = if ring == order { None } else { survey.ring_around(order, avoided) };
             Plan::Ring(faster.unwrap_or(ring))
         };
-        match around::search(order, &shunned, Budget::FIRST) {
+        match around::look(order, &shunned, Budget::FIRST) {
             Plan::Ring(ring) => fastest(ring, &shunned),
-            Plan::None | Plan::Unknown => match around::search(order, &self.broken, budget) {
+            Plan::None | Plan::Unknown => match around::look(order, &self.broken, budget) {
                 Plan::Ring(ring) => fastest(ring, &self.broken),
                 plan => plan,
             },
@@ -287,7 +319,7 @@ impl GroupState {
     /// Whether the members in scope may have a ring among themselves that avoids the broken links.
     fn has_way(&self, scope: &Scope) -> bool {
         let members: Vec<_> = self.ring.iter().copied().filter(|peer| scope.involves(*peer)).collect();
-        around::search(&members, &self.paths.broken, Budget::FIRST) != Plan::None
+        around::look(&members, &self.paths.broken, Budget::FIRST) != Plan::None
     }
 
     /// Why an attempt in this scope could not succeed now, if so.
@@ -418,13 +450,22 @@ impl Epochs<'_> {
         let dead_after = self.config.dead_after;
         let Some(state) = self.groups.get_mut(group).filter(|state| state.is_served()) else { return };
         let (ring, paths) = (&state.ring, &mut state.paths);
+        let is_searched =
+            paths.search.as_ref().filter(|search| search.members == *ring && search.broken == paths.broken);
+        let is_disproved = is_searched.is_some_and(|search| search.token.is_none());
         // Often enough to notice in time that somebody who was stopped is back.
         let search_at = now + dead_after / 4;
         let (since, budget) = paths.stuck.map_or((now, Budget::FIRST), |stuck| (stuck.since, stuck.budget));
-        match paths.plan(ring, budget, &state.survey) {
+        let plan = match paths.plan(ring, budget, &state.survey) {
+            Plan::Unknown if is_disproved => Plan::None,
+            plan => plan,
+        };
+        match plan {
             // What stood in its way is gone before anybody was told of it.
             Plan::Ring(planned) if planned == *ring && paths.broken == paths.told => {
                 paths.stuck = None;
+                let off = paths.end_search();
+                off.into_iter().for_each(|token| self.office.outbox.act(Action::CallOff(token)));
                 return self.settle(now, group);
             }
             Plan::Ring(_) => {
@@ -432,11 +473,29 @@ impl Epochs<'_> {
                 return self.open_epoch(now, group, roster, Vec::new(), Vec::new());
             }
             // The search goes on, and until it ends nothing is proved against anybody (rule 16).
-            Plan::Unknown => paths.stuck = Some(Stuck { since: now, budget: budget.next(), search_at }),
+            Plan::Unknown if ring.len() > topology::MEMBERS_MAX => {
+                paths.stuck = Some(Stuck { since: now, budget: budget.next(), search_at });
+            }
+            Plan::Unknown if is_searched.is_some() => {
+                paths.stuck = Some(Stuck { since: now, budget: budget.again(), search_at });
+            }
+            Plan::Unknown => {
+                paths.stuck = Some(Stuck { since: now, budget: budget.again(), search_at });
+                let off = paths.end_search();
+                off.into_iter().for_each(|token| self.office.outbox.act(Action::CallOff(token)));
+                // Each time it may take twice as long, at last as long as what runs in the background.
+                let (quick, most) = self.config.ring_steps;
+                let steps = quick.saturating_mul(1 << budget.tries.min(16)).min(most);
+                let question = around::question(ring, &paths.broken, (u64::from(budget.tries) + 1, steps));
+                let token = SolveToken(self.office.outbox.number());
+                let (members, broken) = (ring.clone(), paths.broken.clone());
+                paths.search = Some(Search { token: Some(token), members, broken });
+                self.office.outbox.act(Action::Solve { token, question });
+            }
             // There would be a ring if those who are stopped or away took dials: health decides first.
             Plan::None
                 if excused.len() < paths.broken.len()
-                    && around::search(ring, &excused, Budget::FIRST) != Plan::None =>
+                    && around::look(ring, &excused, Budget::FIRST) != Plan::None =>
             {
                 paths.stuck = Some(Stuck { since: now, budget, search_at });
             }
@@ -455,6 +514,35 @@ impl Epochs<'_> {
             }
         }
         self.watch_paths(now, group);
+    }
+
+    /// Whoever looked for a ring has answered. False if that is not what was asked here.
+    pub(super) fn searched(&mut self, now: Instant, token: SolveToken, answer: &topology::Answer) -> bool {
+        let is_asked =
+            |paths: &Paths| paths.search.as_ref().is_some_and(|search| search.token == Some(token));
+        let Some(group) =
+            self.groups.iter().find(|(_, state)| is_asked(&state.paths)).map(|(group, _)| group)
+        else {
+            return false;
+        };
+        let Some(state) = self.groups.get_mut(group) else { return false };
+        let Some(search) = state.paths.search.take() else { return false };
+        // Links may have broken or healed meanwhile, and then it is another question.
+        let is_same = search.members == state.ring && search.broken == state.paths.broken;
+        match answer.ring() {
+            Some(found) if is_same && state.is_served() => {
+                state.ring = found.iter().map(|at| search.members[*at]).collect();
+                let roster = state.roster.clone();
+                self.open_epoch(now, group, roster, Vec::new(), Vec::new());
+            }
+            Some(_) => self.replan(now, group),
+            None => {
+                let is_proved = *answer == topology::Answer::None;
+                state.paths.search = is_proved.then_some(Search { token: None, ..search });
+                self.replan(now, group);
+            }
+        }
+        true
     }
 
     /// Whether both ends of every broken link have said, or failed to say in time, if they reach each other.

@@ -75,7 +75,7 @@ impl Epochs<'_> {
                 rewiring.unprepared.remove(&from);
                 if !well {
                     let ring = std::mem::take(&mut rewiring.ring);
-                    state.survey.note_refused(from, &ring);
+                    state.survey.note_refused(from, &ring, &state.ring);
                     state.refused_ring = Some(ring);
                     state.phase = Phase::Serving;
                 }

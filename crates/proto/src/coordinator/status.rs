@@ -330,7 +330,7 @@ impl Run {
                 group,
                 epoch: state.epoch,
                 world_size: state.roster.len(),
-                ring: some(state.ring.iter(), name),
+                ring: state.ring.iter().take(detail.peers).map(name).collect(),
                 broken_links: state
                     .paths
                     .broken()

@@ -55,7 +55,9 @@ pub(crate) struct Survey {
     sites: BTreeMap<PeerId, String>,
     /// Pairs that could not be measured: who dialled, and whom.
     failed: BTreeSet<(PeerId, PeerId)>,
-    /// Links of a better ring that could not be made. Forgiven when they are measured again.
+    /// Who has begun here: what it brought is known. A coordinator that was restarted has heard nobody begin.
+    begun: BTreeSet<PeerId>,
+    /// Links of a better ring that could not be made. Forgiven when they are measured again, or when the ring needs them.
     refused: BTreeSet<(PeerId, PeerId)>,
     asked: Option<(SolveToken, Question)>,
     answered: Option<(Question, Answer)>,
@@ -89,17 +91,23 @@ impl Moonshot {
 }
 
 impl Survey {
-    /// A member tells where it is and what it has measured.
-    fn note(&mut self, now: Instant, from: PeerId, host: IpAddr, wish: &RingWish) {
+    /// A member tells where it is and what it has measured. Of strangers nothing is remembered.
+    fn note(&mut self, now: Instant, (from, host): (PeerId, IpAddr), roster: &[PeerId], wish: &RingWish) {
+        let members: BTreeSet<_> = roster.iter().collect();
         self.hosts.insert(from, host);
         self.sites.insert(from, wish.site().to_owned());
-        if let RingWish::Measured { failed, .. } = wish {
-            self.failed.retain(|(dials, _)| *dials != from);
-            if self.failed.len() + failed.len() <= LINKS_MAX {
-                self.failed.extend(failed.iter().map(|dialled| (from, *dialled)));
+        match wish {
+            RingWish::Begin { .. } => drop(self.begun.insert(from)),
+            RingWish::Measured { failed, .. } => {
+                self.failed.retain(|(dials, _)| *dials != from);
+                let failed: Vec<_> = failed.iter().filter(|peer| members.contains(peer)).collect();
+                if self.failed.len() + failed.len() <= LINKS_MAX {
+                    self.failed.extend(failed.into_iter().map(|dialled| (from, *dialled)));
+                }
             }
         }
-        for Brought { peer, sends, receives, round_trip_us, age_ms } in wish.brought().iter().copied() {
+        let brought = wish.brought().iter().filter(|link| members.contains(&link.peer));
+        for Brought { peer, sends, receives, round_trip_us, age_ms } in brought.copied() {
             let round_trip = Duration::from_micros(round_trip_us.into());
             let at = now - Duration::from_millis(age_ms);
             for (one, other, rate) in [(from, peer, sends), (peer, from, receives)] {
@@ -197,6 +205,11 @@ impl Survey {
         self.asked.as_ref().is_some_and(|(_, asked)| asked == question)
     }
 
+    /// Whether a member has begun here, and so has brought what it knows.
+    pub(crate) fn has_begun(&self, peer: PeerId) -> bool {
+        self.begun.contains(&peer)
+    }
+
     /// What the search in the background has found for these members.
     pub(crate) fn moonshot(&self, members: &[PeerId]) -> Option<&[usize]> {
         self.moonshot.as_ref().filter(|moonshot| moonshot.members == members)?.ring.as_deref()
@@ -212,7 +225,8 @@ impl Survey {
 
     pub(super) fn footprint(&self) -> usize {
         let promised = self.expected.len() + self.slowed.len();
-        self.links.len() + self.failed.len() + self.refused.len() + self.hosts.len() + promised
+        let told = self.hosts.len() + self.begun.len();
+        self.links.len() + self.failed.len() + self.refused.len() + told + promised
     }
 }
 
@@ -225,15 +239,15 @@ impl Survey {
     pub(super) fn note_vote(
         &mut self,
         now: Instant,
-        from: PeerId,
-        host: IpAddr,
+        from: (PeerId, IpAddr),
+        roster: &[PeerId],
         kind: BallotKind,
         wish: &[u8],
     ) {
         if kind == optimise::KIND
             && let Ok(wish) = decode::<RingWish>(wish)
         {
-            self.note(now, from, host, &wish);
+            self.note(now, from, roster, &wish);
         }
     }
 
@@ -244,11 +258,16 @@ impl Survey {
         }
     }
 
-    /// A member could not make its link in a ring that was to come: the next one is looked for without it.
-    pub(super) fn note_refused(&mut self, from: PeerId, ring: &[PeerId]) {
-        if let Some(at) = ring.iter().position(|peer| *peer == from) {
-            self.refused.insert((from, ring[(at + 1) % ring.len()]));
-        }
+    /// A member could not make its link in a ring that was to come: the next one is looked for without it. If it is a link of
+    /// the ring that stands, that says nothing: this one is in use, and whether it is broken is found out there.
+    pub(super) fn note_refused(&mut self, from: PeerId, ring: &[PeerId], standing: &[PeerId]) {
+        let refused = successor(ring, from).filter(|to| successor(standing, from) != Some(*to));
+        self.refused.extend(refused.map(|to| (from, to)));
+    }
+
+    /// That is the ring now. Its links are made, or found to be broken: what was refused before says nothing of them.
+    pub(super) fn note_ring(&mut self, ring: &[PeerId]) {
+        self.refused.retain(|(from, to)| successor(ring, *from) != Some(*to));
     }
 
     /// Has a ring looked for.
@@ -266,6 +285,9 @@ impl Survey {
         }
         let moonshot = self.moonshot.as_mut().filter(|moonshot| moonshot.token == token)?;
         moonshot.ring = answer.ring().map(<[usize]>::to_vec);
+        if moonshot.ring.is_none() {
+            self.moonshot = None; // It found nothing: the next agreement may begin another one.
+        }
         Some(false)
     }
 
@@ -319,6 +341,7 @@ impl Survey {
         self.links.keep(|peer| members.contains(&peer));
         self.hosts.retain(|peer, _| members.contains(peer));
         self.sites.retain(|peer, _| members.contains(peer));
+        self.begun.retain(|peer| members.contains(peer));
         self.failed.retain(|(one, other)| both(one, other));
         self.refused.retain(|(one, other)| both(one, other));
         self.expected.retain(|(one, other), _| both(one, other));
@@ -407,12 +430,20 @@ impl Survey {
     }
 }
 
+/// Who comes after a member in a ring.
+fn successor(ring: &[PeerId], of: PeerId) -> Option<PeerId> {
+    let at = ring.iter().position(|peer| *peer == of)?;
+    Some(ring[(at + 1) % ring.len()])
+}
+
 impl Run {
     /// The answer to [`Action::Solve`]. One that nobody waits for any more changes nothing.
     pub fn handle_solved(&mut self, now: Instant, token: SolveToken, answer: &Answer) {
         let answered = self.groups.values_mut().find_map(|state| state.survey.answered(token, answer));
         if answered == Some(true) {
             self.office.agenda.count_votes();
+        } else if answered.is_none() {
+            self.epochs().searched(now, token, answer);
         }
         self.finish(now);
     }

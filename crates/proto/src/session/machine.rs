@@ -370,7 +370,16 @@ impl Session {
                 let newer = self.record.as_ref().is_some_and(|known| known.epoch < record.epoch);
                 if newer && record.group == group && record.rank_of(me).is_some() {
                     self.asked = Some(number);
-                    self.act(Action::Prepare(record, number));
+                    // A link that is up is not dialled a second time: a dial that fails would say less than the link does.
+                    let is_kept = self.record.as_ref().is_some_and(|known| {
+                        let next = |record: &EpochRecord| record.successor_of(me).map(|info| info.id);
+                        self.linked == Some(known.epoch) && next(known) == next(&record)
+                    });
+                    if is_kept {
+                        self.handle_prepared(number, None);
+                    } else {
+                        self.act(Action::Prepare(record, number));
+                    }
                 }
             }
             ToPeer::World { global_world_size, .. } => self.global_world_size = global_world_size,

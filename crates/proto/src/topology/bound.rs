@@ -14,6 +14,11 @@ pub(super) fn slowest(costs: &Costs, limits: &[u64]) -> Option<u64> {
     limits.get(enough).copied()
 }
 
+/// Whether all links together pass both checks; if not, there is no ring.
+pub(super) fn may_have_ring(costs: &Costs) -> bool {
+    possible(costs, NO_LINK)
+}
+
 /// Whether links of at most `limit` pass both checks.
 fn possible(costs: &Costs, limit: u64) -> bool {
     let limit = limit.min(NO_LINK - 1);

@@ -10,7 +10,7 @@
 use crate::id::PeerId;
 use crate::limits::LINKS_MAX;
 use crate::time::{Duration, Instant};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 /// A link that was measured longer ago than this is measured again.
 pub const STALE_AFTER: Duration = Duration::from_mins(30);
@@ -37,18 +37,28 @@ impl Link {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Links {
     cells: BTreeMap<(PeerId, PeerId), Link>,
+    /// The same, the oldest first.
+    by_age: BTreeSet<(Instant, (PeerId, PeerId))>,
 }
 
 impl Links {
-    /// Takes down what was measured; what is known to be newer stays. At most [`LINKS_MAX`] links are remembered.
+    /// Takes down what was measured; what is known to be newer stays. At most [`LINKS_MAX`] links are remembered: the
+    /// oldest goes.
     pub fn note(&mut self, from: PeerId, to: PeerId, link: Link) {
-        let room = self.cells.len() < LINKS_MAX;
-        match self.cells.get_mut(&(from, to)) {
-            Some(known) if known.at <= link.at => *known = link,
-            None if room && from != to => {
-                self.cells.insert((from, to), link);
-            }
-            Some(_) | None => {}
+        let ends = (from, to);
+        let known = self.cells.get(&ends).map(|known| known.at);
+        if from == to || known.is_some_and(|at| at > link.at) {
+            return;
+        }
+        if let Some(at) = known {
+            self.by_age.remove(&(at, ends));
+        }
+        self.cells.insert(ends, link);
+        self.by_age.insert((link.at, ends));
+        if self.cells.len() > LINKS_MAX
+            && let Some((_, oldest)) = self.by_age.pop_first()
+        {
+            self.cells.remove(&oldest);
         }
     }
 
@@ -71,6 +81,7 @@ impl Links {
     /// Forgets the links of everybody for whom this is false.
     pub fn keep(&mut self, is_here: impl Fn(PeerId) -> bool) {
         self.cells.retain(|(from, to), _| is_here(*from) && is_here(*to));
+        self.by_age.retain(|(_, ends)| self.cells.contains_key(ends));
     }
 
     /// How many links are known.
@@ -121,6 +132,26 @@ mod tests {
         links.note(peer(2), peer(1), link(10, 5));
         assert!(links.is_fresh(now(6), peer(1), peer(2)) && links.is_fresh(now(6), peer(2), peer(1)));
         assert!(!links.is_fresh(now(5) + STALE_AFTER, peer(1), peer(2)));
+    }
+
+    #[test]
+    fn where_there_is_no_room_the_oldest_goes() {
+        let mut links = Links::default();
+        let far = |number: usize| PeerId::from_bytes((number as u128).to_be_bytes());
+        for number in 1..=LINKS_MAX {
+            links.note(far(0), far(number), link(10, 5 + number as u64));
+        }
+        // The oldest is measured again: now another one is.
+        links.note(far(0), far(1), link(10, 1 << 20));
+        links.note(far(1), far(0), link(10, 1 << 20));
+        assert_eq!(links.len(), LINKS_MAX);
+        assert!(links.of(far(1), far(0)).is_some() && links.of(far(0), far(1)).is_some());
+        assert!(links.of(far(0), far(2)).is_none() && links.of(far(0), far(3)).is_some());
+        links.note(far(2), far(0), link(10, 1));
+        assert!(links.of(far(2), far(0)).is_none(), "older than all that is known");
+        links.keep(|peer| peer != far(1));
+        (0..3).for_each(|number| links.note(far(9), far(10 + number), link(10, 1 << 21)));
+        assert_eq!(links.len(), LINKS_MAX, "who is gone takes no room");
     }
 
     #[test]

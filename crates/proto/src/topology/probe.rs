@@ -162,15 +162,17 @@ struct Leg {
 }
 
 impl Leg {
-    /// Whether it was full for long enough to have got up to speed.
-    fn is_settled(&self) -> bool {
-        PART_ROUND_TRIPS * self.loaded <= self.took
+    /// Whether it was full for long enough to have got up to speed. On a long way a part lasts just ten round trips of the
+    /// shortest kind, and under load none is so short: there twice as long ones do.
+    fn is_settled(&self, round_trip: Duration) -> bool {
+        PART_ROUND_TRIPS * self.loaded <= self.took || self.loaded <= 2 * round_trip
     }
 }
 
 /// What a measurement does next, and what came of it. See the module's essay.
 #[derive(Clone, Debug)]
 pub struct Course {
+    round_trip: Duration,
     least: Duration,
     out: Option<Leg>,
     back: Option<Leg>,
@@ -183,7 +185,7 @@ impl Course {
     pub fn new(round_trip: Duration) -> Self {
         let most = Duration::from_micros(DURATION_US_MAX);
         let least = (PART_ROUND_TRIPS * round_trip).clamp(PART_MIN, most);
-        Self { least, out: None, back: None, both: None }
+        Self { round_trip, least, out: None, back: None, both: None }
     }
 
     /// Which way bytes are to go now, and for how long; none if all is known.
@@ -191,7 +193,7 @@ impl Course {
         for (way, leg) in [(Way::Out, &self.out), (Way::In, &self.back)] {
             match leg {
                 None => return Some((way, self.least)),
-                Some(leg) if !leg.is_settled() && !leg.is_again => {
+                Some(leg) if !leg.is_settled(self.round_trip) && !leg.is_again => {
                     let longer = (PART_ROUND_TRIPS * leg.loaded).min(PART_LOADED_MAX);
                     if longer > leg.took {
                         return Some((way, longer));
@@ -200,7 +202,8 @@ impl Course {
                 Some(_) => {}
             }
         }
-        let is_swift = |leg: &Option<Leg>| leg.is_some_and(|leg| leg.is_settled() && !leg.is_again);
+        let is_swift =
+            |leg: &Option<Leg>| leg.is_some_and(|leg| leg.is_settled(self.round_trip) && !leg.is_again);
         let are_swift = is_swift(&self.out) && is_swift(&self.back);
         (are_swift && self.both.is_none()).then_some((Way::Both, self.least))
     }
@@ -217,7 +220,7 @@ impl Course {
 
     /// Bytes per second out and in, as far as they were measured.
     pub fn rates(&self) -> (u64, u64) {
-        let settled = self.both.filter(|legs| legs.iter().all(Leg::is_settled));
+        let settled = self.both.filter(|legs| legs.iter().all(|leg| leg.is_settled(self.round_trip)));
         let rate = |alone: Option<Leg>, place: usize| {
             let alone = alone.map_or(0, |leg| leg.rate);
             settled.map_or(alone, |both| alone.min(both[place].rate))
@@ -257,6 +260,20 @@ mod tests {
         assert_eq!(course.next_part(), Some((Way::In, PART_LOADED_MAX)));
         course.note(Way::In, PART_LOADED_MAX, (0, Duration::ZERO), (6, 900 * MS));
         assert_eq!((course.next_part(), course.rates()), (None, (50, 6)));
+    }
+
+    #[test]
+    fn on_a_long_way_both_directions_are_filled_at_once_too() {
+        let mut course = Course::new(100 * MS);
+        course.note(Way::Out, 1_000 * MS, (1_000, 110 * MS), (0, Duration::ZERO));
+        assert_eq!(course.next_part(), Some((Way::In, 1_000 * MS)), "a little jitter is no queue");
+        course.note(Way::In, 1_000 * MS, (0, Duration::ZERO), (900, 200 * MS));
+        assert_eq!(course.next_part(), Some((Way::Both, 1_000 * MS)));
+        course.note(Way::Both, 1_000 * MS, (500, 120 * MS), (450, 120 * MS));
+        assert_eq!((course.next_part(), course.rates()), (None, (500, 450)));
+        let mut course = Course::new(50 * MS);
+        course.note(Way::Out, 500 * MS, (20, 101 * MS), (0, Duration::ZERO));
+        assert_eq!(course.next_part(), Some((Way::Out, PART_LOADED_MAX)), "that is one");
     }
 
     #[test]

@@ -33,7 +33,7 @@ pub struct Search {
     costs: Costs,
     objective: Objective,
     rng: Rng,
-    /// What no ring can beat; none if there is no ring.
+    /// What no ring can beat, where the slowest link matters; none if there is no ring.
     bound: Option<u64>,
     /// The costs that occur, smallest first: what a limit can be.
     limits: Vec<u64>,
@@ -80,7 +80,11 @@ impl Search {
     pub(super) fn unproved(costs: Costs, objective: Objective, seed: u64) -> Self {
         assert!(costs.len() <= MEMBERS_MAX, "{} members are too many to search", costs.len());
         let limits = costs.distinct();
-        let bound = bound::slowest(&costs, &limits);
+        let bound = match objective {
+            Objective::SlowestThenSum => bound::slowest(&costs, &limits),
+            // Only whether there may be a ring matters, which takes one look and not one for each limit that is tried.
+            Objective::Sum => limits.last().copied().filter(|_| bound::may_have_ring(&costs)),
+        };
         let weights = Weights::new(&costs, NO_LINK - 1);
         let ring = first_ring(&weights);
         let tour = Tour::new(&weights, &ring);

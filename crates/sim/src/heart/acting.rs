@@ -3,12 +3,14 @@
 use super::data::Buffer;
 use super::facts::{Fact, Place};
 use super::process::{CallState, CastVote, Phase};
-use super::program::{self, Habits, Next, Planned, SYNC_TAG};
+use super::program::{self, Habits, Next, Planned, SYNC_TAG, Ways};
 use super::world::{Event, World};
-use outlast_proto::ballot::{dummy, optimise, sync};
+use outlast_proto::ballot::optimise::{self, RingOutcome};
+use outlast_proto::ballot::{dummy, sync};
 use outlast_proto::collective::{OpKind, Scope};
 use outlast_proto::session::{CallError, CallId, Done, Op, OutReason, Outcome};
 use outlast_proto::time::{Duration, Instant};
+use outlast_proto::wire;
 use std::collections::VecDeque;
 
 /// How long the calls may take that connect and vote.
@@ -125,6 +127,7 @@ impl World {
                     self.call(process, planned);
                 }
             }
+            Phase::Balloting if self.processes[process].measures.is_some() => self.cast_vote(process),
             Phase::Balloting => {
                 let peer = &mut self.processes[process];
                 (peer.balloted, peer.phase) = (peer.step, Phase::Thinking);
@@ -147,21 +150,31 @@ impl World {
         self.drain_peer(process);
     }
 
-    /// Votes in a ballot about nothing.
+    /// Votes in a ballot about nothing, or in a turn of one for a better ring.
     fn cast_vote(&mut self, process: usize) {
         let (now, deadline) = (self.now, self.now + PATIENCE);
         let peer = &mut self.processes[process];
         let kind = program::ballot(&self.settings.habits, self.settings.seed, peer.step.unwrap_or(0));
         peer.votes_cast += 1;
-        let mut wish = [(process as u32).to_be_bytes(), peer.votes_cast.to_be_bytes()].concat();
-        if kind == Some(optimise::KIND) {
-            let members =
-                peer.session.record().into_iter().flat_map(|record| &record.roster).map(|info| info.id);
-            wish = program::ring_wish(self.settings.seed, peer.step.unwrap_or(0), peer.id, members);
-        }
-        let members = peer.session.record().map_or(0, |record| record.roster.len());
+        let ways = Ways { seed: self.settings.seed, step: peer.step.unwrap_or(0), me: peer.id };
+        let roster = || peer.session.record().into_iter().flat_map(|record| &record.roster);
+        let members = roster().count();
+        let mut is_owed = false;
+        let wish = match (kind, peer.measures.take()) {
+            (Some(optimise::KIND), Some(dialled)) => {
+                is_owed = true;
+                ways.measured(&dialled)
+            }
+            (Some(optimise::KIND), None) => ways.begin(roster().map(|info| info.id)),
+            _ => [(process as u32).to_be_bytes(), peer.votes_cast.to_be_bytes()].concat(),
+        };
         peer.ballot = Some(CastVote { wish: wish.clone(), term: peer.obeyed, members });
-        let id = peer.session.handle_ballot_call(now, kind.unwrap_or(dummy::KIND), wish, deadline);
+        let kind = kind.unwrap_or(dummy::KIND);
+        let id = if is_owed {
+            peer.session.handle_next_turn(now, kind, wish, deadline)
+        } else {
+            peer.session.handle_ballot_call(now, kind, wish, deadline)
+        };
         self.begin_call(process, id, None, deadline, Buffer::default());
         self.drain_peer(process);
     }
@@ -219,6 +232,9 @@ impl World {
             (Ok(Done::Ballot { kind, outcome, .. }), _) if kind == sync::KIND => {
                 self.synced(process, outcome);
             }
+            (Ok(Done::Ballot { kind, outcome, .. }), _) if kind == optimise::KIND => {
+                self.ring_turn(process, &outcome);
+            }
             (Ok(Done::Ballot { .. }), _) => {
                 self.processes[process].ballot = None;
                 self.after(Duration::ZERO, Event::Program(process));
@@ -247,6 +263,30 @@ impl World {
                 self.call_done(process);
             }
         }
+    }
+
+    /// A turn of a vote for a better ring was agreed on.
+    fn ring_turn(&mut self, process: usize, outcome: &[u8]) {
+        let outcome = wire::decode::<RingOutcome>(outcome).expect("an outcome of ours");
+        let peer = &mut self.processes[process];
+        let (me, mut delay) = (peer.id, Duration::ZERO);
+        peer.ballot = None;
+        match &outcome {
+            RingOutcome::Measure { members, heats } => {
+                let ends =
+                    |(dials, dialled): &(u32, u32)| (members[*dials as usize], members[*dialled as usize]);
+                let ours = heats.iter().flatten().map(ends).filter(|(dials, _)| *dials == me);
+                peer.measures = Some(ours.map(|(_, dialled)| dialled).collect());
+                delay = self.some(Duration::from_millis(300));
+            }
+            RingOutcome::Again => {
+                self.fact(Fact::RingTurn { peer: me, outcome });
+                return self.cast_vote(process);
+            }
+            RingOutcome::Ring { .. } | RingOutcome::Failed { .. } => {}
+        }
+        self.fact(Fact::RingTurn { peer: me, outcome });
+        self.after(delay, Event::Program(process));
     }
 
     fn failed(&mut self, process: usize, mut planned: Planned, next: Next) {
@@ -308,7 +348,7 @@ impl World {
         let state = &mut self.processes[process];
         state.phase = Phase::Starting;
         (state.step, state.pending, state.open, state.agree_again) = (None, 0, 0, false);
-        (state.agreed, state.balloted, state.ballot) = (None, None, None);
+        (state.agreed, state.balloted, state.ballot, state.measures) = (None, None, None, None);
         if let Some(training) = &mut state.training {
             training.out();
         }

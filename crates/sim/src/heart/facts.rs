@@ -2,6 +2,7 @@
 
 use super::data::Buffer;
 use super::process::CastVote;
+use outlast_proto::ballot::optimise::RingOutcome;
 use outlast_proto::collective::{OpKey, OpKind, Scope, Tag};
 use outlast_proto::id::PeerId;
 use outlast_proto::session::{OutReason, Outcome};
@@ -60,6 +61,13 @@ pub enum Fact {
         term: u64,
         /// Whether it has resumed, and hears what it missed.
         resuming: bool,
+    },
+    /// A turn of a vote for a better ring ended, as that peer heard it.
+    RingTurn {
+        /// Who heard it.
+        peer: PeerId,
+        /// What was agreed on.
+        outcome: RingOutcome,
     },
     /// A sync elected a state, as that peer heard it.
     Elected {

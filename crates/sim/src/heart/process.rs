@@ -93,6 +93,8 @@ pub struct Process {
     pub(super) votes_cast: u32,
     /// What it says in the one that it waits in.
     pub(super) ballot: Option<CastVote>,
+    /// Whom it was told to measure with, between the two votes for a better ring.
+    pub(super) measures: Option<Vec<PeerId>>,
     /// Its training, if this world's programs train.
     pub(super) training: Option<Training>,
     /// Whether it has resumed and was not told to go on yet.

@@ -149,25 +149,45 @@ pub(super) fn ballot(habits: &Habits, seed: u64, step: u64) -> Option<BallotKind
     (habits.ballots && rng.chance(0.5)).then_some(kind)
 }
 
-/// A vote for a better ring, with links that are drawn anew for every step, so that the ring changes often.
-pub(super) fn ring_wish(seed: u64, step: u64, me: PeerId, members: impl Iterator<Item = PeerId>) -> Vec<u8> {
-    let rate = |from: PeerId, to: PeerId| {
-        let ends = from
-            .as_bytes()
-            .iter()
-            .chain(to.as_bytes())
-            .fold(seed ^ step, |sum, byte| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte));
-        1_000_000 + Rng::from_seed(ends).below(100_000_000) as u64
-    };
-    let others = members.filter(|peer| *peer > me).map(|peer| Brought {
-        peer,
-        sends: rate(me, peer),
-        receives: rate(peer, me),
-        round_trip_us: 500,
-        age_ms: 0,
-    });
-    let found = others.collect();
-    wire::encode(&RingWish::Measured { site: String::new(), found, failed: Vec::new(), trouble: None })
+/// What a member's links are like in a step: drawn anew for each, so that the ring changes often.
+pub(super) struct Ways {
+    pub(super) seed: u64,
+    pub(super) step: u64,
+    pub(super) me: PeerId,
+}
+
+impl Ways {
+    fn drawn(&self, from: PeerId, to: PeerId) -> Rng {
+        let ends = from.as_bytes().iter().chain(to.as_bytes());
+        let sum = |sum: u64, byte: &u8| sum.wrapping_mul(0x0100_0000_01b3) ^ u64::from(*byte);
+        Rng::from_seed(ends.fold(self.seed ^ self.step, sum))
+    }
+
+    fn to(&self, peer: PeerId) -> Brought {
+        let rate = |from, to| 1_000_000 + self.drawn(from, to).below(100_000_000) as u64;
+        let (sends, receives) = (rate(self.me, peer), rate(peer, self.me));
+        Brought { peer, sends, receives, round_trip_us: 500, age_ms: 0 }
+    }
+
+    /// Whether something of that likelihood is so for the pair in this step.
+    fn is_so(&self, peer: PeerId, likelihood: f64, salt: u64) -> bool {
+        let other = Ways { seed: self.seed.wrapping_add(salt), ..*self };
+        other.drawn(self.me, peer).chance(likelihood)
+    }
+
+    /// The first vote for a better ring. Most links are known, as if collectives had shown them; the rest is to be measured.
+    pub(super) fn begin(&self, members: impl Iterator<Item = PeerId>) -> Vec<u8> {
+        let known = members.filter(|peer| *peer > self.me && self.is_so(*peer, 0.8, 1));
+        let known = known.map(|peer| self.to(peer)).collect();
+        wire::encode(&RingWish::Begin { site: String::new(), known })
+    }
+
+    /// The second: what came of measuring with those that it was to dial. Now and then that fails.
+    pub(super) fn measured(&self, dialled: &[PeerId]) -> Vec<u8> {
+        let (found, failed): (Vec<_>, Vec<_>) = dialled.iter().partition(|peer| self.is_so(**peer, 0.9, 2));
+        let found = found.into_iter().map(|peer| self.to(peer)).collect();
+        wire::encode(&RingWish::Measured { site: String::new(), found, failed, trouble: None })
+    }
 }
 
 /// The calls of a step. `members` are those who agreed on the step last, the same on all of them. The first

@@ -638,6 +638,7 @@ impl World {
             open: 0,
             agree_again: false,
             balloted: None,
+            measures: None,
             votes_cast: 0,
             ballot: None,
             training: self

@@ -9,6 +9,8 @@ use std::fmt::Write as _;
 
 /// No line is longer.
 const WIDTH: usize = 100;
+/// Members of a ring that are named.
+const NAMED_MAX: usize = 32;
 /// Events that are shown; `--json` has the last hundred.
 const EVENTS_SHOWN: usize = 20;
 /// A peer's name, as far as the table shows it.
@@ -249,13 +251,24 @@ fn details(text: &mut String, peer: &Value) {
     }
 }
 
+/// The ring of a group; of many members the first, and how many more there are.
+fn ring(group: &Value) -> String {
+    let ring = list(&group["ring"]);
+    let mut names: Vec<_> = ring.iter().take(NAMED_MAX).map(word).collect();
+    let size = group["world_size"].as_u64().map_or(ring.len(), |size| size as usize);
+    if size > names.len() {
+        names.push(format!("{} more", size - names.len()));
+    }
+    names.join(" -> ")
+}
+
 fn group_line(group: &Value) -> String {
     let mut line = format!(
         "group {}: epoch {}, {} members, ring {}",
         word(&group["group"]),
         word(&group["epoch"]),
         word(&group["world_size"]),
-        list(&group["ring"]).iter().map(word).collect::<Vec<_>>().join(" -> ")
+        ring(group)
     );
     for link in list(&group["broken_links"]) {
         let _ = write!(line, "; {} -> {} is broken", word(&link[0]), word(&link[1]));
@@ -374,6 +387,16 @@ mod tests {
         let text = render(&"default".parse().unwrap(), &format!("{}:29400", "host".repeat(30)), &status);
         let widest = text.lines().max_by_key(|line| line.chars().count()).unwrap();
         assert!(widest.chars().count() <= WIDTH, "{} columns: {widest}", widest.chars().count());
+    }
+
+    #[test]
+    fn of_a_long_ring_the_first_are_named_and_the_rest_is_counted() {
+        let names: Vec<_> = (0..40).map(|number| format!("p{number}")).collect();
+        let line = |ring: &[String]| {
+            group_line(&serde_json::json!({"group": 0, "epoch": 4, "world_size": 40, "ring": ring}))
+        };
+        assert!(line(&names).ends_with(" -> p30 -> p31 -> 8 more"), "{}", line(&names));
+        assert!(line(&names[..20]).ends_with(" -> p19 -> 20 more"), "the status told no more");
     }
 
     #[test]

@@ -31,6 +31,8 @@ struct Link {
 pub(super) struct Picture {
     group: u64,
     ring: Vec<String>,
+    /// Whether all of it is told: of very many members a status tells the first.
+    is_whole: bool,
     links: BTreeMap<(String, String), Link>,
     hints: Vec<String>,
 }
@@ -49,9 +51,11 @@ impl Picture {
                 (number("rate"), number("round_trip_ms"), number("age_seconds"));
             ((text(&link["from"]), text(&link["to"])), Link { rate, round_trip_ms, age_seconds })
         };
+        let ring: Vec<_> = group["ring"].as_array().into_iter().flatten().map(text).collect();
         Self {
             group: group["group"].as_u64().unwrap_or(0),
-            ring: group["ring"].as_array().into_iter().flatten().map(text).collect(),
+            is_whole: group["world_size"].as_u64().is_none_or(|size| size <= ring.len() as u64),
+            ring,
             links: group["links"].as_array().into_iter().flatten().map(link).collect(),
             hints: group["hints"].as_array().into_iter().flatten().map(text).collect(),
         }
@@ -70,7 +74,8 @@ impl Picture {
 
     /// The links of the ring, in its order.
     fn ring_links(&self) -> Vec<(&String, &String, Option<&Link>)> {
-        let next = self.ring.iter().cycle().skip(1);
+        let last = if self.is_whole { self.ring.first() } else { None };
+        let next = self.ring.iter().skip(1).chain(last);
         let ends = self.ring.iter().zip(next).filter(|(from, to)| from != to);
         ends.map(|(from, to)| (from, to, self.links.get(&(from.clone(), to.clone())))).collect()
     }
@@ -83,7 +88,7 @@ impl Picture {
     fn slowest(&self) -> Option<f64> {
         let rates: Option<Vec<f64>> =
             self.ring_links().iter().map(|(_, _, link)| link.map(|link| link.rate)).collect();
-        rates?.into_iter().reduce(f64::min).filter(|rate| *rate > 0.0)
+        rates?.into_iter().reduce(f64::min).filter(|rate| *rate > 0.0 && self.is_whole)
     }
 
     /// Seconds for the all-reduce of a gibibyte.
@@ -357,6 +362,16 @@ mod tests {
         assert_eq!(drawing.matches("marker-end").count(), 3, "the ring's links");
         assert_eq!(drawing.matches("<circle").count(), 3);
         assert!(drawing.contains("50 Mbit/s, 7 s ago, 100 %"), "{drawing}");
+    }
+
+    #[test]
+    fn of_a_ring_that_is_not_told_to_its_end_nothing_is_made_up() {
+        let mut status = status();
+        status["groups"][0]["world_size"] = json!(4);
+        let picture = &Picture::of(&status)[0];
+        assert_eq!((picture.ring_links().len(), picture.slowest(), picture.forecast()), (2, None, None));
+        status["groups"][0]["world_size"] = json!(3);
+        assert_eq!(Picture::of(&status)[0].ring_links().len(), 3);
     }
 
     #[test]

@@ -2,6 +2,7 @@
 
 use super::bench::*;
 use crate::ballot::optimise::{Brought, KIND, RingOutcome, RingWish};
+use crate::limits::LINKS_BROUGHT_MAX;
 use crate::topology::Answer;
 use crate::wire::{decode, encode};
 
@@ -118,6 +119,16 @@ fn who_measures_what_then_the_solver_then_links_then_the_epoch() {
     assert_eq!(state(&bench, 0), "Idle");
 }
 
+/// Above 32 members the ring used to end with a member called "8 more".
+#[test]
+fn a_status_tells_the_whole_ring() {
+    let all: Vec<u8> = (1..=40).collect();
+    let bench = Bench::of(&all);
+    let status: serde_json::Value = serde_json::from_str(&bench.run.status(bench.now).to_json()).unwrap();
+    let ring: Vec<_> = all.iter().map(|number| format!("p{number}")).collect();
+    assert_eq!(status["groups"][0]["ring"], serde_json::json!(ring));
+}
+
 fn hints(bench: &Bench) -> String {
     let status: serde_json::Value = serde_json::from_str(&bench.run.status(bench.now).to_json()).unwrap();
     status["groups"][0]["hints"].to_string()
@@ -180,21 +191,140 @@ fn a_link_that_cannot_be_made_fails_and_the_retry_differs() {
     assert!(why.contains("as it was"), "{why}");
     assert_eq!(bench.run.groups[0].ring, ALL.map(id), "failure keeps the old ring");
     assert_eq!(state(&bench, 1), "OptimizeTopologyFailed");
-    // The retry avoids 3 -> 2.
+    // The retry avoids 3 -> 2, and takes the second best. It is measured anew, but for that link.
     bench.all_say(&ALL, &cast(3, &begin(Vec::new())));
     bench.clear();
-    bench.all_say(&ALL, &cast(4, &measured(Vec::new())));
+    let rate = |from: u8, to: u8| match (from, to) {
+        (3, 2) | (2, 3) => 0,
+        (1, 3) | (2, 4) | (4, 1) => 100_000_000,
+        (3, 4) | (4, 2) | (2, 1) => 50_000_000,
+        _ => 10_000_000,
+    };
+    bench.wait(ms(1)); // The newest figure counts.
+    for number in ALL {
+        bench.say(number, cast(4, &measured(told_by(number, &ALL, rate, |_, _| 100))));
+    }
     let (_, question) = bench.questions[0].clone();
     assert_eq!(question.costs.of(2, 1), crate::topology::NO_LINK);
     solve(&mut bench);
-    if let Some(again) = prepare(&mut bench, 1) {
-        bench.all_say(&ALL, &prepared(again, None));
-        let ring = bench.run.groups[0].ring.clone();
-        assert!(
-            !ring.iter().zip(ring.iter().cycle().skip(1)).any(|ends| ends == (&id(3), &id(2))),
-            "{ring:?}"
-        );
+    let again = prepare(&mut bench, 1).expect("the second best is prepared");
+    bench.all_say(&ALL, &prepared(again, None));
+    assert_eq!(bench.run.groups[0].ring, [1, 3, 4, 2].map(id));
+}
+
+#[test]
+fn a_link_in_use_that_is_not_dialled_in_time_is_no_reason_for_a_slower_ring() {
+    let mut bench = Bench::of(&ALL);
+    let question = up_to_the_question(&mut bench, 1);
+    bench.clear();
+    // 4 -> 1 is in both rings. Its far end was stopped for a moment.
+    bench.say(4, prepared(question, Some("silent")));
+    let Some(RingOutcome::Failed { .. }) = outcome(&mut bench, 2) else { panic!("it failed") };
+    bench.all_say(&ALL, &cast(3, &begin(Vec::new())));
+    bench.clear();
+    bench.all_say(&ALL, &cast(4, &measured(Vec::new())));
+    assert_eq!(solve(&mut bench), 1);
+    let question = prepare(&mut bench, 1).expect("the better ring is prepared again");
+    bench.all_say(&ALL, &prepared(question, None));
+    let epoch = bench.run.groups[0].epoch;
+    bench.confirm(&ALL, epoch);
+    let Some(RingOutcome::Ring { ring, before, .. }) = outcome(&mut bench, 1) else { panic!("the ring") };
+    assert_eq!((ring, before.map(|it| it.rate)), ([1, 3, 2, 4].map(id).to_vec(), Some(10_000_000)));
+}
+
+#[test]
+fn what_was_refused_is_forgiven_where_the_ring_needs_it() {
+    let mut bench = Bench::of(&ALL);
+    let question = up_to_the_question(&mut bench, 1);
+    bench.say(3, prepared(question, Some("refused")));
+    // Two are left, and their ring has 3 -> 2.
+    bench.say(1, ToCoordinator::Leave { for_good: true });
+    bench.say(4, ToCoordinator::Leave { for_good: true });
+    let epoch = bench.run.groups[0].epoch;
+    bench.confirm(&[2, 3], epoch);
+    bench.all_say(&[2, 3], &cast(3, &begin(Vec::new())));
+    bench.clear();
+    bench.all_say(&[2, 3], &cast(4, &measured(Vec::new())));
+    solve(&mut bench);
+    let Some(RingOutcome::Ring { ring, .. }) = outcome(&mut bench, 2) else { panic!("the ring") };
+    assert_eq!(ring, [2, 3].map(id));
+}
+
+#[test]
+fn the_way_back_of_a_broken_link_is_not_asked_for_where_the_ring_would_not_be_taken() {
+    let mut bench = Bench::of(&ALL);
+    let broken = (id(3), id(1));
+    bench.run.groups.get_mut(0).unwrap().paths.take_for_broken(broken);
+    let rate = |from: u8, to: u8| match (from, to) {
+        (1, 3) | (3, 2) | (2, 4) | (4, 1) => 100_000_000,
+        (1, 4) | (4, 3) | (2, 1) => 50_000_000,
+        _ => 10_000_000,
+    };
+    bench.all_say(&ALL, &cast(1, &begin(Vec::new())));
+    bench.clear();
+    for number in ALL {
+        bench.say(number, cast(2, &measured(told_by(number, &ALL, rate, |_, _| 100))));
     }
+    assert_eq!(solve(&mut bench), 1);
+    let question = prepare(&mut bench, 1).expect("the best of those that avoid both directions");
+    bench.all_say(&ALL, &prepared(question, None));
+    let ring = bench.run.groups[0].ring.clone();
+    assert_eq!(ring, [1, 4, 3, 2].map(id));
+    let three = [1, 2, 3].map(id);
+    let avoided = bench.run.groups[0].paths.avoided(&three);
+    assert_eq!(avoided, [broken].into(), "three have no ring without the one direction or the other");
+}
+
+/// What was measured in this call is a few links of many: a ring by these alone would be any.
+#[test]
+fn a_coordinator_that_was_restarted_between_the_votes_has_all_begin_again() {
+    let mut bench = Bench::new();
+    let plan = encode(&RingOutcome::Measure { members: ALL.map(id).to_vec(), heats: vec![vec![(0, 3)]] });
+    for number in ALL {
+        let found = if number == 1 { vec![brought(4, 10_000_000, 100_000_000)] } else { Vec::new() };
+        let (tally, wish) = (Tally { ended: 1, agreed: 1 }, Some(encode(&measured(found))));
+        let report = BallotReport { kind: KIND, tally, outcome: Some(plan.clone()), wish };
+        let ballots = [heard(1, 1), vec![report]].concat();
+        bench.resume(number, Resume { ballots, ..resume(number, record(1, &ALL)) });
+    }
+    bench.confirm(&ALL, 1);
+    assert_eq!(bench.questions.len(), 0, "nothing is concluded from one pair");
+    assert_eq!(ALL.map(|number| outcome(&mut bench, number)), [const { Some(RingOutcome::Again) }; 4]);
+    // Everybody brings what it knows, and nothing is measured twice.
+    for number in ALL {
+        bench.say(number, cast(3, &begin(found(number))));
+    }
+    let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 1) else { panic!("a plan") };
+    assert_eq!(heats, Vec::<Vec<_>>::new());
+    bench.all_say(&ALL, &cast(4, &measured(Vec::new())));
+    assert_eq!(solve(&mut bench), 1);
+    assert!(prepare(&mut bench, 1).is_some());
+}
+
+/// It used to be counted at every answer, with all that is known of all links, for nothing.
+#[test]
+fn while_a_ring_is_being_prepared_nothing_is_counted() {
+    let mut bench = Bench::of(&ALL);
+    let question = up_to_the_question(&mut bench, 1);
+    let is_counted = |bench: &Bench| {
+        let hall =
+            crate::coordinator::ballots::hall(&bench.run.office, &bench.run.groups, &bench.run.gate, KIND);
+        hall.groups().any(|seats| seats.is_unanimous() && seats.is_linked)
+    };
+    bench.all_say(&[1, 2, 3], &prepared(question, None));
+    assert!(!is_counted(&bench));
+    bench.say(4, prepared(question, Some("refused")));
+    assert!(!is_counted(&bench), "the ballot is over");
+    let question = up_to_the_question(&mut bench, 3);
+    bench.all_say(&ALL, &prepared(question, None));
+    let epoch = bench.run.groups[0].epoch;
+    bench.all_say(&[1, 2, 3], &ToCoordinator::Connected { group: 0, epoch });
+    bench.clear();
+    bench.say(4, ToCoordinator::Connected { group: 0, epoch });
+    assert!(
+        matches!(outcome(&mut bench, 1), Some(RingOutcome::Ring { .. })),
+        "it is counted when all have it"
+    );
 }
 
 #[test]
@@ -257,6 +387,19 @@ fn a_lie_about_links_is_a_breach_if_it_cannot_be_true_and_harmless_otherwise() {
     bench.say(2, cast(1, &begin(Vec::new())));
     let Some(RingOutcome::Measure { heats, .. }) = outcome(&mut bench, 2) else { panic!("a plan") };
     assert_eq!(heats.iter().flatten().count(), 1, "strangers' links say nothing about ours");
+    let strangers =
+        (0..LINKS_BROUGHT_MAX as u128).map(|number| PeerId::from_bytes((1000 + number).to_be_bytes()));
+    let known = strangers.map(|peer| Brought { peer, ..brought(2, 1, 1) }).collect();
+    bench.say(1, cast(2, &begin(known)));
+    let failed = vec![id(7)];
+    let nothing = RingWish::Measured { site: String::new(), found: Vec::new(), failed, trouble: None };
+    bench.say(2, cast(2, &nothing));
+    let survey = &bench.run.groups[0].survey;
+    assert_eq!(
+        (survey.links.len(), survey.footprint()),
+        (0, 4),
+        "and take no room: two hosts, two that began"
+    );
 }
 
 /// Seventeen members: one more than the solver proves a best ring for. The quick answer is made bad on purpose.
@@ -337,6 +480,22 @@ fn a_moonshot_is_adopted_at_the_next_vote_and_dropped_when_somebody_leaves() {
     bench.run.handle_solved(bench.now, last, &Answer::Found((0..17).collect()));
     bench.drain();
     assert!(bench.run.groups[0].survey.moonshot(&(1..=16).map(id).collect::<Vec<_>>()).is_none());
+}
+
+#[test]
+fn a_moonshot_that_found_nothing_is_asked_for_again() {
+    let (mut bench, all) = many();
+    let by_rank = || Answer::Found((0..17).collect());
+    for first in [1, 3] {
+        vote_both(&mut bench, &all, first);
+        let (token, _) = bench.questions.pop().expect("a question");
+        bench.run.handle_solved(bench.now, token, &by_rank());
+        bench.drain();
+        let (background, _) = bench.questions.pop().expect("a moonshot");
+        bench.run.handle_solved(bench.now, background, &Answer::Unknown);
+        bench.drain();
+    }
+    assert_eq!(bench.called_off, [], "there was nothing to call off");
 }
 
 fn take_back(number: u64) -> ToCoordinator {

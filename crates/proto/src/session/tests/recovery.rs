@@ -601,11 +601,11 @@ fn a_coordinator_that_does_not_know_the_kind_fails_the_call_and_nothing_else() {
 fn whether_a_link_can_be_made_is_said_to_whoever_asked_and_to_nobody_else() {
     let answer = |number| send(ToCoordinator::Prepared { group: 0, number, error: None });
     let ask = |bench: &mut Bench, number| {
-        let record = record(2, &[1, 2]);
+        let record = EpochRecord { ring: vec![0, 1, 2], ..record(2, &[1, 2, 3]) };
         bench.hear(ToPeer::Prepare { record: record.clone(), number });
         assert_eq!(bench.drain(), [Action::Prepare(record, number)]);
     };
-    let mut bench = Bench::of(&[1, 2]);
+    let mut bench = Bench::of(&[1, 2, 3]);
     ask(&mut bench, 5);
     bench.session.handle_prepared(4, None);
     assert_eq!(bench.drain(), [], "an older question");
@@ -629,6 +629,21 @@ fn whether_a_link_can_be_made_is_said_to_whoever_asked_and_to_nobody_else() {
     bench.drain();
     bench.session.handle_prepared(7, None);
     assert_eq!(bench.drain(), []);
+}
+
+#[test]
+fn a_link_that_is_up_is_not_dialled_for_a_ring_that_keeps_it() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    let next = EpochRecord { ring: vec![0, 3, 1, 2], ..record(2, &[1, 2, 3, 4]) };
+    bench.hear(ToPeer::Prepare { record: next.clone(), number: 5 });
+    assert_eq!(bench.drain(), [send(ToCoordinator::Prepared { group: 0, number: 5, error: None })]);
+    // In an epoch whose link is not there yet it is.
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    bench.hear(ToPeer::Epoch(record(2, &[1, 2, 3, 4])));
+    bench.drain();
+    let next = EpochRecord { epoch: 3, ..next };
+    bench.hear(ToPeer::Prepare { record: next.clone(), number: 6 });
+    assert_eq!(bench.drain(), [Action::Prepare(next, 6)]);
 }
 
 #[test]
