@@ -224,8 +224,10 @@ impl Post {
     /// The links of the mesh that do not carry, for all we know.
     pub(super) fn broken_links(&self, me: MemberId) -> BTreeSet<Link> {
         let ours = self.broken.iter().map(|other| link(me, *other));
-        let theirs =
-            self.reports.iter().flat_map(|(one, report)| report.broken.iter().map(|other| link(*one, *other)));
+        let theirs = self
+            .reports
+            .iter()
+            .flat_map(|(one, report)| report.broken.iter().map(|other| link(*one, *other)));
         ours.chain(theirs).collect()
     }
 }
