@@ -17,6 +17,8 @@ const LONG: Duration = Duration::from_millis(2);
 const STREAMS_LONG: u8 = 4;
 /// How long a message may take, besides the way.
 const MESSAGE_TIMEOUT: Duration = Duration::from_secs(5);
+/// How often whoever waits for streams to be opened looks up.
+const BEAT: Duration = Duration::from_millis(5);
 
 /// Opens a stream to a member by that moment.
 pub(crate) type Open<'a> = &'a (dyn Fn(PeerId, Instant) -> io::Result<Stream> + Sync);
@@ -95,7 +97,7 @@ pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> 
             say(&mut stream, ProbeMessage::Join(token), off)?;
             Ok(stream)
         };
-        let mut bulk = side_by_side(usize::from(streams), &join)?;
+        let mut bulk = side_by_side(usize::from(streams), &join, off)?;
         let micros = u64::try_from(duration.as_micros()).unwrap_or(u64::MAX);
         say(&mut talk, ProbeMessage::Go(way, streams, micros), off)?;
         match hear(&mut talk, MESSAGE_TIMEOUT + 2 * round_trip, off)? {
@@ -114,13 +116,22 @@ pub(crate) fn dial(open: Open<'_>, outing: &Outing<'_>) -> io::Result<Measured> 
 }
 
 /// Makes that many. There are several where the way is long, and each takes some round trips: one after the other they would
-/// take longer than the measurement.
-fn side_by_side<T: Send>(count: usize, make: &(dyn Fn() -> io::Result<T> + Sync)) -> io::Result<Vec<T>> {
+/// take longer than the measurement. Whether it is called off is found out here: elsewhere nobody hears the program.
+fn side_by_side<T: Send>(
+    count: usize,
+    make: &(dyn Fn() -> io::Result<T> + Sync),
+    off: &dyn Fn() -> bool,
+) -> io::Result<Vec<T>> {
     if count == 1 {
         return Ok(vec![make()?]);
     }
     std::thread::scope(|scope| {
-        let threads: Vec<_> = (0..count).map(|_| scope.spawn(make)).collect();
+        let thread = |_| std::thread::Builder::new().spawn_scoped(scope, make);
+        let threads = (0..count).map(thread).collect::<io::Result<Vec<_>>>()?;
+        while threads.iter().any(|thread| !thread.is_finished()) {
+            off();
+            std::thread::sleep(BEAT);
+        }
         let panicked = |_| Err(io::Error::other("opening a stream panicked, which is a bug in outlast"));
         let made: Vec<_> = threads.into_iter().map(|thread| thread.join().unwrap_or_else(panicked)).collect();
         made.into_iter().collect()
@@ -219,11 +230,11 @@ mod tests {
     fn streams_are_opened_side_by_side_and_one_that_fails_fails_all() {
         let all = Barrier::new(4);
         // Nobody gets past it alone.
-        let made = side_by_side(4, &|| Ok(all.wait().is_leader()));
+        let made = side_by_side(4, &|| Ok(all.wait().is_leader()), &|| false);
         assert_eq!(made.unwrap().into_iter().filter(|is_leader| *is_leader).count(), 1);
         let here = std::thread::current().id();
-        assert_eq!(side_by_side(1, &|| Ok(std::thread::current().id())).unwrap(), [here]);
-        let none: io::Result<Vec<()>> = side_by_side(2, &|| Err(io::ErrorKind::TimedOut.into()));
+        assert_eq!(side_by_side(1, &|| Ok(std::thread::current().id()), &|| false).unwrap(), [here]);
+        let none: io::Result<Vec<()>> = side_by_side(2, &|| Err(io::ErrorKind::TimedOut.into()), &|| false);
         assert_eq!(none.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }
 }

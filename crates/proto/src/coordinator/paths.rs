@@ -71,8 +71,8 @@ type Link = (PeerId, PeerId);
 struct Settling {
     until: Instant,
     links: BTreeMap<Link, Break>,
-    /// Who reported one has outlived it.
-    reporters: BTreeSet<PeerId>,
+    /// Who reported one, and when last, has outlived it.
+    reporters: BTreeMap<PeerId, Instant>,
 }
 
 /// When a link was first reported, and what the system said of it.
@@ -83,14 +83,16 @@ struct Break {
 }
 
 impl Settling {
-    /// Of the links that are not `excepted`, one whose end has given no sign of life since it broke, though it could. A
-    /// process that is being killed closes its links before anybody misses it.
-    fn awaits(&self, excepted: &BTreeSet<Link>, peers: &Directory) -> bool {
+    /// When the last of the links broke, among those that are not `excepted`, whose end has given no sign of life since, though
+    /// it could. A process that is being killed closes its links before anybody misses it.
+    fn awaits(&self, excepted: &BTreeSet<Link>, peers: &Directory) -> Option<Instant> {
         let proved = |end: &PeerId, at: Instant| {
-            self.reporters.contains(end) || peers.get(*end).is_none_or(|peer| peer.has_outlived(at))
+            self.reporters.get(end).is_some_and(|reported| *reported >= at)
+                || peers.get(*end).is_none_or(|peer| peer.has_outlived(at))
         };
         let links = self.links.iter().filter(|(link, _)| !excepted.contains(link));
-        links.into_iter().any(|((a, b), broke)| !proved(a, broke.at) || !proved(b, broke.at))
+        let unproved = links.filter(|((a, b), broke)| !proved(a, broke.at) || !proved(b, broke.at));
+        unproved.map(|(_, broke)| broke.at).max()
     }
 }
 
@@ -372,10 +374,10 @@ impl Epochs<'_> {
         let settling = paths.settling.get_or_insert_with(|| Settling {
             until,
             links: BTreeMap::new(),
-            reporters: BTreeSet::new(),
+            reporters: BTreeMap::new(),
         });
         let until = settling.until;
-        settling.reporters.insert(reporter);
+        settling.reporters.insert(reporter, now);
         let is_new = settling.links.len() < NAMED_MAX && !settling.links.contains_key(&link);
         if is_new {
             settling.links.insert(link, Break { at: now, error: error.clone() });
@@ -416,14 +418,13 @@ impl Epochs<'_> {
             let doubtful = |end: &PeerId| self.office.peers.get(*end).is_some_and(Peer::is_doubtful);
             let usable = settling.links.keys().filter(|link| !state.paths.broken.contains(link));
             let in_doubt = usable.into_iter().any(|(a, b)| doubtful(a) || doubtful(b));
-            let longer = if in_doubt {
-                self.config.dead_after
-            } else if settling.awaits(&state.paths.broken, &self.office.peers) {
-                3 * self.config.probe_timeout
+            let until = if in_doubt {
+                settling.until + self.config.dead_after
+            } else if let Some(broke) = settling.awaits(&state.paths.broken, &self.office.peers) {
+                settling.until.max(broke + self.config.link_settle + 3 * self.config.probe_timeout)
             } else {
-                Duration::ZERO
+                settling.until
             };
-            let until = settling.until + longer;
             if now < until {
                 return self.office.outbox.schedule(until, Timer::LinkSettle(group));
             }
@@ -536,11 +537,12 @@ impl Epochs<'_> {
                 self.open_epoch(now, group, roster, Vec::new(), Vec::new());
             }
             Some(_) => self.replan(now, group),
-            None => {
-                let is_proved = *answer == topology::Answer::None;
-                state.paths.search = is_proved.then_some(Search { token: None, ..search });
+            None if *answer == topology::Answer::None => {
+                state.paths.search = Some(Search { token: None, ..search });
                 self.replan(now, group);
             }
+            // It is asked again when a look is due: whoever answers may have no thread to spare.
+            None => self.watch_paths(now, group),
         }
         true
     }

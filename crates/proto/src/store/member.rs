@@ -168,7 +168,8 @@ impl Member {
         ToRegistrar::Register { member, view, term, epoch, next, founder: self.founder }
     }
 
-    /// Starts again under a new name, with nothing; calls that are under way go on.
+    /// Starts again under a new name, with nothing; calls that are under way go on. What it heard of a shutdown was about the
+    /// view that it was in, or was to be in.
     pub fn be_reborn(&mut self, now: Instant, id: MemberId) {
         self.me.id = id;
         (self.active, self.next, self.lease) = (None, None, Lease::default());
@@ -179,6 +180,7 @@ impl Member {
         self.post = Post::default();
         self.post.numbers_from(now);
         self.local.clear();
+        self.forget_the_end(now);
     }
 
     /// A new address or name, before it registers.

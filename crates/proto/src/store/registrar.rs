@@ -304,7 +304,9 @@ impl Registrar {
             ToRegistrar::Ready(epoch) => seat.ready = seat.ready.max(epoch),
             ToRegistrar::Activated(epoch) => seat.activated = seat.activated.max(epoch),
             ToRegistrar::Leave => seat.leaves = true,
-            ToRegistrar::Ends => self.end_by(now),
+            // Who comes back from an earlier store speaks for that one.
+            ToRegistrar::Ends if self.is_member(id) => self.end_by(now),
+            ToRegistrar::Ends => {}
             ToRegistrar::Register { .. } | ToRegistrar::Look | ToRegistrar::Ask(_) => {}
         }
     }

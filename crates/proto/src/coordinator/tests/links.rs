@@ -372,6 +372,18 @@ fn who_reports_a_break_itself_has_outlived_it_and_is_not_waited_for() {
 }
 
 #[test]
+fn who_reported_a_break_may_die_of_the_next_one() {
+    let mut bench = break_with_one_that_answered(&[1, 2]);
+    bench.wait(ms(20));
+    bench.say(3, broken(2, 3, 1, false));
+    bench.wait(ms(100));
+    bench.assert_told(&[1, 3], &[]);
+    let acked = Some(bench.now);
+    bench.health(2, Sign::Alive { acked });
+    bench.assert_told(&[1, 3], &[PROCEED]);
+}
+
+#[test]
 fn a_sign_of_life_that_does_not_come_is_not_waited_for_long() {
     let mut bench = break_with_one_that_answered(&[1]);
     bench.wait(ms(174));
@@ -632,6 +644,8 @@ fn while_a_ring_is_looked_for_elsewhere_nobody_leaves_and_it_is_asked_for_longer
     assert_eq!(bench.questions.len(), 1, "it is asked once");
     let (token, first) = bench.questions.pop().unwrap();
     answer(&mut bench, token, &Answer::Unknown);
+    assert_eq!(bench.questions.len(), 0, "who has no answer is not asked again at once");
+    bench.wait(ms(1_250));
     let (_, second) = bench.questions.pop().expect("it goes on");
     assert!(second.seed != first.seed && second.steps > first.steps && second.costs == first.costs);
     bench.wait(ms(30_000));

@@ -133,6 +133,16 @@ impl Member {
         self.send(now, by, Letter::JoinsIn);
     }
 
+    /// This member is somebody else now, perhaps in another store. What it had joined in is none of its business any more;
+    /// what it had begun itself ends for it here, and nowhere else.
+    pub(super) fn forget_the_end(&mut self, now: Instant) {
+        match self.ending.phase {
+            Phase::Joined { .. } => self.ending.phase = Phase::Open,
+            Phase::Asking { .. } => self.end(now, None),
+            Phase::Open | Phase::Over { .. } => {}
+        }
+    }
+
     pub(super) fn joined_in(&mut self, now: Instant, from: MemberId) {
         if let Phase::Asking { left, .. } = &mut self.ending.phase {
             left.remove(&from);

@@ -500,7 +500,14 @@ impl Member {
             }
             _ => {
                 envelope.to = None;
-                if envelope.from == me || !self.post.is_news(&envelope) {
+                if envelope.from == me {
+                    return;
+                }
+                if !self.post.is_news(&envelope) {
+                    // Its other pieces are on their way, too.
+                    if let Some(parcel) = self.post.incoming.get_mut(&(envelope.from, envelope.number)) {
+                        parcel.progress = now;
+                    }
                     return;
                 }
                 envelope.hops = envelope.hops.saturating_add(1);

@@ -655,8 +655,18 @@ fn that_the_store_ends_is_said_again_to_a_registrar_that_may_not_have_heard_it()
     }
     assert_eq!(last_words(&circle), [true, true], "it has joined in");
     // Who is somebody else by now has no store to end.
-    circle.members.get_mut(&2).unwrap().be_reborn(now, MemberId(7));
+    let reborn = circle.members.get_mut(&2).unwrap();
+    reborn.be_reborn(now, MemberId(7));
     assert_eq!(last_words(&circle), [true, false]);
+    // Nor does it end the next one when the time is over in which it would have.
+    let late = now + Duration::from_secs(10);
+    let reborn = circle.members.get_mut(&2).unwrap();
+    reborn.handle_timeout(late);
+    let ended = std::iter::from_fn(|| reborn.poll_action()).any(|action| matches!(action, Action::Ended(_)));
+    reborn.handle_timeout(late + Duration::from_secs(1));
+    let ended =
+        ended || std::iter::from_fn(|| reborn.poll_action()).any(|action| matches!(action, Action::Ended(_)));
+    assert!(!ended && reborn.last_word().is_none());
     let mut leaves = Circle::new(2);
     leaves.members.get_mut(&1).unwrap().gone(now);
     assert_eq!(last_words(&leaves), [false, false], "the store goes on without it");

@@ -134,6 +134,10 @@ impl Registrar {
 
     /// Goes on from a view that is in force.
     fn go_on(&mut self, now: Instant, view: View) {
+        if view.founder != self.founder {
+            // What was heard of an earlier store's end is not about this one.
+            (self.ends_at, self.ended_with) = (None, None);
+        }
         self.founder = view.founder;
         self.epoch = self.epoch.max(view.epoch);
         for member in &view.members {

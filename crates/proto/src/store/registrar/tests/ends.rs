@@ -99,3 +99,28 @@ fn a_store_that_ends_with_a_member_leaves_no_streams_behind_either() {
     assert_eq!(words(&mut registrar), both(&[1], "ended with p2"));
     assert!(registrar.is_empty());
 }
+
+#[test]
+fn what_a_member_of_an_earlier_store_says_of_its_end_does_not_end_the_one_that_runs() {
+    for comes_first in [true, false] {
+        let mut registrar = restarted();
+        let earlier = View { founder: 3, ..view(5, &[7]) };
+        let old = |registrar: &mut Registrar, now| {
+            comes(registrar, now, 7, Some(earlier.clone()), None);
+            says(registrar, now, 7, ToRegistrar::Ends);
+        };
+        if comes_first {
+            old(&mut registrar, at(50));
+        }
+        comes(&mut registrar, at(100), 1, Some(view(9, &[1, 2])), None);
+        if !comes_first {
+            old(&mut registrar, at(150));
+        }
+        comes(&mut registrar, at(200), 2, Some(view(9, &[1, 2])), None);
+        for millis in [300, 2_100, 5_000] {
+            registrar.handle_timeout(at(millis));
+        }
+        let ended = words(&mut registrar).into_iter().filter(|(to, word)| *to < 7 && word.contains("ended"));
+        assert_eq!(ended.collect::<Vec<_>>(), [], "the old one comes first: {comes_first}");
+    }
+}
