@@ -88,8 +88,8 @@ impl Membership {
             // It lives: a good moment to find out what its kernel's word is worth.
             return self.try_kernel(member);
         };
-        if !case.note_heard(now) {
-            return;
+        if !case.note_heard(now) || case.goodbye.is_some() {
+            return; // A goodbye is no sign of life: others would take it for one that came after it.
         }
         let incarnation = case.incarnation;
         // Often enough for whoever believes two kernels that refuse: it waits a little more than an interval.
