@@ -92,6 +92,34 @@ def test_errors_before_the_commit_are_swallowed_only_if_they_are_the_loops_own(t
     assert len(set(together(2, program))) == 1
 
 
+def test_a_block_whose_calls_always_fail_raises_after_the_timeout(together):
+    over = threading.Event()
+
+    def program(number, comm):
+        elastic = outlast.Elastic(comm, {"w": np.zeros(2)}, timeout=30.0 if number else 2.0)
+        while not elastic.number:
+            with elastic.step() as step:
+                step.average([np.ones(2)])
+        if number == 1:
+            assert over.wait(60)  # it lives, and calls nothing
+            return
+        tries = 0
+
+        def forever():
+            nonlocal tries
+            while tries < 200:
+                with elastic.step():
+                    tries += 1
+                    comm.barrier(timeout=0.3)
+
+        with pytest.raises(outlast.OperationTimeout):
+            forever()
+        over.set()
+        assert 1 < tries < 200
+
+    together(2, program)
+
+
 def test_an_error_after_the_commit_tears_and_the_next_step_heals(together):
     def program(number, comm):
         w = np.zeros(3)

@@ -5,13 +5,13 @@
 
 mod peers;
 
-use outlast::communicator::{Error, NextStep};
+use outlast::communicator::{Error, NextStep, SyncOptions};
 use outlast::elastic::{Elastic, ElasticOptions, Step};
 use outlast::state::SharedState;
 use outlast::{Communicator, Coordinator};
 use peers::{coordinator, each, peer};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -256,6 +256,61 @@ fn who_goes_out_to_be_healed_is_not_healed_with_a_newcomers_nothing() {
     assert!(matches!(error, Error::NoDonor(_)) && training.state().is_torn(), "{error}");
     let error = newcomer.join().unwrap().expect_err("it has nothing that anybody agreed on");
     assert!(error.to_string().contains("last agreed on revision 3"), "{error}");
+}
+
+/// A newcomer came in and did not sync in time. The holders went out for it, and left the group to whatever it held.
+#[test]
+fn a_sync_that_times_out_does_not_send_the_holders_out() {
+    let coordinator = coordinator();
+    let (steps, timeouts, over) =
+        (Arc::new(AtomicU64::new(0)), Arc::new(AtomicU64::new(0)), Arc::new(AtomicBool::new(false)));
+    let holders: Vec<_> = ["a", "b"]
+        .into_iter()
+        .map(|name| {
+            let comm = peer(&coordinator, name);
+            let (steps, timeouts, over) = (Arc::clone(&steps), Arc::clone(&timeouts), Arc::clone(&over));
+            thread::spawn(move || {
+                let mut training = elastic(comm, fresh(0.0), options().timeout(Duration::from_secs(2)));
+                while !over.load(Ordering::SeqCst) {
+                    match training.step(|step| take(step, 1)) {
+                        Ok(_) => steps.fetch_max(training.number(), Ordering::SeqCst),
+                        Err(error) if error.action() == NextStep::Retry => {
+                            timeouts.fetch_add(1, Ordering::SeqCst)
+                        }
+                        Err(error) => panic!("{name}: {error}"),
+                    };
+                }
+            })
+        })
+        .collect();
+    wait(|| steps.load(Ordering::SeqCst) > 10, "the first steps");
+    let late = peer(&coordinator, "late");
+    late.connect(3).expect("it is let in");
+    let before = timeouts.load(Ordering::SeqCst);
+    wait(|| timeouts.load(Ordering::SeqCst) >= before + 2, "holders that wait in vain");
+    let mut state = fresh(1e6);
+    let report =
+        late.sync_state(&mut state, &SyncOptions::new().timeout(PATIENCE)).expect("they are still here");
+    assert!(report.revision > 10 && report.members.len() == 3, "{report:?}");
+    late.leave();
+    over.store(true, Ordering::SeqCst);
+    holders.into_iter().for_each(|holder| holder.join().expect("it went on"));
+}
+
+/// The bytes of a program replaced those of a state that had been trained before, and with them which samples it has used.
+#[test]
+fn extra_does_not_replace_the_ledger_of_a_loaded_state() {
+    let (folder, coordinator) = (tempfile::tempdir().unwrap(), coordinator());
+    let mut training = elastic(peer(&coordinator, "first"), fresh(0.0), options().extra(*b"mine"));
+    until(&mut training, 3);
+    let path = folder.path().join("3");
+    training.state().save(&path).expect("a checkpoint");
+    drop(training);
+    let mut state = fresh(0.0);
+    state.load(&path).expect("the same");
+    let mut training = elastic(peer(&coordinator, "second"), state, options().extra(*b"other"));
+    assert_eq!((training.number(), training.ledger().consumed(), training.extra()), (3, 12, &b"mine"[..]));
+    until(&mut training, 5);
 }
 
 #[test]

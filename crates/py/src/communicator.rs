@@ -27,7 +27,7 @@ use pyo3::types::PyTuple;
 use std::io::Write as _;
 use std::mem::ManuallyDrop;
 use std::os::fd::IntoRawFd as _;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::thread::{self, ThreadId};
 use std::time::{Duration, Instant};
@@ -60,6 +60,8 @@ pub(crate) struct Shared {
     connected: AtomicBool,
     /// Blocking calls that are under way.
     blocked: AtomicUsize,
+    /// Nanoseconds that the program has spent in blocking calls.
+    waited: AtomicU64,
 }
 
 impl Shared {
@@ -93,6 +95,11 @@ impl Shared {
     /// Whether a thread of the program waits in a call.
     pub(crate) fn is_blocked(&self) -> bool {
         self.blocked.load(Ordering::SeqCst) > 0
+    }
+
+    /// How long the program has waited in calls so far, all of them together.
+    pub(crate) fn waited(&self) -> Duration {
+        Duration::from_nanos(self.waited.load(Ordering::Relaxed))
     }
 
     /// Refuses a call by the only thread that drives another communicator of the same run: that one votes on
@@ -156,7 +163,7 @@ impl Shared {
     ) -> PyResult<R> {
         self.check_driver()?;
         drop((self.in_flight.reap(), registry::reap()));
-        let blocked = Blocked::new(&self.blocked);
+        let blocked = Blocked::new(self);
         let result = blocking(py, visit, stop, work);
         drop(blocked);
         self.look(comm);
@@ -258,19 +265,20 @@ impl Shared {
     }
 }
 
-/// Counts a thread that waits in a call, for as long as it lives: a handler that panics ends a call too.
-struct Blocked<'a>(&'a AtomicUsize);
+/// Counts a thread that waits in a call, for as long as it lives, and its time: a handler that panics ends a call too.
+struct Blocked<'a>(&'a Shared, Instant);
 
 impl<'a> Blocked<'a> {
-    fn new(count: &'a AtomicUsize) -> Self {
-        count.fetch_add(1, Ordering::SeqCst);
-        Self(count)
+    fn new(shared: &'a Shared) -> Self {
+        shared.blocked.fetch_add(1, Ordering::SeqCst);
+        Self(shared, Instant::now())
     }
 }
 
 impl Drop for Blocked<'_> {
     fn drop(&mut self) {
-        self.0.fetch_sub(1, Ordering::SeqCst);
+        self.0.blocked.fetch_sub(1, Ordering::SeqCst);
+        self.0.waited.fetch_add(self.1.elapsed().as_nanos() as u64, Ordering::Relaxed);
     }
 }
 
@@ -389,6 +397,7 @@ impl Communicator {
             drivers: Mutex::default(),
             connected: AtomicBool::new(false),
             blocked: AtomicUsize::new(0),
+            waited: AtomicU64::new(0),
         });
         registry::add(&shared);
         Ok(Self(shared))

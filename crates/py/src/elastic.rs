@@ -20,6 +20,7 @@ use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
+use std::time::Duration;
 
 /// A training loop.
 #[pyclass(frozen, module = "outlast._outlast")]
@@ -29,6 +30,8 @@ pub(crate) struct Elastic {
     state: Py<SharedState>,
     /// Gone while a call works with it.
     runner: Mutex<Option<Runner>>,
+    /// How long the program had waited in calls when the step at hand began: what a body waits counts, if it fails.
+    waited: Mutex<Duration>,
 }
 
 /// Puts the runner back, even if the work panics.
@@ -85,7 +88,7 @@ impl Elastic {
         let made = state.get().with(|state| visit.away(py, || Runner::new(&comm, state, options)))?;
         let runner = made.map_err(|error| errors::of_call(py, &error, Purpose::Topology))?;
         let creator = Creator::this_process();
-        Ok(Self { creator, shared, state, runner: Mutex::new(Some(runner)) })
+        Ok(Self { creator, shared, state, runner: Mutex::new(Some(runner)), waited: Mutex::default() })
     }
 
     /// Comes in or back, lets newcomers in, heals: whatever the next step needs. Tells the number of steps before it, this
@@ -108,6 +111,7 @@ impl Elastic {
             };
             self.state.get().with(work)
         })???;
+        *lock(&self.waited) = self.shared.waited();
         begun.map_err(|error| self.shared.raised(py, &error, Purpose::Topology))
     }
 
@@ -150,14 +154,15 @@ impl Elastic {
     }
 
     /// The block failed: because a call on this communicator asks for it to be done again, or to come back; or for another
-    /// reason. Tells whether the step is to be done again.
+    /// reason. Tells whether the step is to be done again; not if the loop's time is up, all that its body waited included.
     fn abandon(&self, action: Option<&str>) -> PyResult<bool> {
         let action = match action {
             Some("retry") => NextStep::Retry,
             Some("rejoin") => NextStep::Rejoin,
             _ => NextStep::Fatal,
         };
-        self.with(|runner| runner.abandon_for(action))
+        let waited = self.shared.waited().saturating_sub(*lock(&self.waited));
+        self.with(|runner| runner.abandon_for(action, waited))
     }
 
     /// Steps that were committed so far.

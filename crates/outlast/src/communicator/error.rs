@@ -182,6 +182,7 @@ impl Error {
                 _ => NextStep::Retry,
             },
             Self::SyncFailed { .. } | Self::TopologyFailed(_) | Self::Silent(_) => NextStep::Retry,
+            Self::NoDonor(NoDonor::OthersOutside) => NextStep::Retry,
             Self::NoCoordinator { .. } | Self::NotAdmitted { .. } => NextStep::Retry,
             _ => NextStep::Fatal,
         }

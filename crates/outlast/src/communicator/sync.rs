@@ -266,7 +266,7 @@ impl<'a> Call<'a> {
             }
         }
         let (healed, members) = match (outcome, part) {
-            (_, Part::Without(error)) => return Err(error),
+            (outcome, Part::Without(ours)) => return Err(without(outcome, ours)),
             (Ok(Outcome::Finished { healed, members, .. }), part) => {
                 if let Part::Staged(staged) = part {
                     staged.apply(state);
@@ -485,6 +485,19 @@ impl Drop for CastVote<'_> {
     }
 }
 
+/// What a member is told that does not hold what was elected. A failed heal is a failure for all once the vote has said so.
+/// Whoever does not know how the vote ended must not take its own failure for everybody's.
+fn without(outcome: Result<Outcome, Error>, ours: Error) -> Error {
+    match (outcome, ours) {
+        (Err(error), ours @ Error::SyncFailed { .. })
+            if matches!(error.cause(), Some(CallError::Timeout(_) | CallError::Out(_))) =>
+        {
+            error.knowing(ours.to_string())
+        }
+        (_, ours) => ours,
+    }
+}
+
 fn gave_up(state: &SharedState) -> Error {
     if state.is_torn() {
         return Error::SyncFailed { text: "cancelled".to_owned(), torn: true };
@@ -503,4 +516,26 @@ fn failed(outcome: &Outcome, state: &SharedState) -> Error {
         _ => "the members were in different turns of it".to_owned(),
     };
     Error::SyncFailed { text, torn: state.is_torn() }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failed_heal_whose_vote_timed_out_says_so() {
+        let ours = || Error::SyncFailed { text: "no donor is left".to_owned(), torn: true };
+        // Nobody told us how the vote ended: perhaps the others go on, perhaps they went out.
+        let told = without(Err(CallError::Timeout(Vec::new()).into()), ours());
+        assert_eq!(told.cause(), Some(&CallError::Timeout(Vec::new())));
+        assert!(told.to_string().contains("no donor is left") && told.to_string().contains("torn"), "{told}");
+        // It ended for all as it did for us.
+        let all = Outcome::Failed { last: Some(5), reasons: Vec::new() };
+        assert!(matches!(without(Ok(all), ours()), Error::SyncFailed { torn: true, .. }));
+        let given_up = CallError::GivenUp("another".to_owned());
+        assert!(matches!(without(Err(given_up.into()), ours()), Error::SyncFailed { .. }));
+        // Who deviates does so whatever the others came to.
+        let deviates = without(Err(CallError::Timeout(Vec::new()).into()), Error::StateMismatch("w".into()));
+        assert!(matches!(deviates, Error::StateMismatch(_)));
+    }
 }

@@ -11,7 +11,7 @@ use crate::communicator::{
     Call, CallBuffers, Communicator, Error, Interrupt, NextStep, OpKind, Receipt, SyncOptions, SyncReport,
     TensorMut,
 };
-use crate::state::{CheckpointError, Revision, SharedState};
+use crate::state::{CheckpointError, NoDonor, Revision, SharedState};
 use crate::watch;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
@@ -73,7 +73,8 @@ impl Runner {
         let invalid = |text: String| Error::InvalidArgument(text);
         let min_world = NonZeroU32::new(min_world.unwrap_or(1))
             .ok_or_else(|| invalid("min_world=0: a step needs at least one member".to_owned()))?;
-        if let Some(extra) = extra {
+        // A state that was trained before brings its own bytes, as a checkpoint does, and which samples it has used.
+        if let Some(extra) = extra.filter(|_| !Chronicle::is_in(state.extra())) {
             state.set_extra(extra).map_err(|error| invalid(error.to_string()))?;
         }
         let scribe = match checkpoint {
@@ -194,12 +195,13 @@ impl Runner {
     fn failed(&mut self, at: Move, error: &Error) -> bool {
         let failure = failure(at, error);
         self.course.handle_failed(at, failure);
-        let again = failure != Failure::Passed && !self.left().is_zero();
+        if failure == Failure::Passed {
+            self.waited = Duration::ZERO;
+            return false;
+        }
+        let again = self.has_time();
         if again {
             tracing::warn!(step = self.number(), why = %error, next = ?self.course.next(), "a step is begun again");
-        } else {
-            // Whoever goes on after an error has the whole time again.
-            self.waited = Duration::ZERO;
         }
         again
     }
@@ -425,9 +427,9 @@ impl Runner {
         phase == Phase::Failed { again: true }
     }
 
-    /// Another call on the communicator failed in the body of a step that is not committed. Tells whether the step is to
-    /// be done again.
-    pub fn abandon_for(&mut self, action: NextStep) -> bool {
+    /// Another call on the communicator failed in the body of a step that is not committed, and the body has waited for the
+    /// others for so long. Tells whether the step is to be done again; not if its time is up.
+    pub fn abandon_for(&mut self, action: NextStep, waited: Duration) -> bool {
         let failure = match action {
             NextStep::Fatal => {
                 self.abandon();
@@ -441,7 +443,17 @@ impl Runner {
         }
         self.phase = Phase::Idle;
         self.course.handle_failed(Move::Step, failure);
-        true
+        self.waited += waited;
+        self.has_time()
+    }
+
+    /// Whether a step that failed may be begun again by itself. Whoever goes on after an error has the whole time again.
+    fn has_time(&mut self) -> bool {
+        let has_time = !self.left().is_zero();
+        if !has_time {
+            self.waited = Duration::ZERO;
+        }
+        has_time
     }
 
     /// Waits until a checkpoint that is being written is on the disk.
@@ -469,11 +481,14 @@ fn failure(at: Move, error: &Error) -> Failure {
     match error {
         _ if error.cause() == Some(&CallError::Cancelled) => Failure::Passed,
         _ if matches!(error.cause(), Some(CallError::TooFewPeers { .. })) => Failure::TooFew,
+        Error::NoDonor(NoDonor::OthersOutside) => Failure::Outside,
         // Even where the program itself has left: a step comes back.
         _ if matches!(error.cause(), Some(CallError::Out(reason)) if !is_refused(reason)) => Failure::Out,
         _ if error.action() == NextStep::Fatal => Failure::Passed,
         Error::SyncFailed { .. } => Failure::Again,
-        // How a ballot ended for the others we cannot know.
+        Error::Call(_) if matches!(at, Move::Sync | Move::Admit) => {
+            error.cause().map_or(Failure::Out, |cause| Failure::of_vote(at, cause))
+        }
         _ if matches!(at, Move::Sync | Move::Admit) => Failure::Out,
         _ => Failure::Again,
     }

@@ -250,11 +250,13 @@ impl Rules for Sync {
         if agreed.is_empty() { Step::Wait } else { Step::Agree(agreed) }
     }
 
-    fn outcome(&self, _hall: &Hall<'_>, seats: &Seats<'_>) -> Vec<u8> {
+    fn outcome(&self, hall: &Hall<'_>, seats: &Seats<'_>) -> Vec<u8> {
         let before = seats.agreed.and_then(|outcome| Outcome::decode(outcome).ok());
         let wishes: Vec<_> =
             seats.wishes().filter_map(|(peer, wish)| Some((peer, Wish::decode(wish)?))).collect();
-        wire::encode(&outcome(before.as_ref(), seats.revision, &wishes))
+        let size = seats.members.len();
+        let others_wait = hall.lobby().is_some_and(|lobby| lobby.prospect(seats.group, size).0 > size);
+        wire::encode(&outcome(before.as_ref(), seats.revision, &wishes, others_wait))
     }
 }
 
@@ -264,7 +266,13 @@ pub(crate) fn last(outcome: &[u8]) -> Option<Revision> {
 }
 
 /// `reached`: the revision that the coordinator knows of, by the last sync or the steps that were committed since.
-fn outcome(before: Option<&Outcome>, reached: Option<Revision>, wishes: &[(PeerId, Wish)]) -> Outcome {
+/// `others_wait`: whether a vote for newcomers would let anybody into the group.
+fn outcome(
+    before: Option<&Outcome>,
+    reached: Option<Revision>,
+    wishes: &[(PeerId, Wish)],
+    others_wait: bool,
+) -> Outcome {
     let mut last = reached.or_else(|| before.and_then(Outcome::last));
     let offers: Vec<_> =
         wishes
@@ -278,16 +286,16 @@ fn outcome(before: Option<&Outcome>, reached: Option<Revision>, wishes: &[(PeerI
             offers.iter().filter_map(|(_, _, known)| *known).fold(last, |last, known| last.max(Some(known)));
     }
     if offers.len() == wishes.len() {
-        return election(last, &offers);
+        let remembered = offers.iter().any(|(_, _, known)| known.is_some());
+        return election(Count { last, remembered, others_wait }, &offers);
     }
     finish(before, last, wishes)
 }
 
-fn election(last: Option<Revision>, offers: &[(PeerId, Offer, Option<Revision>)]) -> Outcome {
-    let count = Count { last, remembered: offers.iter().any(|(_, _, known)| known.is_some()) };
+fn election(count: Count, offers: &[(PeerId, Offer, Option<Revision>)]) -> Outcome {
     let elected = match elect(count, offers.iter().map(|(_, offer, _)| offer)) {
         Ok(elected) => elected,
-        Err(why) => return Outcome::NoDonor { last, why },
+        Err(why) => return Outcome::NoDonor { last: count.last, why },
     };
     let named = |wanted: &dyn Fn(&Offer) -> bool, most: usize| -> Vec<PeerId> {
         offers.iter().filter(|(_, offer, _)| wanted(offer)).map(|(peer, ..)| *peer).take(most).collect()
@@ -348,7 +356,7 @@ mod tests {
     use crate::coordinator::survey::Survey;
 
     fn outcome(before: Option<&Outcome>, wishes: &[(PeerId, Wish)]) -> Outcome {
-        super::outcome(before, None, wishes)
+        super::outcome(before, None, wishes, false)
     }
     use crate::state::election::Strategy;
 
@@ -480,7 +488,7 @@ mod tests {
         let alone = [with(fresh.clone(), false, None)];
         assert_eq!(revision(outcome(Some(&before), &alone)), Err(NoDonor::Behind { best: 0, last: 700 }));
         // .. and not below the steps that were committed since the last sync.
-        let told = super::outcome(None, Some(950), &alone);
+        let told = super::outcome(None, Some(950), &alone, false);
         assert_eq!(told, Outcome::NoDonor { last: Some(950), why: NoDonor::Behind { best: 0, last: 950 } });
         // .. a checkpoint goes on, below or beyond what the coordinator remembers, and the newest of them wins.
         let resumed = [with(fresh.clone(), false, None), with(old.clone(), true, None)];
@@ -494,6 +502,27 @@ mod tests {
         let Wish::Offer(ahead, _) = &beside[1].1 else { unreachable!() };
         assert!(matches!(elected.role(ahead), Role::Deviates(_)), "{told:?}");
         assert_eq!(revision(told), Ok((701, vec![peer(1)])));
+    }
+
+    #[test]
+    fn nobody_is_told_that_nobody_can_give_while_others_wait_outside() {
+        let told =
+            |wishes: &[(PeerId, Wish)], others_wait| super::outcome(None, Some(700), wishes, others_wait);
+        let outside = Outcome::NoDonor { last: Some(700), why: NoDonor::OthersOutside };
+        let Wish::Offer(old, _) = offer(2, Some(600), 2).1 else { unreachable!() };
+        let checkpoint = (peer(2), Wish::Offer(Offer { was_agreed: true, ..old }, None));
+        // A checkpoint is what is left of a training, but only if nobody may have more of it.
+        assert!(matches!(told(&[checkpoint.clone()], false), Outcome::Elected { .. }));
+        assert_eq!(told(&[checkpoint], true), outside);
+        for lacking in [offer(1, Some(0), 1), offer(1, None, 1)] {
+            assert_eq!(told(&[lacking], true), outside);
+        }
+        // Who holds what was reached waits for nobody; and whoever is ahead is no better off with others beside it.
+        assert!(matches!(told(&[offer(1, Some(700), 1)], true), Outcome::Elected { .. }));
+        let Wish::Offer(ahead, _) = offer(1, Some(900), 1).1 else { unreachable!() };
+        let why = NoDonor::AllAhead { last: 700 };
+        let told = told(&[(peer(1), Wish::Offer(ahead, Some(700)))], true);
+        assert_eq!(told, Outcome::NoDonor { last: Some(700), why });
     }
 
     #[test]

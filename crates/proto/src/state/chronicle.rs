@@ -71,6 +71,11 @@ impl Chronicle {
         Self { ledger: Ledger::default(), reference: 1.0, extra }
     }
 
+    /// Whether the extra bytes of a state hold a training's chronicle, and not only a program's own bytes.
+    pub fn is_in(bytes: &[u8]) -> bool {
+        bytes.starts_with(MARK)
+    }
+
     /// Reads the extra bytes of a state: a chronicle, or the program's own bytes at the beginning of one.
     pub fn of(bytes: &[u8]) -> Result<Self, InvalidLedger> {
         let Some(rest) = bytes.strip_prefix(MARK) else { return Ok(Self::new(bytes.to_vec())) };

@@ -21,7 +21,8 @@
 //!
 //! *Whoever has just come in, or has let somebody in, syncs next.* And *whoever cannot know what the others do next goes out
 //! and comes in again*: then the others see a newcomer waiting, let it in, and sync. So a doubt is always resolved in the
-//! same way, and costs one admission.
+//! same way, and costs one admission. But an end that the coordinator has told to all is no doubt: whoever goes out for it
+//! leaves the group to a member that came last and holds the least.
 //!
 //! The **crew** are the members among whom a step's samples are dealt out: the contributors to the last commit, or those
 //! who finished the last sync. Both lists are agreed on, so two members never take the same numbers, even if one of them
@@ -40,6 +41,7 @@
 use super::Revision;
 use crate::id::PeerId;
 use crate::retry;
+use crate::session::CallError;
 use crate::time::Duration;
 use std::num::NonZeroU64;
 
@@ -69,8 +71,23 @@ pub enum Failure {
     Again,
     /// Fewer members are left than the program wants.
     TooFew,
+    /// Nobody here has the state, and others wait outside who may.
+    Outside,
     /// The program gave it up, or is to blame. The next time it is the same move again.
     Passed,
+}
+
+impl Failure {
+    /// What it means that a vote for newcomers or a sync ended without an agreement. That a deadline passed the coordinator
+    /// tells to all, and names who was waited for; where it names nobody it was our own clock that gave the call up.
+    pub fn of_vote(at: Move, error: &CallError) -> Self {
+        match error {
+            CallError::Cancelled => Self::Passed,
+            CallError::Timeout(waiting) if at == Move::Sync && !waiting.is_empty() => Self::Again,
+            CallError::CameTooLate if at == Move::Sync => Self::Again,
+            _ => Self::Out,
+        }
+    }
 }
 
 /// Where a member's training is.
@@ -152,7 +169,7 @@ impl Course {
 
     /// A move failed.
     pub fn handle_failed(&mut self, at: Move, failure: Failure) {
-        use Failure::{Again, Out, Passed, TooFew};
+        use Failure::{Again, Out, Outside, Passed, TooFew};
         self.next = match (at, failure) {
             (_, Passed) => at,
             (_, Out) | (Move::Connect, _) => Move::Connect,
@@ -162,6 +179,8 @@ impl Course {
             (Move::Step, Again) => Move::Step,
             // That a sync failed is an outcome that all have heard.
             (Move::Sync, Again) => Move::Sync,
+            (Move::Sync, Outside) => Move::Admit,
+            (Move::Step, Outside) => Move::Connect,
             // How the vote ended for the others we cannot know.
             (Move::Admit | Move::Sync, _) => Move::Connect,
         };
@@ -175,6 +194,7 @@ impl Course {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::wire::control::Waiting;
 
     fn peers(numbers: &[u8]) -> Vec<PeerId> {
         numbers.iter().map(|number| PeerId::from_bytes([*number; 16])).collect()
@@ -250,6 +270,33 @@ mod tests {
     fn an_agreed_failure_of_a_sync_is_repeated_by_all() {
         let mut course = under_way(5, None);
         course.handle_failed(Move::Sync, Failure::Again);
+        assert_eq!(course.next(), Move::Sync);
+    }
+
+    #[test]
+    fn a_sync_that_times_out_does_not_send_the_holders_out() {
+        let (peer, name, health, last_call) =
+            (peers(&[3])[0], "late".into(), "stalled".into(), "connect".into());
+        let one = Waiting { peer, name, health, last_call, age_ms: 900 };
+        for told in [CallError::Timeout(vec![one]), CallError::CameTooLate] {
+            let mut course = under_way(5, None);
+            course.handle_failed(Move::Sync, Failure::of_vote(Move::Sync, &told));
+            assert_eq!((course.next(), course.pause()), (Move::Sync, None), "{told}");
+        }
+        // Nobody told us: how it ended for the others we cannot know.
+        let ours = CallError::Timeout(Vec::new());
+        let mut course = under_way(5, None);
+        course.handle_failed(Move::Sync, Failure::of_vote(Move::Sync, &ours));
+        assert_eq!(course.next(), Move::Connect);
+        assert_eq!(Failure::of_vote(Move::Sync, &CallError::Cancelled), Failure::Passed);
+    }
+
+    #[test]
+    fn those_outside_are_let_in_where_nobody_has_the_state() {
+        let mut course = under_way(5, None);
+        course.handle_failed(Move::Sync, Failure::Outside);
+        assert_eq!((course.next(), course.pause()), (Move::Admit, None));
+        course.handle_admitted();
         assert_eq!(course.next(), Move::Sync);
     }
 

@@ -19,7 +19,8 @@
 //! that lost its session: it is the best that is left of the training. A copy of such a state was agreed on as much as the
 //! original: an election says whether what it elected was, and whoever is healed to it keeps that mark although the sync may
 //! fail for somebody else. What was never agreed on, as a newcomer's first numbers, never goes on below what the group had
-//! reached.
+//! reached. And nobody goes on below the floor, or is told that nobody can give, while others wait to be let in: they may be those
+//! who had it, on their way back. First they are let in.
 //!
 //! **Strategies.** `popular` gives and gets. `receive_only` never gives, and its revision counts for nothing.
 //! `send_only` is never written to: of the holders of the highest revision, those who only send are heard before
@@ -115,6 +116,8 @@ pub struct Count {
     pub last: Option<Revision>,
     /// Whether any of those who vote took part in an agreement, and so knows what is possible.
     pub remembered: bool,
+    /// Whether others wait to be let in, who may hold what those who vote do not.
+    pub others_wait: bool,
 }
 
 impl Count {
@@ -126,7 +129,8 @@ impl Count {
     /// Whether it may be elected.
     fn allows(self, offer: &Offer, revision: Revision) -> bool {
         let reached = self.last.is_none_or(|last| revision >= last);
-        !self.is_ahead(revision) && (reached || !self.remembered && offer.was_agreed)
+        let is_left_over = !self.remembered && !self.others_wait && offer.was_agreed;
+        !self.is_ahead(revision) && (reached || is_left_over)
     }
 }
 
@@ -210,7 +214,7 @@ impl Elected {
     }
 
     fn count(&self) -> Count {
-        Count { last: self.last, remembered: !self.unremembered }
+        Count { last: self.last, remembered: !self.unremembered, others_wait: false }
     }
 
     /// Whether that member holds the elected revision with other contents, though nothing told it so.
@@ -264,6 +268,13 @@ pub enum NoDonor {
     #[error("no member can give a state, for a reason that this version does not know: update this side")]
     #[n(3)]
     NotKnown,
+    /// Nobody who is in can give what the group had reached, and others wait outside.
+    #[error(
+        "nobody here has the state that the group had reached, and others wait outside who may: let them in with \
+         update_topology, then sync again"
+    )]
+    #[n(4)]
+    OthersOutside,
 }
 
 impl Vague for NoDonor {
@@ -278,8 +289,9 @@ pub fn elect<'a>(count: Count, offers: impl Iterator<Item = &'a Offer> + Clone) 
     let Some(revision) = offers.clone().filter_map(legal).max() else {
         let behind = offered().filter(|revision| !count.is_ahead(*revision)).max();
         return Err(match (behind, last) {
-            (Some(best), Some(last)) => NoDonor::Behind { best, last },
             (None, Some(last)) if offered().next().is_some() => NoDonor::AllAhead { last },
+            _ if count.others_wait => NoDonor::OthersOutside,
+            (Some(best), Some(last)) => NoDonor::Behind { best, last },
             _ => NoDonor::NothingToGive,
         });
     };

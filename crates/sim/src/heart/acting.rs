@@ -220,11 +220,11 @@ impl World {
                 self.processes[process].ballot = None;
                 self.after(Duration::ZERO, Event::Program(process));
             }
-            (Err(_), None) => {
+            (Err(error), None) => {
                 let out = self.processes[process].session.out().cloned();
                 match out {
                     Some(reason) => self.out(process, reason),
-                    None if self.settings.habits.trains => self.ballot_failed(process),
+                    None if self.settings.habits.trains => self.ballot_failed(process, &error),
                     None if self.processes[process].phase == Phase::Balloting => self.cast_vote(process),
                     None => self.vote(process), // The same again.
                 }

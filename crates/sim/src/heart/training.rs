@@ -15,9 +15,9 @@ use outlast_proto::ballot::sync::{KIND, Outcome, Wish};
 use outlast_proto::collective::{OpKey, OpKind, Scope};
 use outlast_proto::id::PeerId;
 use outlast_proto::rng::Rng;
-use outlast_proto::session::OutReason;
+use outlast_proto::session::{CallError, OutReason};
 use outlast_proto::state::course::{Course, Failure, Move};
-use outlast_proto::state::election::{Elected, Healed, Offer, Role, Strategy};
+use outlast_proto::state::election::{Elected, Healed, NoDonor, Offer, Role, Strategy};
 use outlast_proto::state::{Digest, Revision};
 use outlast_proto::time::Duration;
 
@@ -200,9 +200,9 @@ impl World {
     }
 
     /// A vote or a sync ended without an agreement, here or for all.
-    pub(super) fn ballot_failed(&mut self, process: usize) {
+    pub(super) fn ballot_failed(&mut self, process: usize, error: &CallError) {
         let at = if self.processes[process].phase == Phase::Voting { Move::Admit } else { Move::Sync };
-        self.training(process).course.handle_failed(at, Failure::Out);
+        self.training(process).course.handle_failed(at, Failure::of_vote(at, error));
         self.pursue(process);
     }
 
@@ -230,6 +230,12 @@ impl World {
             }
             Outcome::Failed { .. } => {
                 self.training(process).course.handle_failed(Move::Sync, Failure::Again);
+                self.pursue(process);
+            }
+            Outcome::NoDonor { why: NoDonor::OthersOutside, .. } => {
+                let training = self.training(process);
+                training.sync = None;
+                training.course.handle_failed(Move::Sync, Failure::Outside);
                 self.pursue(process);
             }
             Outcome::NoDonor { .. } => self.begin_again(process),

@@ -62,6 +62,31 @@ fn a_newcomer_whose_donor_died_does_not_begin_below_the_committed_steps() {
     assert!(matches!(told, Some(Outcome::Elected { elected, .. }) if elected.last == Some(901)), "{told:?}");
 }
 
+/// The holders had gone out for a moment, and a member with an old checkpoint, alone for that moment, went on in their place.
+#[test]
+fn nobody_is_elected_below_the_floor_while_others_wait_outside() {
+    let mut bench = Bench::of(&[1]);
+    step(&mut bench, &[1], 1, 0, 949);
+    bench.register(2, 0, 1);
+    bench.say(1, vote(1, 2));
+    bench.confirm(&[1, 2], 2);
+    bench.say(1, ToCoordinator::Leave { for_good: false });
+    bench.confirm(&[2], 3);
+    bench.register(3, 0, 1);
+    bench.clear();
+    bench.say(2, offer(1, 900, true));
+    let outside = Outcome::NoDonor { last: Some(950), why: NoDonor::OthersOutside };
+    assert_eq!(heard(&mut bench, 2), Some(outside));
+    bench.say(2, vote(1, 3));
+    bench.confirm(&[2, 3], 4);
+    bench.clear();
+    bench.say(2, offer(2, 900, true));
+    bench.say(3, offer(2, 950, true));
+    let told = heard(&mut bench, 2);
+    let Some(Outcome::Elected { elected, donors, .. }) = told else { panic!("{told:?}") };
+    assert_eq!((elected.revision, donors), (950, vec![id(3)]));
+}
+
 /// What a newcomer is told that is let in now and offers that.
 fn founds_with(bench: &mut Bench, number: u8, revision: Revision) -> Option<Outcome> {
     bench.register(number, 0, 1);

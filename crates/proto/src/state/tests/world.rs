@@ -88,8 +88,10 @@ pub(super) struct Election {
 
 impl Election {
     pub(super) fn of(last: Option<Revision>, offers: &[(PeerId, Offer)]) -> Result<Self, NoDonor> {
-        let elected =
-            elect(Count { last, remembered: last.is_some() }, offers.iter().map(|(_, offer)| offer))?;
+        let elected = elect(
+            Count { last, remembered: last.is_some(), others_wait: false },
+            offers.iter().map(|(_, offer)| offer),
+        )?;
         let roles = offers.iter().map(|(peer, offer)| (*peer, elected.role(offer))).collect();
         let diverged = offers.iter().filter(|(_, offer)| elected.is_diverged(offer)).map(|(peer, _)| *peer);
         Ok(Self { elected, roles, diverged: diverged.collect() })

@@ -36,6 +36,7 @@ pub(super) fn no_donors() -> Vec<NoDonor> {
         NoDonor::Behind { best: 4, last: 5 },
         NoDonor::AllAhead { last: 5 },
         NoDonor::NotKnown,
+        NoDonor::OthersOutside,
     ]
 }
 
