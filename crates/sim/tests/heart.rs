@@ -211,6 +211,8 @@ fn seeds_that_found_a_fault_once_stay_right() {
         ("heart-mixed", 5_018_507),
         ("heart-ballots", 6_000_918),
         ("heart-training-crash-points", 31_000_010),
+        ("heart-training", 51_000_419),
+        ("heart-training", 51_003_777),
     ];
     for (name, seed) in found {
         play(name, seed..seed + 1);

@@ -78,13 +78,13 @@ pub enum Failure {
 }
 
 impl Failure {
-    /// What it means that a vote for newcomers or a sync ended without an agreement. That a deadline passed the coordinator
-    /// tells to all, and names who was waited for; where it names nobody it was our own clock that gave the call up.
+    /// What it means that a vote for newcomers or a sync ended without an agreement. That a deadline passed, or somebody gave
+    /// the sync up, the coordinator tells to all, and says who; where it names nobody it was our own clock that gave the call up.
     pub fn of_vote(at: Move, error: &CallError) -> Self {
         match error {
             CallError::Cancelled => Self::Passed,
             CallError::Timeout(waiting) if at == Move::Sync && !waiting.is_empty() => Self::Again,
-            CallError::CameTooLate if at == Move::Sync => Self::Again,
+            CallError::CameTooLate | CallError::GivenUp(_) if at == Move::Sync => Self::Again,
             _ => Self::Out,
         }
     }
@@ -278,7 +278,8 @@ mod tests {
         let (peer, name, health, last_call) =
             (peers(&[3])[0], "late".into(), "stalled".into(), "connect".into());
         let one = Waiting { peer, name, health, last_call, age_ms: 900 };
-        for told in [CallError::Timeout(vec![one]), CallError::CameTooLate] {
+        for told in [CallError::Timeout(vec![one]), CallError::CameTooLate, CallError::GivenUp("late".into())]
+        {
             let mut course = under_way(5, None);
             course.handle_failed(Move::Sync, Failure::of_vote(Move::Sync, &told));
             assert_eq!((course.next(), course.pause()), (Move::Sync, None), "{told}");

@@ -26,7 +26,8 @@ enum Made {
 /// See above.
 #[derive(Default)]
 pub struct OneState {
-    states: BTreeMap<Made, (Revision, u64, PeerId)>,
+    /// What each of these made, and who has heard of it.
+    states: BTreeMap<Made, (Revision, u64, Vec<PeerId>)>,
     reached: BTreeMap<PeerId, Revision>,
     /// The same of groups, whoever is in them, while that coordinator has the address.
     floors: BTreeMap<u32, Revision>,
@@ -37,8 +38,9 @@ pub struct OneState {
 
 impl OneState {
     fn compare(&mut self, made: Made, peer: PeerId, revision: Revision, contents: u64) -> Result<(), String> {
-        let first = self.states.entry(made).or_insert((revision, contents, peer));
-        let (theirs, other) = ((first.0, first.1), first.2);
+        let first = self.states.entry(made).or_insert((revision, contents, Vec::new()));
+        first.2.push(peer);
+        let (theirs, other) = ((first.0, first.1), first.2[0]);
         self.reached.insert(peer, revision);
         if self.states.len() > 4_096 {
             self.states.pop_first();
@@ -52,6 +54,11 @@ impl OneState {
 }
 
 impl OneState {
+    /// Whether this peer hears only now what others have heard before: it was stopped, and they may be further.
+    fn is_late(&self, made: &Made, peer: PeerId) -> bool {
+        self.states.get(made).is_some_and(|(_, _, heard)| !heard.contains(&peer))
+    }
+
     fn group(world: &World, peer: PeerId) -> Option<u32> {
         world.process_of(peer).map(Process::group)
     }
@@ -92,8 +99,11 @@ impl Checker for OneState {
                 if let Some(before) = self.reached.get(peer).filter(|before| **before + 1 != *revision) {
                     return Err(format!("{} committed revision {revision} after {before}", peer.short()));
                 }
-                self.agreed(world, Self::group(world, *peer), *revision);
-                self.compare(Made::Commit(*founder, key.clone()), *peer, *revision, *contents)
+                let made = Made::Commit(*founder, key.clone());
+                if !self.is_late(&made, *peer) {
+                    self.agreed(world, Self::group(world, *peer), *revision);
+                }
+                self.compare(made, *peer, *revision, *contents)
             }
             Fact::Synced { peer, founder, outcome, revision, contents, held, was_agreed } => {
                 if let Some(held) = held.filter(|held| held > revision) {
@@ -101,6 +111,10 @@ impl Checker for OneState {
                         "{} held revision {held} and was healed to {revision}",
                         peer.short()
                     ));
+                }
+                let made = Made::Sync(*founder, outcome.clone());
+                if self.is_late(&made, *peer) {
+                    return self.compare(made, *peer, *revision, *contents);
                 }
                 let floor = Self::group(world, *peer).and_then(|group| self.floors.get(&group).copied());
                 if let Some(floor) = floor.filter(|floor| !was_agreed && revision < floor) {
@@ -110,7 +124,7 @@ impl Checker for OneState {
                     ));
                 }
                 self.agreed(world, Self::group(world, *peer), *revision);
-                self.compare(Made::Sync(*founder, outcome.clone()), *peer, *revision, *contents)
+                self.compare(made, *peer, *revision, *contents)
             }
             Fact::Elected { revision, torn, .. } => match torn.first() {
                 Some(peer) => Err(format!("{} is torn and gives revision {revision}", peer.short())),
