@@ -1,11 +1,13 @@
-//! Donors that send wrong bytes or change what they lent.
+//! Donors that send wrong bytes or change what they lent, and members that take too long to say what they hold.
 
 mod peers;
 
 use outlast::Coordinator;
-use outlast::communicator::{DataType, Error, NextStep, SyncOptions, SyncReport};
+use outlast::communicator::{DataType, Error, NextStep, SyncOptions, SyncReport, ask_flight};
 use outlast::state::{LEAF_BYTES, SharedState, TensorInfo};
+use outlast::watch::watched;
 use outlast_proto::id::PeerId;
+use outlast_proto::session::CallError;
 use peers::{coordinator, each};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
@@ -138,4 +140,35 @@ fn a_donor_that_changed_is_told_so_itself() {
     // A donor that is honest to itself is not.
     let told = with_a_bad_donor(2, false);
     assert!(told.itself.0.is_ok() && !told.itself.1);
+}
+
+/// How many votes a member has cast.
+fn votes(coordinator: &Coordinator, address: &str) -> usize {
+    let run = "default".parse().unwrap();
+    let flight = ask_flight(address, coordinator.secret(), &run, Duration::from_secs(20)).unwrap();
+    let is_vote = |line: &&str| {
+        let line: serde_json::Value = serde_json::from_str(line).unwrap();
+        line["what"] == "sent" && line["name"] == "Vote"
+    };
+    flight.lines().filter(is_vote).count()
+}
+
+/// Between the call and its first vote nobody looked at the clock or answered Ctrl-C, and of a large model that is seconds.
+#[test]
+fn hashing_heeds_the_deadline_and_whoever_gives_up() {
+    let coordinator = Arc::new(coordinator());
+    let asked = Arc::clone(&coordinator);
+    each(&coordinator, 1, move |_, comm| {
+        comm.connect(1).expect("admitted");
+        let address = comm.peers()[0].address.to_string();
+        let mut ours = unruly(3, Some(4), 1).0;
+        let late = comm.sync_state(&mut ours, &SyncOptions::new().timeout(Duration::ZERO)).unwrap_err();
+        assert!(late.to_string().contains("before its tensors were hashed"), "{late}");
+        assert_eq!((late.action(), ours.revision(), ours.is_torn()), (NextStep::Retry, Some(4), false));
+        let gave_up = watched(Duration::ZERO, || true, || comm.sync_state(&mut ours, &SyncOptions::new()));
+        assert_eq!(gave_up.unwrap_err().cause(), Some(&CallError::Cancelled));
+        assert_eq!(votes(&asked, &address), 0, "nobody was told anything yet");
+        comm.sync_state(&mut ours, &SyncOptions::new()).expect("nobody is late, and nobody gives up");
+        assert_eq!(votes(&asked, &address), 2);
+    });
 }

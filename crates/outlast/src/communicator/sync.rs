@@ -215,9 +215,7 @@ enum Part {
 impl<'a> Call<'a> {
     fn run(mut self, state: &mut SharedState) -> Result<SyncReport, Error> {
         self.comm.stall.begin_sync();
-        let stopped = Arc::clone(&self.stopped);
-        let hashes = state.hashes(&move || stopped.load(Ordering::Relaxed)).ok_or(CallError::Cancelled)?;
-        let hashes = Arc::new(hashes);
+        let hashes = Arc::new(self.hash(state)?);
         let outline = state.outline().digest();
         let root = tree::root(outline, state.extra(), &hashes);
         let (strategy, was_agreed) = (self.options.strategy, state.was_agreed());
@@ -294,6 +292,29 @@ impl<'a> Call<'a> {
             }
         };
         Ok(self.report(state, &elected, healed, diverged, members))
+    }
+
+    /// The hashes of our leaves, for as long as somebody waits for them.
+    fn hash(&self, state: &SharedState) -> Result<Vec<Digest>, Error> {
+        let hashes = self.heeding(|given_up| state.hashes(&|| given_up() || Instant::now() >= self.deadline));
+        if let Some(hashes) = hashes {
+            return Ok(hashes);
+        }
+        if self.stopped.load(Ordering::SeqCst) {
+            return Err(CallError::Cancelled.into());
+        }
+        let text = "its time was up before its tensors were hashed: give it a longer timeout".to_owned();
+        Err(Error::SyncFailed { text, torn: state.is_torn() })
+    }
+
+    /// Does `work` with a question for the calling thread: whether the program gave the call up.
+    fn heeding<T>(&self, work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
+        let flag = Arc::clone(&self.stopped);
+        let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
+        work(&|| {
+            watch::look();
+            self.stopped.load(Ordering::SeqCst)
+        })
     }
 
     /// Makes ours what was elected, if it is not.
@@ -397,15 +418,11 @@ impl<'a> Call<'a> {
             .control
             .present()
             .map_or(0, |(_, members)| members.iter().position(|peer| *peer == me).unwrap_or(0));
-        let flag = Arc::clone(&self.stopped);
-        let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
-        let given_up = || {
-            watch::look();
-            self.stopped.load(Ordering::SeqCst)
-        };
         let donors: Vec<_> = self.donors.iter().copied().filter(|peer| *peer != me).collect();
         let (open, deadline) = (self.comm.open_state(), self.deadline);
-        work(&Errand { root, donors: &donors, rank, open, deadline, given_up: &given_up, progress })
+        self.heeding(|given_up| {
+            work(&Errand { root, donors: &donors, rank, open, deadline, given_up, progress })
+        })
     }
 
     /// One turn of the vote.

@@ -227,12 +227,12 @@ impl SharedState {
         (self.outline.tensors()[place].data_type == T::DATA_TYPE && valid).then_some(place)
     }
 
-    /// The hashes of all leaves that are compared. `None` if `stop` said so on the way.
-    pub(crate) fn hashes(&self, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {
+    /// The hashes of all leaves that are compared. `None` if `stop` said so on the way; it is asked on this thread only.
+    pub(crate) fn hashes(&self, stop: &dyn Fn() -> bool) -> Option<Vec<Digest>> {
         self.hashes_of(&Leaves::of(&self.outline), stop)
     }
 
-    fn hashes_of(&self, leaves: &Leaves, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {
+    fn hashes_of(&self, leaves: &Leaves, stop: &dyn Fn() -> bool) -> Option<Vec<Digest>> {
         let places = (0..leaves.len()).filter_map(|number| leaves.get(number));
         let slices: Vec<_> = places.map(|leaf| &self.memory[leaf.tensor].bytes()[leaf.bytes]).collect();
         self.hashed.fetch_add(slices.len() as u64, Ordering::Relaxed);
