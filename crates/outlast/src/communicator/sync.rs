@@ -381,6 +381,7 @@ impl<'a> Call<'a> {
             }
             Unhealed::TimedOut => "its time was up before the state was here".to_owned(),
             Unhealed::GivenUp => return Part::Without(gave_up(state)),
+            Unhealed::Unfit(why) => return Part::Without(Error::StateMismatch(why)),
         };
         Part::Without(Error::SyncFailed { text, torn: state.is_torn() })
     }

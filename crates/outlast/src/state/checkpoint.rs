@@ -164,6 +164,9 @@ impl SharedState {
         if tree::root(strict.digest(), &manifest.extra, &hashes) != manifest.digest {
             return Ok(Err("its contents are not what was saved".to_owned()));
         }
+        if let Some(why) = self.broken_tie(&leaves, &hashes) {
+            return Ok(Err(why));
+        }
         // From here on something changes. Should the disk fail now, the state is torn.
         (self.torn, self.revision) = (true, None);
         each_leaf(&file, &places, &leaves, |leaf, bytes| {

@@ -140,6 +140,31 @@ fn a_checkpoint_that_cannot_be_read_for_now_is_no_reason_to_load_an_older_one() 
 }
 
 #[test]
+fn a_checkpoint_is_not_loaded_into_one_memory_where_it_has_two_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("7");
+    let mut two = SharedState::new();
+    two.insert("a", vec![1_u8], &[1]).unwrap();
+    two.insert("b", vec![2_u8], &[1]).unwrap();
+    two.set_revision(Some(7));
+    two.save(&path).unwrap();
+    let mut lent = [9_u8];
+    let mut tied = SharedState::new();
+    for key in ["a", "b"] {
+        // SAFETY: `lent` outlives the state, and is not used while the state is.
+        unsafe { tied.insert_raw(TensorInfo::new(key, DataType::U8, [1]), lent.as_mut_ptr(), Box::new(())) }
+            .unwrap();
+    }
+    let text = tied.load(&path).unwrap_err().to_string();
+    assert!(text.contains("\"a\" and \"b\" are the same memory here"), "{text}");
+    assert!(!tied.is_torn());
+    two.get_mut::<u8>("b").unwrap()[0] = 1;
+    two.save(&folder.path().join("8")).unwrap();
+    tied.load(&folder.path().join("8")).unwrap();
+    assert_eq!(tied.get::<u8>("a"), Some(&[1][..]));
+}
+
+#[test]
 fn a_checkpoint_of_another_state_names_the_key() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("7");

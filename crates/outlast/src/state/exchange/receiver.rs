@@ -54,6 +54,8 @@ pub(crate) struct Errand<'a> {
 /// Why a heal did not come to its end.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unhealed {
+    /// Two tensors are one memory here and differ in what was elected, which this state thus cannot be. It is as it was.
+    Unfit(String),
     /// No donor is left that gives what is missing.
     NoDonor,
     /// The deadline passed.
@@ -208,6 +210,9 @@ pub(crate) fn heal(
     let (hashes, extra) = ask_any(errand, Wanted::Hashes, found, take)?;
     let wanted = tree::differing(ours, &hashes);
     let leaves = Leaves::of(&state.outline);
+    if let Some(why) = state.broken_tie(&leaves, &hashes) {
+        return Err(Unhealed::Unfit(why));
+    }
     found.leaves = wanted.len() as u64;
     for leaf in wanted.iter().filter_map(|number| leaves.get(*number)) {
         let key = &state.outline.tensors()[leaf.tensor].key;

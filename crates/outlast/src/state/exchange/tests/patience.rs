@@ -1,6 +1,8 @@
 //! Donors that are slow, late or crowded, and what a receiver's patience does about them.
 
 use super::*;
+use crate::state::TensorInfo;
+use outlast_proto::collective::DataType;
 use std::io::{Read as _, Write as _};
 use std::sync::{Mutex, mpsc};
 
@@ -161,4 +163,44 @@ fn however_many_ask_at_once_each_is_told_that_the_donor_is_busy() {
         assert_eq!(Answer::decode(&header, Wanted::Hashes).unwrap().status, Status::Busy);
     }
     drop(served);
+}
+
+/// Each leaf was verified before it was written, and the second of the two overwrote the first: the member was listed among
+/// the holders, with other bits.
+#[test]
+fn tensors_that_share_memory_are_not_called_healed() {
+    let (mut elected, stall) = (SharedState::new(), Arc::<Stall>::default());
+    let fill = |state: &mut SharedState, key: &str, value: u8| {
+        state.insert(key, vec![value; LEAF_BYTES + 3], &[LEAF_BYTES as u64 + 3]).unwrap();
+    };
+    fill(&mut elected, "a", 1);
+    fill(&mut elected, "b", 2);
+    let mut memory = vec![0; LEAF_BYTES + 3];
+    let mut tied = SharedState::new();
+    for key in ["a", "b"] {
+        let info = TensorInfo::new(key, DataType::U8, [LEAF_BYTES as u64 + 3]);
+        // SAFETY: the memory outlives the state, and is not used while the state is.
+        unsafe { tied.insert_raw(info, memory.as_mut_ptr(), Box::new(())) }.unwrap();
+    }
+    tied.set_revision(Some(4));
+    let mut heal_tied = |elected: &SharedState, staged: bool| {
+        let root = root_of(elected);
+        let _serving = stall.lend(elected, hashes(elected), root, [ME], || {});
+        let (donor, before) = ([peer(1)], hashes(&tied));
+        let errand = errand(open_to(&stall, |wire| Box::new(wire)), &donor, root);
+        let outcome = heal(&mut tied, &before, &errand, staged, &mut Found::default());
+        (outcome.map(drop), tied.is_torn(), tied.revision(), tied.get::<u8>("a").unwrap()[0])
+    };
+    for staged in [false, true] {
+        let (outcome, torn, revision, value) = heal_tied(&elected, staged);
+        let Err(Unhealed::Unfit(why)) = outcome else { panic!("{outcome:?}") };
+        assert!(why.contains("\"a\" and \"b\" are the same memory here"), "{why}");
+        assert_eq!((torn, revision, value), (false, Some(4), 0), "it is as it was");
+    }
+    // Tied weights are tied everywhere.
+    let mut equal = SharedState::new();
+    fill(&mut equal, "a", 3);
+    fill(&mut equal, "b", 3);
+    let (outcome, torn, _, value) = heal_tied(&equal, false);
+    assert_eq!((outcome, torn, value), (Ok(()), false, 3));
 }
