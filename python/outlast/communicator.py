@@ -222,8 +222,10 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
             timeout: Seconds; default: the communicator's.
 
         Raises:
-            RetryError: Sync again. If `torn`, this member's state is half new and half old until then.
-            Mismatch: This member's keys, shapes, types or revision are not the group's; the message says which.
+            RetryError: Sync again. If `torn`, this member's state is half new and half old until then, or its tensors
+                changed during the call.
+            Mismatch: This member's keys, shapes, types or revision are not the group's, or two of its tensors are one
+                memory and differ there; the message says which.
             FatalError: No member can give a state.
         """
         if not isinstance(state, SharedState):

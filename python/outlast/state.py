@@ -13,7 +13,8 @@ class SharedState(OfThisProcess):
 
     Args:
         tensors: Dense, writable CPU buffers by name: numpy arrays, torch tensors, bytearrays. They are used where they
-            are; leave them alone while a call works on them.
+            are; leave them alone while a call works on them. Two may be the very same memory (tied weights), and
+            then are equal in all that this state can become; memory that is shared in part is refused.
         revision: The version of what they hold; it grows by one with each change that is synced. `None` means that this
             member has nothing to give and only receives.
         extra: Bytes that travel with the revision: the step, the scheduler's and the sampler's state.
@@ -88,7 +89,8 @@ class SharedState(OfThisProcess):
             may_differ: As for a new state.
 
         Raises:
-            FatalError: There is none, or none that is whole and of these tensors; the message says why, for each.
+            FatalError: There is none, or none that is whole and of these tensors; the message says why, for each. Or one
+                cannot be read though nothing says that it is damaged: an older one is not loaded in its place.
         """
         state = cls(into, may_differ=may_differ)
         state._core.load(os.fspath(path))

@@ -76,6 +76,32 @@ def test_what_is_no_state_is_refused():
         outlast.SharedState(tensors(1), may_differ=["nobody"])
     with pytest.raises(outlast.InvalidArgument, match="gaps"):
         outlast.SharedState({"w": np.zeros((4, 4))[:, ::2]})
+    whole = np.zeros(10)
+    with pytest.raises(outlast.InvalidArgument, match='"part" has some of the memory of "whole"'):
+        outlast.SharedState({"whole": whole, "part": whole[3:]})
+
+
+def test_tied_tensors_are_healed_only_where_they_are_tied_everywhere(together):
+    def program(number, comm):
+        ours = np.full(MIB, number, np.float32)
+        for tied_by_all in (True, False):
+            # The first member has two tensors, which are equal at first. The other has one of two names.
+            other = np.full(MIB, 7 if tied_by_all else 8, np.float32)
+            if number == 0:
+                ours[:] = 7
+            tensors = {"a": ours, "b": other if number == 0 else ours}
+            state = outlast.SharedState(tensors, revision=4 if number == 0 else None)
+            if tied_by_all or number == 0:
+                assert comm.sync_state(state).revision == 4
+                assert np.all(ours == 7)
+                continue
+            ours[:] = 1
+            with pytest.raises(outlast.Mismatch, match='"a" and "b" are the same memory here'):
+                comm.sync_state(state)
+            assert not state.torn
+            assert np.all(ours == 1)
+
+    together(2, program)
 
 
 def test_checkpoints_are_whole_and_the_newest_wins(tmp_path):

@@ -2,18 +2,15 @@
 
 mod peers;
 
-use outlast::communicator::{
-    DataType, Error, Event, Interrupt, NextStep, SyncOptions, SyncReport, ask_flight,
-};
+use outlast::communicator::{Error, Event, Interrupt, NextStep, SyncOptions, SyncReport, ask_flight};
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
-use outlast::state::{LEAF_BYTES, SharedState, Strategy, TensorInfo};
+use outlast::state::{LEAF_BYTES, SharedState, Strategy};
 use outlast::{Communicator, Coordinator};
-use outlast_proto::id::PeerId;
 use peers::{coordinator, each, peer, together};
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Barrier};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -405,100 +402,6 @@ fn members_that_agree_pay_one_pass_over_their_memory_and_two_round_trips() {
             assert_eq!(words, two.into(), "round {round}: two votes, two answers, and no other word");
         }
     });
-}
-
-/// A state of one array that the program goes on to write to while it is lent.
-fn unruly(leaves: usize, revision: Option<u64>, value: u64) -> (SharedState, Arc<Vec<AtomicU64>>) {
-    let count = leaves * LEAF_BYTES / 8;
-    let numbers: Arc<Vec<_>> = Arc::new((0..count).map(|_| AtomicU64::new(value)).collect());
-    let mut state = SharedState::new();
-    let info = TensorInfo::new("w", DataType::U64, [count as u64]);
-    let start = numbers[0].as_ptr().cast();
-    // SAFETY: the owner keeps the memory, and it is written to as atomic numbers only.
-    unsafe { state.insert_raw(info, start, Box::new(Arc::clone(&numbers))) }.unwrap();
-    state.set_revision(revision);
-    (state, numbers)
-}
-
-/// A group of one bad donor, so many good ones, and an empty member. What the last one is told, with the bad one's id.
-fn with_a_bad_donor(good: usize, mutates: bool) -> (Result<SyncReport, Error>, PeerId) {
-    const LEAVES: usize = 48;
-    let coordinator = Arc::new(coordinator());
-    let (asked, changed) = (Arc::clone(&coordinator), AtomicBool::new(false));
-    let results = each(&coordinator, good + 2, move |number, comm| {
-        comm.connect(good as u32 + 2).expect("admitted");
-        let me = comm.peer_id();
-        if number > 0 {
-            let (mut ours, numbers) = unruly(LEAVES, Some(3), 8);
-            let is_bad = number == 1;
-            if is_bad && !mutates {
-                comm.spoil_served_state();
-            }
-            let voter = Arc::clone(&comm);
-            let serving = thread::spawn(move || voter.sync_state(&mut ours, &SyncOptions::new()).map(drop));
-            if is_bad && mutates {
-                // Once it has voted it has hashed; nobody has asked for anything before the empty one votes, too.
-                until_voted(&asked, good + 1);
-                numbers.iter().step_by(1_000).for_each(|number| number.store(9, Ordering::Relaxed));
-                changed.store(true, Ordering::SeqCst);
-            }
-            serving.join().unwrap().ok();
-            return (None, me);
-        }
-        let deadline = Instant::now() + Duration::from_secs(20);
-        while mutates && !changed.load(Ordering::SeqCst) {
-            assert!(Instant::now() < deadline, "the bad one changes its memory");
-            thread::sleep(Duration::from_millis(5));
-        }
-        let (mut ours, _) = unruly(LEAVES, None, 0);
-        let before = ours.digest();
-        let outcome = comm.sync_state(&mut ours, &SyncOptions::new());
-        match &outcome {
-            Ok(report) => {
-                assert_eq!(ours.digest(), unruly(LEAVES, None, 8).0.digest(), "not a byte of the bad one's");
-                let kept: u64 = report.donors.iter().map(|(_, leaves)| leaves).sum();
-                assert_eq!(kept, LEAVES as u64);
-            }
-            Err(_) => assert!(ours.digest() == before && !ours.is_torn()),
-        }
-        (Some(outcome), me)
-    });
-    let bad = results[1].1;
-    let outcome = results.into_iter().next().unwrap().0.unwrap();
-    (outcome, bad)
-}
-
-/// Waits until so many members have cast their first vote in a sync.
-fn until_voted(coordinator: &Coordinator, count: usize) {
-    let run = "default".parse().unwrap();
-    let deadline = Instant::now() + Duration::from_secs(20);
-    loop {
-        let status = coordinator.status(&run).unwrap().unwrap_or_default();
-        if status.matches("\"VoteSyncState\"").count() >= count {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{status}");
-        thread::sleep(Duration::from_millis(5));
-    }
-}
-
-#[test]
-fn a_donor_that_corrupts_or_mutates_is_named_each_time_by_who_was_healed() {
-    for (mutates, fault) in [
-        (false, "it sent bytes that are not the elected ones"),
-        (true, "its tensors changed during the sync"),
-    ] {
-        for round in 0..2 {
-            let (outcome, bad) = with_a_bad_donor(2, mutates);
-            let report = outcome.unwrap_or_else(|error| panic!("round {round}: {error}"));
-            assert_eq!(report.replaced, [(bad, fault.to_owned())], "round {round}");
-            assert!(report.donors.iter().all(|(donor, _)| *donor != bad), "nothing of it was kept");
-        }
-        // Where there is no other it is named in the error.
-        let (outcome, bad) = with_a_bad_donor(0, mutates);
-        let error = outcome.expect_err("nobody else has it").to_string();
-        assert!(error.contains(&bad.short()) && error.contains(fault), "{error}");
-    }
 }
 
 /// Each receiver opens two streams, and a donor serves 64 at once, here a few: those beyond were closed, and the sync failed

@@ -577,9 +577,18 @@ impl Communicator {
         }
         check_process(self.0.creator)?;
         self.0.no_flights()?;
-        let synced =
-            state.with(|state| self.0.call(py, &visit, |comm| comm.sync_state(state, &options)))??;
-        let report = synced.map_err(|error| self.0.raised(py, &error, Purpose::Topology))?;
+        let (synced, torn) = state.with(|state| {
+            let synced = self.0.call(py, &visit, |comm| comm.sync_state(state, &options));
+            (synced, state.is_torn())
+        })?;
+        let report = synced?.map_err(|error| {
+            let raised = self.0.raised(py, &error, Purpose::Topology);
+            // Whatever it was that failed.
+            if torn {
+                let _ = raised.value(py).setattr("torn", true);
+            }
+            raised
+        })?;
         outcome::sync_report(py, &report)
     }
 

@@ -214,9 +214,8 @@ enum Part {
 
 impl<'a> Call<'a> {
     fn run(mut self, state: &mut SharedState) -> Result<SyncReport, Error> {
-        let stopped = Arc::clone(&self.stopped);
-        let hashes = state.hashes(&move || stopped.load(Ordering::Relaxed)).ok_or(CallError::Cancelled)?;
-        let hashes = Arc::new(hashes);
+        self.comm.stall.begin_sync();
+        let hashes = Arc::new(self.hash(state)?);
         let outline = state.outline().digest();
         let root = tree::root(outline, state.extra(), &hashes);
         let (strategy, was_agreed) = (self.options.strategy, state.was_agreed());
@@ -234,7 +233,7 @@ impl<'a> Call<'a> {
         // Whoever is to be healed says so at once, and how far it has come.
         let heals = role == Role::Receiver && offer.root != elected.root;
         let healing = heals.then(|| self.cast(&Wish::Healing(elected.root, 0, 0), LAST_WORD));
-        let part = self.take_part(state, role, &elected, &hashes, healing.as_ref());
+        let mut part = self.take_part(state, role, &elected, &hashes, healing.as_ref());
         let wish = match &part {
             Part::Whole | Part::Staged(_) => {
                 let keys = self.found.differed.iter().map(String::as_str);
@@ -244,18 +243,26 @@ impl<'a> Call<'a> {
             Part::Without(Error::StateMismatch(_)) => Wish::Apart(elected.root),
             Part::Without(error) => Wish::Failed(elected.root, error.to_string()),
         };
-        let (outcome, sent) = {
-            let serving = self.serve(state, &part, &elected, &hashes)?;
-            let outcome = match healing {
-                Some(vote) => {
-                    vote.change(&wish);
-                    vote.wait()
-                }
-                None => self.vote(&wish),
-            };
-            (outcome, serving.as_ref().map_or(0, Serving::sent))
+        let vote = match healing {
+            Some(vote) => {
+                vote.change(&wish);
+                vote
+            }
+            None => self.cast(&wish, Duration::ZERO),
+        };
+        let (outcome, sent, has_changed) = {
+            let serving = self.serve(state, &part, &elected, &hashes, &vote)?;
+            let outcome = vote.wait();
+            let serving = serving.as_ref();
+            (outcome, serving.map_or(0, Serving::sent), serving.is_some_and(Serving::has_changed))
         };
         self.sent = sent;
+        if has_changed {
+            // Nobody knows any more what it is. To sync again would not do: the others may have finished without us.
+            state.begin_change();
+            let text = "its tensors changed during the sync: leave them alone until it returns";
+            part = Part::Without(CallError::Failed(text.to_owned()).into());
+        }
         if matches!(part, Part::Whole) {
             // It was verified against what was elected, whatever the others came to. A copy of what a group agreed on was
             // agreed on as much as the original.
@@ -285,6 +292,29 @@ impl<'a> Call<'a> {
             }
         };
         Ok(self.report(state, &elected, healed, diverged, members))
+    }
+
+    /// The hashes of our leaves, for as long as somebody waits for them.
+    fn hash(&self, state: &SharedState) -> Result<Vec<Digest>, Error> {
+        let hashes = self.heeding(|given_up| state.hashes(&|| given_up() || Instant::now() >= self.deadline));
+        if let Some(hashes) = hashes {
+            return Ok(hashes);
+        }
+        if self.stopped.load(Ordering::SeqCst) {
+            return Err(CallError::Cancelled.into());
+        }
+        let text = "its time was up before its tensors were hashed: give it a longer timeout".to_owned();
+        Err(Error::SyncFailed { text, torn: state.is_torn() })
+    }
+
+    /// Does `work` with a question for the calling thread: whether the program gave the call up.
+    fn heeding<T>(&self, work: impl FnOnce(&dyn Fn() -> bool) -> T) -> T {
+        let flag = Arc::clone(&self.stopped);
+        let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
+        work(&|| {
+            watch::look();
+            self.stopped.load(Ordering::SeqCst)
+        })
     }
 
     /// Makes ours what was elected, if it is not.
@@ -351,17 +381,20 @@ impl<'a> Call<'a> {
             }
             Unhealed::TimedOut => "its time was up before the state was here".to_owned(),
             Unhealed::GivenUp => return Part::Without(gave_up(state)),
+            Unhealed::Unfit(why) => return Part::Without(Error::StateMismatch(why)),
         };
         Part::Without(Error::SyncFailed { text, torn: state.is_torn() })
     }
 
-    /// Lends our tensors, if others are to fetch them.
+    /// Lends our tensors, if others are to fetch them. Should they turn out to have changed, our vote says that we stand
+    /// apart: the others need not wait for us, and must not count us among those who hold it (rule 27).
     fn serve<'s>(
         &'s self,
         state: &'s SharedState,
         part: &Part,
         elected: &Elected,
         hashes: &Arc<Vec<Digest>>,
+        vote: &CastVote<'_>,
     ) -> Result<Option<Serving<'s>>, Error> {
         let me = self.comm.control.me();
         if !matches!(part, Part::Whole) || !self.donors.contains(&me) {
@@ -369,7 +402,13 @@ impl<'a> Call<'a> {
         }
         let (_, members) = self.comm.control.present()?;
         let others = members.into_iter().filter(|peer| *peer != me);
-        Ok(Some(self.comm.stall.lend(state, Arc::clone(hashes), elected.root, others)))
+        let (voter, id, root) = (Arc::downgrade(&self.comm.control), vote.id, elected.root);
+        let stand_apart = move || {
+            if let Some(control) = voter.upgrade() {
+                control.change_vote(id, Wish::Apart(root).encode());
+            }
+        };
+        Ok(Some(self.comm.stall.lend(state, Arc::clone(hashes), root, others, stand_apart)))
     }
 
     /// Does `work` with what a receiver needs to know.
@@ -380,15 +419,11 @@ impl<'a> Call<'a> {
             .control
             .present()
             .map_or(0, |(_, members)| members.iter().position(|peer| *peer == me).unwrap_or(0));
-        let flag = Arc::clone(&self.stopped);
-        let _cancels = watch::cancels(move || flag.store(true, Ordering::SeqCst));
-        let given_up = || {
-            watch::look();
-            self.stopped.load(Ordering::SeqCst)
-        };
         let donors: Vec<_> = self.donors.iter().copied().filter(|peer| *peer != me).collect();
         let (open, deadline) = (self.comm.open_state(), self.deadline);
-        work(&Errand { root, donors: &donors, rank, open, deadline, given_up: &given_up, progress })
+        self.heeding(|given_up| {
+            work(&Errand { root, donors: &donors, rank, open, deadline, given_up, progress })
+        })
     }
 
     /// One turn of the vote.

@@ -332,12 +332,11 @@ impl Runner {
         self.chronicle.commit(&told);
         self.course.handle_committed(&receipt.contributors, receipt.pending);
         comm.note_revision(self.number());
-        if told.is_void {
+        if let Some(void) = told.void {
             // Nobody has a mean, so nobody changes anything: the state of before is the state of this step.
             self.phase = Phase::Void;
             self.settle(state)?;
-            let text = "the weights of all contributors together are 0 or beyond counting: there is no mean";
-            return Err(Error::InvalidArgument(text.to_owned()));
+            return Err(Error::InvalidArgument(void.to_string()));
         }
         self.phase = Phase::Committed { first: receipt.contributors.first() == Some(&comm.peer_id()) };
         state.begin_change();

@@ -4,6 +4,9 @@
 //! bytes, and a digest of everything. It is written under another name, forced to the disk, and then renamed; so
 //! a folder of the final name was whole once. Disks and people damage things later, so what is loaded is verified
 //! against its digest *before* a byte of the state is changed, and of several checkpoints the newest that is whole wins.
+//! One that is damaged is passed over, with a warning. One that the operating system refuses to read for now (no rights, no
+//! more files, a disk that is away) may be as good as ever: then nothing is loaded, because to go on from an older one loses
+//! what was learned since.
 //!
 //! What it does not do: it removes nothing. What a process left half-written when it was killed stays beside the others,
 //! under a name that begins with a dot, and is never looked at.
@@ -120,19 +123,25 @@ impl SharedState {
     }
 
     /// Makes this state what was saved at `path`: a checkpoint, or a folder of checkpoints named by their revisions, of
-    /// which the newest that is whole is taken. Says which one it was. If none can be loaded, nothing is changed.
+    /// which the newest that is whole is taken. Says which one it was. If none can be loaded, or a newer one cannot be read
+    /// though nothing says that it is damaged, nothing is changed.
     pub fn load(&mut self, path: &Path) -> Result<PathBuf, CheckpointError> {
-        let candidates = if path.join(MANIFEST).exists() { vec![path.to_owned()] } else { newest(path)? };
+        let is_one = fs::exists(path.join(MANIFEST));
+        let is_one = is_one.map_err(|cause| CheckpointError::Disk { path: path.to_owned(), cause })?;
+        let candidates = if is_one { vec![path.to_owned()] } else { newest(path)? };
         if candidates.is_empty() {
             return Err(CheckpointError::Nothing(path.to_owned()));
         }
         let mut reasons = Vec::new();
         for candidate in candidates {
-            match self.load_one(&candidate) {
+            let reason = match self.load_one(&candidate) {
                 Ok(Ok(())) => return Ok(candidate),
-                Ok(Err(reason)) => reasons.push(format!("{}: {reason}", candidate.display())),
-                Err(error) => reasons.push(format!("{}: {error}", candidate.display())),
-            }
+                Ok(Err(reason)) => reason,
+                Err(error) if is_damage(&error) => error.to_string(),
+                Err(cause) => return Err(CheckpointError::Disk { path: candidate, cause }),
+            };
+            tracing::warn!(path = %candidate.display(), reason, "a checkpoint cannot be loaded and is passed over");
+            reasons.push(format!("{}: {reason}", candidate.display()));
         }
         Err(CheckpointError::Unusable { path: path.to_owned(), reasons })
     }
@@ -155,6 +164,9 @@ impl SharedState {
         if tree::root(strict.digest(), &manifest.extra, &hashes) != manifest.digest {
             return Ok(Err("its contents are not what was saved".to_owned()));
         }
+        if let Some(why) = self.broken_tie(&leaves, &hashes) {
+            return Ok(Err(why));
+        }
         // From here on something changes. Should the disk fail now, the state is torn.
         (self.torn, self.revision) = (true, None);
         each_leaf(&file, &places, &leaves, |leaf, bytes| {
@@ -164,6 +176,13 @@ impl SharedState {
         self.set_agreed(manifest.revision);
         Ok(Ok(()))
     }
+}
+
+/// Whether it is what is there that is wrong: something is missing, cut off, or of another kind. Anything else may be over
+/// when it is tried again.
+fn is_damage(error: &io::Error) -> bool {
+    use io::ErrorKind::{InvalidData, IsADirectory, NotADirectory, NotFound, UnexpectedEof};
+    matches!(error.kind(), NotFound | NotADirectory | IsADirectory | UnexpectedEof | InvalidData)
 }
 
 fn each_leaf(

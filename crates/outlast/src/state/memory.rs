@@ -1,6 +1,7 @@
 //! The bytes of a tensor, whoever owns them.
 
 use std::any::Any;
+use std::ops::Range;
 
 /// Memory that stays where it is for as long as this lives. All access goes through the state that holds it.
 pub(super) struct Memory {
@@ -52,6 +53,11 @@ impl Memory {
     /// Where it is.
     pub(super) fn start(&self) -> *mut u8 {
         self.start
+    }
+
+    /// The addresses of its bytes.
+    pub(super) fn range(&self) -> Range<usize> {
+        self.start.addr()..self.start.addr() + self.bytes
     }
 }
 

@@ -22,6 +22,7 @@ pub(crate) mod exchange;
 mod hashing;
 mod memory;
 mod safetensors;
+mod ties;
 
 pub use checkpoint::{CheckpointError, newest};
 pub use hashing::leaf_hashes;
@@ -55,6 +56,16 @@ pub enum StateError {
         expected: u64,
         /// The elements that there are.
         elements: u64,
+    },
+    /// Memory that belongs to another tensor in part: a heal of one would change the other.
+    #[error(
+        "{key:?} has some of the memory of {other:?}: a tensor's memory is its own, or exactly all of another's"
+    )]
+    Overlap {
+        /// Which tensor.
+        key: String,
+        /// Whose memory it has.
+        other: String,
     },
     /// Too many bytes to travel along.
     #[error("{0} extra bytes; the limit is {STATE_EXTRA_BYTES_MAX}: make it a tensor")]
@@ -94,7 +105,8 @@ impl SharedState {
         self.add(info, count, Memory::own(elements))
     }
 
-    /// Adds a tensor whose memory belongs to somebody else; `owner` keeps it, and is dropped with the state.
+    /// Adds a tensor whose memory belongs to somebody else; `owner` keeps it, and is dropped with the state. Two tensors may
+    /// be the very same memory, as tied weights are. Then the state can only become one in which they are equal.
     ///
     /// # Safety
     /// `start` is the beginning of as many bytes as `info` says, readable and writable from any thread as long as
@@ -110,6 +122,10 @@ impl SharedState {
         let count = bytes / info.data_type.size() as u64;
         // SAFETY: the caller promises it.
         let memory = unsafe { Memory::lent(start, bytes as usize, owner) };
+        if let Some(other) = self.partly_shares(&memory) {
+            let (key, other) = (info.key, other.to_owned());
+            return Err(StateError::Overlap { key, other });
+        }
         self.add(info, count, memory)
     }
 
@@ -227,12 +243,12 @@ impl SharedState {
         (self.outline.tensors()[place].data_type == T::DATA_TYPE && valid).then_some(place)
     }
 
-    /// The hashes of all leaves that are compared. `None` if `stop` said so on the way.
-    pub(crate) fn hashes(&self, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {
+    /// The hashes of all leaves that are compared. `None` if `stop` said so on the way; it is asked on this thread only.
+    pub(crate) fn hashes(&self, stop: &dyn Fn() -> bool) -> Option<Vec<Digest>> {
         self.hashes_of(&Leaves::of(&self.outline), stop)
     }
 
-    fn hashes_of(&self, leaves: &Leaves, stop: &(dyn Fn() -> bool + Sync)) -> Option<Vec<Digest>> {
+    fn hashes_of(&self, leaves: &Leaves, stop: &dyn Fn() -> bool) -> Option<Vec<Digest>> {
         let places = (0..leaves.len()).filter_map(|number| leaves.get(number));
         let slices: Vec<_> = places.map(|leaf| &self.memory[leaf.tensor].bytes()[leaf.bytes]).collect();
         self.hashed.fetch_add(slices.len() as u64, Ordering::Relaxed);

@@ -8,6 +8,10 @@
 //! contributes nothing, so its place holds zero, and its samples become holes of the [`Ledger`]. The list is filled up to whole
 //! cache lines: it goes round in front of the gradients, and they are to lie where they lay without it.
 //!
+//! What a tally says comes from others, and one faulty member can make it say anything. A step whose weights make no mean,
+//! or whose samples are more than its crew may take, is *void*: it is committed and changes no tensor. Every contributor
+//! holds the same tally, to the bit, so all find the same.
+//!
 //! **Weights.** The mean that a program wants is `sum(weight * gradient) / sum(weight)`. A ring gives plain means, and
 //! multiplying a gradient costs a pass over memory. So weights are taken relative to a *reference* that all agree on: the
 //! mean weight of the last step. As long as every member's weight is what it was, nothing is multiplied at all.
@@ -48,9 +52,31 @@ pub enum InvalidStep {
     /// More numbers than a ledger can keep apart if some are not used.
     #[error(
         "{0} samples in one step: with {1} members each may take {max}; let a number stand for several samples",
-        max = HOLES_MAX / .1
+        max = samples_max(*.1)
     )]
     TooManySamples(u64, usize),
+}
+
+/// Why a step that was committed changes nothing. The same on every contributor.
+#[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
+#[non_exhaustive]
+pub enum VoidStep {
+    /// All weights together are nothing, or no number. The samples were looked at, and are used.
+    #[error("the weights of all contributors together are 0 or beyond counting: there is no mean")]
+    Weights,
+    /// Somebody claims samples that nobody can have taken. None is used.
+    #[error(
+        "the member at place {place} is said to have taken {taken} samples, where each may take {most}: a contributor is \
+         faulty, and the step changes nothing"
+    )]
+    Samples {
+        /// Whose count it is, by its place in the crew.
+        place: usize,
+        /// How many.
+        taken: f64,
+        /// How many there may be.
+        most: u64,
+    },
 }
 
 /// What the contributors to a commit told of themselves.
@@ -58,11 +84,16 @@ pub enum InvalidStep {
 pub struct Told {
     /// What the mean that came out must be multiplied by; none if it is what was asked for.
     pub factor: Option<f64>,
-    /// How many samples the member at each place took; zero for who was lost.
+    /// How many samples the member at each place took; zero for who was lost, and for all if they cannot be counted.
     pub taken: Vec<u64>,
-    /// Whether all weights together were nothing, so that there is no mean.
-    pub is_void: bool,
+    /// Why there is no mean, if there is none.
+    pub void: Option<VoidStep>,
     mean: f64,
+}
+
+/// How many numbers each member of a crew may take in one step: all of them can be told apart, if none is used.
+fn samples_max(crew: usize) -> u64 {
+    (HOLES_MAX / crew.max(1)) as u64
 }
 
 impl Chronicle {
@@ -92,11 +123,9 @@ impl Chronicle {
         minicbor::encode(self, bytes).expect("a Vec takes every byte");
     }
 
-    /// How many numbers a member may take in one step: all that a crew of that size takes can be told apart, if none of
-    /// them is used.
+    /// Whether a member of a crew of that size may take so many numbers in one step.
     pub fn check_samples(count: u64, crew: usize) -> Result<(), InvalidStep> {
-        let fits = count <= (HOLES_MAX / crew.max(1)) as u64;
-        if fits { Ok(()) } else { Err(InvalidStep::TooManySamples(count, crew)) }
+        if count <= samples_max(crew) { Ok(()) } else { Err(InvalidStep::TooManySamples(count, crew)) }
     }
 
     /// What a gradient of that weight is multiplied by before it is added to the others'.
@@ -120,19 +149,27 @@ impl Chronicle {
 
     /// What the mean of the tallies of so many contributors says of a crew.
     pub fn told(mean: &[f64], crew: usize, contributors: usize) -> Told {
-        let scale = mean[0];
+        let (scale, most) = (mean[0], samples_max(crew));
         // A mean of whole numbers below 2^53, times their number, is off by less than a half.
-        let taken = mean[1..=crew].iter().map(|share| (share * contributors as f64).round() as u64).collect();
-        let is_void = !(scale.is_finite() && scale > 0.0);
-        let factor = (!is_void && (scale - 1.0).abs() > NEGLIGIBLE).then(|| 1.0 / scale);
-        Told { factor, taken, is_void, mean: scale }
+        let counts = mean[1..=crew].iter().map(|share| (share * contributors as f64).round());
+        // Whatever is no number is in no range.
+        let is_beyond = |(_, taken): &(usize, f64)| !(0.0..=most as f64).contains(taken);
+        let beyond = counts.clone().enumerate().find(is_beyond);
+        let weightless = !(scale.is_finite() && scale > 0.0);
+        let void = match beyond {
+            Some((place, taken)) => Some(VoidStep::Samples { place, taken, most }),
+            None => weightless.then_some(VoidStep::Weights),
+        };
+        let factor = (void.is_none() && (scale - 1.0).abs() > NEGLIGIBLE).then(|| 1.0 / scale);
+        let taken = counts.map(|taken| if beyond.is_some() { 0 } else { taken as u64 }).collect();
+        Told { factor, taken, void, mean: scale }
     }
 
     /// That was committed.
     pub fn commit(&mut self, told: &Told) {
         self.ledger = self.ledger.committed(&told.taken);
         let reference = self.reference * told.mean;
-        if reference.is_normal() && reference > 0.0 {
+        if told.void.is_none() && reference.is_normal() && reference > 0.0 {
             self.reference = reference;
         }
     }
@@ -187,14 +224,50 @@ mod tests {
             assert!(matches!(chronicle.scale(weight), Err(InvalidStep::Weight(_))));
         }
         let told = Chronicle::told(&[0.0, 1.0, 1.0], 2, 2);
-        assert!(told.is_void && told.factor.is_none());
+        assert_eq!((told.void, told.factor), (Some(VoidStep::Weights), None));
         chronicle.commit(&told);
         assert_eq!(
             (chronicle.reference, chronicle.ledger.consumed()),
             (1.0, 4),
             "the samples were looked at"
         );
-        assert!(Chronicle::told(&[f64::INFINITY, 0.0], 1, 2).is_void);
+        assert_eq!(Chronicle::told(&[f64::INFINITY, 0.0], 1, 2).void, Some(VoidStep::Weights));
+    }
+
+    /// One faulty member's count made every contributor write down a hole for nearly each number below it, after the
+    /// commit and beyond every deadline, until there was no memory left.
+    #[test]
+    fn a_tally_beyond_what_a_step_may_take_is_void() {
+        let (crew, most) = (3, HOLES_MAX as u64 / 3);
+        let reduced_with = |claim: f64| {
+            let mut tallies: Vec<_> = (0..crew).map(|place| Chronicle::tally(2.0, 4, place, crew)).collect();
+            tallies[1][2] = claim;
+            Chronicle::told(&reduced(&tallies), crew, crew)
+        };
+        for claim in [most as f64 + 1.0, 1e15, 1e300, f64::MAX, f64::INFINITY, f64::NAN, -1.0, -1e300] {
+            let told = reduced_with(claim);
+            let Some(VoidStep::Samples { place: 1, most: told_most, .. }) = told.void else {
+                panic!("{claim}: {told:?}")
+            };
+            assert_eq!((told_most, told.factor, &told.taken[..]), (most, None, &[0; 3][..]), "{claim}");
+            let mut chronicle = Chronicle::new(b"mine".to_vec());
+            chronicle.commit(&told);
+            assert_eq!(
+                chronicle,
+                Chronicle::new(b"mine".to_vec()),
+                "{claim}: nothing is used, no weight is usual"
+            );
+        }
+        // As much as a step may take is none of it, nor is who was lost and who took nothing.
+        for honest in [0.0, most as f64] {
+            let told = reduced_with(honest);
+            assert_eq!((told.void, &told.taken[..]), (None, &[4, honest as u64, 4][..]));
+        }
+        let text = reduced_with(1e15).void.expect("it is void").to_string();
+        assert!(
+            text.contains("place 1") && text.contains("1000000000000000") && text.contains("21845"),
+            "{text}"
+        );
     }
 
     #[test]

@@ -41,7 +41,8 @@ pub enum Status {
     Mutated,
     /// It does not serve that root, or no such leaf; now, and so not for this receiver.
     NotServed,
-    /// It serves as many streams as it can: this one is to be opened again after a while.
+    /// It serves as many streams as it can, or has not heard of the election yet: this one is to be opened again after a
+    /// while.
     Busy,
 }
 

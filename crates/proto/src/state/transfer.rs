@@ -9,8 +9,10 @@
 //!   first answer counts. So a donor that stands still delays a heal by moments, not until somebody calls it dead.
 //!
 //! A donor that dies, lies, or has changed its tensors is dropped, with its reason, and what it owed goes back to the
-//! others. A donor that is *busy* with other receivers is not: what it was asked for goes back, and it is asked again later. Who is dialled at first depends on the receiver's rank, so that many receivers do not all begin
-//! with the same donor; the rest are a reserve that replaces the dropped.
+//! others. A donor that is *busy* with other receivers is not: what it was asked for goes back, and it is asked again later.
+//! Nor is one that is *slow*: every byte that comes is a sign of life, and only silence is none, because over a thin link
+//! one leaf may take longer than any patience. Who is dialled at first depends on the receiver's rank, so that many
+//! receivers do not all begin with the same donor; the rest are a reserve that replaces the dropped.
 //!
 //! The invariant: every wanted leaf is delivered exactly once, or the plan says that it is hopeless. It moves no byte
 //! and checks no hash: whoever does tells it what came of it.
@@ -26,7 +28,7 @@ pub const DONORS_AT_ONCE: usize = 8;
 pub const WINDOW: usize = 16;
 /// A leaf that is under way for this long is asked of another donor as well, if that one has nothing else to do.
 pub const LATE: Duration = Duration::from_millis(750);
-/// A donor that delivered nothing for this long, though it owes something, has stalled.
+/// A donor of which not a byte came for this long, though it owes something, has stalled.
 pub const STALLED: Duration = Duration::from_secs(5);
 
 /// Why a donor was dropped.
@@ -34,7 +36,7 @@ pub const STALLED: Duration = Duration::from_secs(5);
 pub enum Fault {
     /// It cannot be reached, or its stream broke.
     Gone(String),
-    /// It delivers nothing.
+    /// It owes something, and nothing comes.
     Stalled,
     /// What it sent is not what was elected.
     Corrupt,
@@ -58,7 +60,9 @@ struct Donor {
     /// What it was asked for and has not delivered, and since when.
     owes: BTreeMap<usize, Instant>,
     delivered: u64,
-    /// Since when it owes without delivering.
+    /// How many bytes of it have come, of whole leaves and of others.
+    bytes: u64,
+    /// Since when it owes and nothing has come.
     quiet_since: Option<Instant>,
 }
 
@@ -145,6 +149,14 @@ impl Transfer {
             *self.delivered.entry(peer).or_default() += 1;
         }
         first
+    }
+
+    /// So many bytes have come from that donor until now, in all, of whole leaves and of others. More than last time are
+    /// a sign of life.
+    pub fn heard(&mut self, now: Instant, peer: PeerId, bytes: u64) {
+        let Some(donor) = self.donors.get_mut(&peer).filter(|donor| bytes > donor.bytes) else { return };
+        donor.bytes = bytes;
+        donor.quiet_since = donor.quiet_since.map(|_| now);
     }
 
     /// That donor will not deliver these, because it is busy or one of its streams broke; it stays engaged.

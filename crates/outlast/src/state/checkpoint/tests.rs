@@ -113,6 +113,57 @@ fn the_newest_whole_one_wins_beside_all_kinds_of_damage() {
     assert_eq!((loaded.digest(), loaded.revision(), loaded.is_torn()), (before, Some(10), false));
 }
 
+/// Whatever the disk said of the newest one, an older one was loaded without a word: a process that was out of
+/// descriptors for a moment threw away what was learned since.
+#[test]
+fn a_checkpoint_that_cannot_be_read_for_now_is_no_reason_to_load_an_older_one() {
+    let folder = tempfile::tempdir().unwrap();
+    for (revision, value) in [(8, 8.5), (9, 9.5)] {
+        let mut state = state(value);
+        state.set_revision(Some(revision));
+        state.save(&folder.path().join(revision.to_string())).unwrap();
+    }
+    // A link to itself is nothing that a crash leaves behind, and even root cannot open it.
+    let newest = folder.path().join("9");
+    let (manifest, aside) = (newest.join(MANIFEST), newest.join("aside"));
+    fs::rename(&manifest, &aside).unwrap();
+    std::os::unix::fs::symlink(MANIFEST, &manifest).unwrap();
+    let mut loaded = state(0.0);
+    let before = loaded.digest();
+    let error = loaded.load(folder.path()).unwrap_err();
+    assert!(matches!(&error, CheckpointError::Disk { path, .. } if *path == newest), "{error}");
+    assert_eq!((loaded.digest(), loaded.is_torn()), (before, false));
+    assert!(matches!(loaded.load(&newest), Err(CheckpointError::Disk { .. })), "nor is it no checkpoint");
+    // It was whole all the time.
+    fs::rename(&aside, &manifest).unwrap();
+    assert_eq!(loaded.load(folder.path()).unwrap(), newest);
+}
+
+#[test]
+fn a_checkpoint_is_not_loaded_into_one_memory_where_it_has_two_tensors() {
+    let folder = tempfile::tempdir().unwrap();
+    let path = folder.path().join("7");
+    let mut two = SharedState::new();
+    two.insert("a", vec![1_u8], &[1]).unwrap();
+    two.insert("b", vec![2_u8], &[1]).unwrap();
+    two.set_revision(Some(7));
+    two.save(&path).unwrap();
+    let mut lent = [9_u8];
+    let mut tied = SharedState::new();
+    for key in ["a", "b"] {
+        // SAFETY: `lent` outlives the state, and is not used while the state is.
+        unsafe { tied.insert_raw(TensorInfo::new(key, DataType::U8, [1]), lent.as_mut_ptr(), Box::new(())) }
+            .unwrap();
+    }
+    let text = tied.load(&path).unwrap_err().to_string();
+    assert!(text.contains("\"a\" and \"b\" are the same memory here"), "{text}");
+    assert!(!tied.is_torn());
+    two.get_mut::<u8>("b").unwrap()[0] = 1;
+    two.save(&folder.path().join("8")).unwrap();
+    tied.load(&folder.path().join("8")).unwrap();
+    assert_eq!(tied.get::<u8>("a"), Some(&[1][..]));
+}
+
 #[test]
 fn a_checkpoint_of_another_state_names_the_key() {
     let folder = tempfile::tempdir().unwrap();

@@ -13,8 +13,8 @@
 //! port, with a purpose of their own), because what collectives need of a link (frames of many operations, credit,
 //! aborts at any byte) it does not need: one side asks, the other answers. Each stream has a thread at each end.
 //!
-//! A donor serves a bounded number of streams. Whoever comes when it is full is told so, and comes again after a pause; so
-//! one donor heals any number of receivers, some after the others.
+//! A donor serves a bounded number of streams. Whoever comes when it is full is told so by its [`porter`], and comes again
+//! after a pause; so one donor heals any number of receivers, some after the others.
 //!
 //! The invariant on the receiver: a leaf is read into memory of the stream's own, and reaches the caller's tensor only if
 //! its hash is the elected one. The invariant on the donor: the caller's tensors are touched only under the lock of the
@@ -22,6 +22,7 @@
 //! whatever the network does (rule 15).
 
 pub(crate) mod donor;
+mod porter;
 pub(crate) mod receiver;
 mod stream;
 #[cfg(test)]

@@ -1,27 +1,28 @@
 //! The receiver's end: fetches what differs, from several donors at once.
 //!
 //! A donor is dropped when it lies, or when the last of its streams broke; one that is *busy* with others is asked again
-//! after a pause, until the deadline. The state counts as torn from before its first byte is written until it is whole:
-//! then nothing that ends a heal, a panic included, can leave a half-written state that looks like one.
+//! after a pause, until the deadline, and one that is slow is kept as long as bytes come. The state counts as torn from
+//! before its first byte is written until it is whole: then nothing that ends a heal, a panic included, can leave a
+//! half-written state that looks like one.
+
+mod pulling;
 
 use super::Stream;
 use crate::state::SharedState;
-use crate::state::memory::Memory;
-use crate::sync::{lock, sleep_while, unlocked};
-use crate::{clock, runtime};
-use outlast_kernels::hash128;
+use crate::sync::unlocked;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::STATE_EXTRA_BYTES_MAX;
 use outlast_proto::retry;
 use outlast_proto::state::frame::{Answer, Question, Status, Wanted};
-use outlast_proto::state::transfer::{Fault, STALLED, Transfer, WINDOW};
-use outlast_proto::state::tree::{self, LEAF_BYTES, Leaf, Leaves};
+use outlast_proto::state::transfer::{Fault, STALLED, Transfer};
+use outlast_proto::state::tree::{self, Leaf, Leaves};
 use outlast_proto::state::{Difference, Digest, Outline};
 use outlast_proto::wire::decode;
-use std::collections::{BTreeMap, VecDeque};
+use pulling::{Pulling, Work};
+use std::collections::BTreeMap;
 use std::io;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Condvar, Mutex, MutexGuard, mpsc};
+use std::sync::atomic::AtomicBool;
+use std::sync::{Arc, Condvar, Mutex, mpsc};
 use std::time::{Duration, Instant};
 
 /// Streams to one donor: one that waits for a lost packet does not stop the other.
@@ -51,8 +52,10 @@ pub(crate) struct Errand<'a> {
 }
 
 /// Why a heal did not come to its end.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Unhealed {
+    /// Two tensors are one memory here and differ in what was elected, which this state thus cannot be. It is as it was.
+    Unfit(String),
     /// No donor is left that gives what is missing.
     NoDonor,
     /// The deadline passed.
@@ -161,7 +164,7 @@ fn ask(errand: &Errand<'_>, donor: PeerId, wanted: Wanted) -> Result<Vec<u8>, Se
     let mut stream = open(&errand.open, donor, errand.deadline, &off).map_err(gone)?;
     let question = Question { root: errand.root, wanted };
     stream.send(&question.encode(), STALLED, &off).map_err(gone)?;
-    let answer = read_answer(&mut stream, wanted, &off)?;
+    let answer = read_answer(&mut stream, wanted, STALLED, &off)?;
     let mut bytes = vec![0; answer.bytes as usize];
     if !stream.receive(&mut bytes, STALLED, &off).map_err(gone)? {
         return Err(gone(io::ErrorKind::UnexpectedEof.into()).into());
@@ -207,6 +210,9 @@ pub(crate) fn heal(
     let (hashes, extra) = ask_any(errand, Wanted::Hashes, found, take)?;
     let wanted = tree::differing(ours, &hashes);
     let leaves = Leaves::of(&state.outline);
+    if let Some(why) = state.broken_tie(&leaves, &hashes) {
+        return Err(Unhealed::Unfit(why));
+    }
     found.leaves = wanted.len() as u64;
     for leaf in wanted.iter().filter_map(|number| leaves.get(*number)) {
         let key = &state.outline.tensors()[leaf.tensor].key;
@@ -229,14 +235,7 @@ pub(crate) fn heal(
         deadline: errand.deadline,
         over: AtomicBool::new(false),
         changed: Condvar::new(),
-        work: Mutex::new(Work {
-            plan,
-            streams: BTreeMap::new(),
-            memory: &mut state.memory,
-            staged: staged.then(Vec::new),
-            received: 0,
-            written: 0,
-        }),
+        work: Mutex::new(Work::new(plan, &mut state.memory, staged)),
     };
     let all = found.leaves;
     (errand.progress)(0, all);
@@ -266,210 +265,6 @@ impl Found {
     }
 }
 
-/// What the threads of a heal share.
-struct Work<'a> {
-    plan: Transfer,
-    /// How many streams each donor has that have not failed.
-    streams: BTreeMap<PeerId, usize>,
-    memory: &'a mut [Memory],
-    staged: Option<Vec<(Leaf, Vec<u8>)>>,
-    received: u64,
-    /// Leaves that were put in place.
-    written: u64,
-}
-
-impl Work<'_> {
-    /// A stream of that donor failed, and these leaves will not come by it. A donor that lies is of no use by its other
-    /// streams either; one that is merely hard to reach is kept until the last of them has failed.
-    fn lose_stream(&mut self, donor: PeerId, fault: Fault, asked: impl IntoIterator<Item = usize>) {
-        let streams = self.streams.entry(donor).or_default();
-        *streams = streams.saturating_sub(1);
-        if *streams > 0 && matches!(fault, Fault::Gone(_) | Fault::Stalled) {
-            tracing::debug!(%donor, %fault, "a stream to a donor ended, and another is left");
-            return self.plan.hand_back(donor, asked);
-        }
-        tracing::warn!(%donor, %fault, "a donor is replaced");
-        self.plan.drop_donor(donor, fault);
-    }
-}
-
-struct Pulling<'a> {
-    hashes: &'a [Digest],
-    leaves: &'a Leaves,
-    root: Digest,
-    open: Open,
-    deadline: Instant,
-    over: AtomicBool,
-    /// Something was delivered, or somebody was dropped.
-    changed: Condvar,
-    work: Mutex<Work<'a>>,
-}
-
-impl<'a> Pulling<'a> {
-    fn lock(&self) -> MutexGuard<'_, Work<'a>> {
-        lock(&self.work)
-    }
-
-    fn is_over(&self) -> bool {
-        self.over.load(Ordering::Relaxed)
-    }
-
-    /// Engages donors, replaces those that stand still, and looks up now and then, until it is over.
-    fn run(&self, errand: &Errand<'_>, all: u64) -> Result<(), Unhealed> {
-        std::thread::scope(|scope| {
-            let mut told = Instant::now();
-            let outcome = loop {
-                let mut work = self.lock();
-                if work.plan.is_done() {
-                    break Ok(());
-                }
-                for donor in work.plan.stalled(clock::now()) {
-                    tracing::warn!(%donor, fault = %Fault::Stalled, "a donor is replaced");
-                    work.plan.drop_donor(donor, Fault::Stalled);
-                }
-                while let Some(donor) = work.plan.engage() {
-                    // None of them gets far before we let go of the lock.
-                    work.streams.insert(donor, STREAMS_PER_DONOR);
-                    for _ in 0..STREAMS_PER_DONOR {
-                        let thread = std::thread::Builder::new().name("outlast-heal".to_owned());
-                        if let Err(error) = thread.spawn_scoped(scope, move || self.attend(donor)) {
-                            work.lose_stream(donor, gone(error), []);
-                        }
-                    }
-                }
-                if work.plan.is_hopeless() {
-                    break Err(Unhealed::NoDonor);
-                }
-                let missing = work.plan.missing() as u64;
-                let received = work.received;
-                drop(self.changed.wait_timeout(work, BEAT));
-                if told.elapsed() >= PROGRESS {
-                    told = Instant::now();
-                    tracing::info!(missing, all, received, "healing goes on");
-                    (errand.progress)(all.saturating_sub(missing), all);
-                }
-                if (errand.given_up)() {
-                    break Err(Unhealed::GivenUp);
-                }
-                if Instant::now() >= self.deadline {
-                    break Err(Unhealed::TimedOut);
-                }
-            };
-            self.over.store(true, Ordering::Relaxed);
-            self.changed.notify_all();
-            outcome
-        })
-    }
-
-    /// One stream to one donor, opened again for as long as the donor is busy.
-    fn attend(&self, donor: PeerId) {
-        let mut pause = BUSY_PAUSE.0;
-        loop {
-            let mut asked = VecDeque::new();
-            let ended = runtime::guarded("what takes a stream of a heal", || self.pull(donor, &mut asked));
-            match ended.unwrap_or_else(|| Err(self.panicked().into())) {
-                Ok(()) => return,
-                Err(Setback::Busy) => self.lock().plan.hand_back(donor, asked),
-                Err(Setback::Fault(fault)) => {
-                    self.lock().lose_stream(donor, fault, asked);
-                    return self.changed.notify_all();
-                }
-            }
-            self.changed.notify_all();
-            let waits = |work: &mut Work<'a>| !self.is_over() && work.plan.is_engaged(donor);
-            let work = sleep_while(&self.changed, self.lock(), pause, waits);
-            if self.is_over() || !work.plan.is_engaged(donor) {
-                return;
-            }
-            drop(work);
-            pause = retry::longer(pause, BUSY_PAUSE.1);
-        }
-    }
-
-    /// A stream panicked. Its donor is let go at once, and others bring what it owes, unless that happened in the middle of
-    /// what all streams share: then nobody knows what is in its place, and the panic goes on.
-    fn panicked(&self) -> Fault {
-        assert!(!self.work.is_poisoned(), "a heal panicked while it put a leaf in its place");
-        gone(io::Error::other("what received from it panicked"))
-    }
-
-    /// Asks for as much as the plan allows, and takes what comes. `asked` is what was asked for and did not come.
-    fn pull(&self, donor: PeerId, asked: &mut VecDeque<usize>) -> Result<(), Setback> {
-        let off = || self.is_over() || !self.lock().plan.is_engaged(donor);
-        let mut stream = match open(&self.open, donor, self.deadline, &off) {
-            Ok(stream) => stream,
-            Err(_) if off() => return Ok(()),
-            Err(error) => return Err(gone(error).into()),
-        };
-        let mut buffer = vec![0; LEAF_BYTES];
-        loop {
-            let mut questions = Vec::new();
-            {
-                let mut work = self.lock();
-                if self.is_over() || work.plan.is_done() || !work.plan.is_engaged(donor) {
-                    return Ok(());
-                }
-                while asked.len() < WINDOW / STREAMS_PER_DONOR
-                    && let Some(leaf) = work.plan.next(clock::now(), donor)
-                {
-                    asked.push_back(leaf);
-                    let wanted = Wanted::Leaf(leaf as u64);
-                    questions.extend(Question { root: self.root, wanted }.encode());
-                }
-                if asked.is_empty() {
-                    drop(self.changed.wait_timeout(work, BEAT));
-                    continue;
-                }
-            }
-            let leaf = *asked.front().expect("it was just looked at");
-            let sent = stream.send(&questions, STALLED, &off).map_err(|error| gone(error).into());
-            match sent.and_then(|()| self.take(donor, leaf, &mut stream, &mut buffer, &off)) {
-                Ok(()) => {
-                    asked.pop_front();
-                }
-                Err(_) if off() => return Ok(()),
-                Err(setback) => return Err(setback),
-            }
-        }
-    }
-
-    /// Takes one leaf: into memory of our own first, and to its place only if it is what was elected.
-    fn take(
-        &self,
-        donor: PeerId,
-        number: usize,
-        stream: &mut Stream,
-        buffer: &mut [u8],
-        off: &dyn Fn() -> bool,
-    ) -> Result<(), Setback> {
-        let leaf = self.leaves.get(number).expect("the plan is made of leaves that are there");
-        let answer = read_answer(stream, Wanted::Leaf(number as u64), off)?;
-        if answer.bytes != leaf.bytes.len() as u64 {
-            return Err(Fault::Corrupt.into());
-        }
-        let bytes = &mut buffer[..leaf.bytes.len()];
-        if !stream.receive(bytes, STALLED, off).map_err(gone)? {
-            return Err(gone(io::ErrorKind::UnexpectedEof.into()).into());
-        }
-        if Digest::from(hash128(bytes)) != self.hashes[number] {
-            return Err(Fault::Corrupt.into());
-        }
-        let mut work = self.lock();
-        work.received += bytes.len() as u64;
-        if !self.is_over() && work.plan.delivered(clock::now(), donor, number) {
-            if let Some(staged) = &mut work.staged {
-                staged.push((leaf, bytes.to_vec()));
-            } else {
-                work.memory[leaf.tensor].bytes_mut()[leaf.bytes].copy_from_slice(bytes);
-                work.written += 1;
-            }
-        }
-        drop(work);
-        self.changed.notify_all();
-        Ok(())
-    }
-}
-
 fn gone(error: io::Error) -> Fault {
     match error.kind() {
         io::ErrorKind::TimedOut => Fault::Stalled,
@@ -477,9 +272,14 @@ fn gone(error: io::Error) -> Fault {
     }
 }
 
-fn read_answer(stream: &mut Stream, wanted: Wanted, off: &dyn Fn() -> bool) -> Result<Answer, Setback> {
+fn read_answer(
+    stream: &mut Stream,
+    wanted: Wanted,
+    patience: Duration,
+    off: &dyn Fn() -> bool,
+) -> Result<Answer, Setback> {
     let mut header = [0; Answer::BYTES];
-    if !stream.receive(&mut header, STALLED, off).map_err(gone)? {
+    if !stream.receive(&mut header, patience, off).map_err(gone)? {
         return Err(gone(io::ErrorKind::ConnectionAborted.into()).into());
     }
     let answer = Answer::decode(&header, wanted).map_err(|_| Fault::Corrupt)?;

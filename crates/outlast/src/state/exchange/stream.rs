@@ -3,6 +3,8 @@
 use crate::link::Wire;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use std::io::{self, IoSlice, IoSliceMut};
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
 
 /// How often a wait looks whether it is still wanted.
@@ -11,11 +13,18 @@ const BEAT: Duration = Duration::from_millis(20);
 /// One stream between a receiver and a donor.
 pub(crate) struct Stream {
     wire: Box<dyn Wire>,
+    /// How many bytes came, by this stream and those that it shares the count with.
+    received: Arc<AtomicU64>,
 }
 
 impl Stream {
     pub(crate) fn new(wire: Box<dyn Wire>) -> Self {
-        Self { wire }
+        Self { wire, received: Arc::default() }
+    }
+
+    /// Counts what comes together with other streams, for somebody who looks on.
+    pub(crate) fn counted_in(self, received: &Arc<AtomicU64>) -> Self {
+        Self { received: Arc::clone(received), ..self }
     }
 
     /// The wire itself, for whoever waits in a way of its own.
@@ -92,7 +101,10 @@ impl Stream {
             match self.wire.receive(&mut [IoSliceMut::new(&mut bytes[received..])]) {
                 Ok(0) if received == 0 => return Ok(false),
                 Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
-                Ok(count) => (received, quiet) = (received + count, Instant::now()),
+                Ok(count) => {
+                    self.received.fetch_add(count as u64, Ordering::Relaxed);
+                    (received, quiet) = (received + count, Instant::now());
+                }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
                     self.wait(PollFlags::IN, quiet, patience, off)?;

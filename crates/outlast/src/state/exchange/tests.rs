@@ -1,3 +1,5 @@
+mod patience;
+
 use super::donor::{STREAMS_MAX, Serving, Stall};
 use super::receiver::{Errand, Found, Open, STREAMS_PER_DONOR, Unhealed, difference, heal};
 use super::*;
@@ -171,7 +173,8 @@ struct Donors<'a> {
 fn donors<'a>(state: &'a SharedState, manners: &[Manner], stalls: &'a [Arc<Stall>]) -> Donors<'a> {
     let (hashes, root) = (hashes(state), root_of(state));
     let ids: Vec<_> = (1..=manners.len() as u8).map(peer).collect();
-    let servings = stalls.iter().map(|stall| stall.lend(state, Arc::clone(&hashes), root, [ME])).collect();
+    let servings =
+        stalls.iter().map(|stall| stall.lend(state, Arc::clone(&hashes), root, [ME], || {})).collect();
     let by_id: BTreeMap<_, _> = ids
         .iter()
         .zip(manners)
@@ -383,7 +386,7 @@ fn a_donor_whose_tensors_change_says_so() {
     let mut donors = donors(&elected, &[Manner::Honest; 2], &stalls);
     // It hashed one thing and serves another.
     donors.servings.remove(0);
-    donors.servings.insert(0, stalls[0].lend(&mutated, hashes_before, elected_root, [ME]));
+    donors.servings.insert(0, stalls[0].lend(&mutated, hashes_before, elected_root, [ME], || {}));
     let (mut ours, mut found) = (state(3), Found::default());
     let before = hashes(&ours);
     let mut errand = donors.errand(elected_root);

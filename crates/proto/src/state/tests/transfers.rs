@@ -121,6 +121,44 @@ fn who_owes_and_delivers_nothing_has_stalled() {
     assert_eq!(plan.stalled(at(4_000) + STALLED), [peer(0)]);
 }
 
+/// Only whole leaves counted: below 3.4 Mbit/s the two that were under way took longer than the patience, and the only
+/// donor was dropped again and again.
+#[test]
+fn a_donor_that_is_slow_but_sends_is_not_dropped() {
+    let mut plan = Transfer::new(0..3, &donors(1), 0);
+    plan.engage();
+    let first = plan.next(at(0), peer(0)).unwrap();
+    plan.next(at(0), peer(0)).unwrap();
+    // A few bytes just before each patience is over, for much longer than one.
+    let almost = STALLED.saturating_sub(Duration::from_millis(1));
+    let mut now = at(0);
+    for bytes in 1..100 {
+        now += almost;
+        plan.heard(now, peer(0), bytes);
+        assert_eq!(plan.stalled(now), []);
+    }
+    assert_eq!(plan.poll_timeout(), Some(at(0) + LATE), "what is late is still asked of others");
+    // The same number again is no news: who stops in the middle of a leaf has stalled as soon as who never began.
+    plan.heard(now + almost, peer(0), 99);
+    assert_eq!(plan.stalled(now + almost), []);
+    assert_eq!(plan.stalled(now + STALLED), [peer(0)]);
+    // A leaf is a sign of life, too, and what came with it is not counted as a second one later.
+    plan.delivered(now + almost, peer(0), first);
+    plan.heard(now + almost, peer(0), 1_000);
+    assert_eq!(plan.stalled(now + almost + STALLED), [peer(0)]);
+}
+
+#[test]
+fn bytes_of_a_donor_that_owes_nothing_or_is_gone_start_no_clock() {
+    let mut plan = Transfer::new(0..2, &donors(2), 0);
+    while plan.engage().is_some() {}
+    plan.heard(at(0), peer(0), 10);
+    assert_eq!((plan.stalled(at(0) + STALLED), plan.poll_timeout()), (vec![], None));
+    plan.drop_donor(peer(0), Fault::Mutated);
+    plan.heard(at(1), peer(0), 20);
+    assert!(!plan.is_engaged(peer(0)));
+}
+
 #[test]
 fn no_donor_owes_more_than_a_window() {
     let mut plan = Transfer::new(0..1_000, &donors(1), 0);
