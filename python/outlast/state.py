@@ -89,8 +89,8 @@ class SharedState(OfThisProcess):
             may_differ: As for a new state.
 
         Raises:
-            FatalError: There is none, or none that is whole and of these tensors; the message says why, for each. Or one
-                cannot be read though nothing says that it is damaged: an older one is not loaded in its place.
+            FatalError: There is none, or none that is whole and of these tensors; the message says why, for each. Or
+                one cannot be read though nothing says that it is damaged: an older one is not loaded in its place.
         """
         state = cls(into, may_differ=may_differ)
         state._core.load(os.fspath(path))
