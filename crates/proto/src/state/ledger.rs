@@ -9,6 +9,7 @@
 //! before the last of them and was not consumed is a hole that the next step hands out first. A step that does not commit
 //! consumes nothing, and the same numbers are handed out again.
 
+use crate::limits::COUNT_MAX;
 use minicbor::{CborLen, Decode, Encode};
 
 /// Runs of holes that a ledger keeps apart. Holes are handed out first, so there are never more than one step handed out;
@@ -49,6 +50,10 @@ impl Ledger {
 
     /// The same, if it can be one.
     pub(super) fn checked(self) -> Result<Self, InvalidLedger> {
+        // No training uses so many; what is added to them in one step must not be beyond counting.
+        if self.next > COUNT_MAX {
+            return Err(InvalidLedger);
+        }
         let mut end = 0;
         for run in &self.holes {
             let after = run.first.checked_add(run.count).ok_or(InvalidLedger)?;
@@ -212,6 +217,12 @@ mod tests {
         for holes in [vec![run(0, 0)], vec![run(5, 2)], vec![run(2, 2), run(3, 1)], vec![run(u64::MAX, 2)]] {
             assert_eq!(Ledger::decode(&Ledger { next: 6, holes }.encode()), Err(InvalidLedger));
         }
+        let beyond = Ledger { next: COUNT_MAX + 1, holes: Vec::new() };
+        assert_eq!(
+            Ledger::decode(&beyond.encode()),
+            Err(InvalidLedger),
+            "the next samples could not be counted"
+        );
         assert_eq!(Ledger::decode(b"nonsense"), Err(InvalidLedger));
     }
 }

@@ -190,6 +190,13 @@ impl Transfer {
         self.donors.contains_key(&peer)
     }
 
+    /// This process stood still until now (stopped, or starved). Nobody is to blame for what it did not hear meanwhile.
+    pub fn handle_stood_still(&mut self, now: Instant) {
+        for donor in self.donors.values_mut() {
+            donor.quiet_since = donor.quiet_since.map(|_| now);
+        }
+    }
+
     /// Donors that stand still; the driver drops them.
     pub fn stalled(&self, now: Instant) -> Vec<PeerId> {
         let still = |donor: &Donor| donor.quiet_since.is_some_and(|since| now.since(since) >= STALLED);

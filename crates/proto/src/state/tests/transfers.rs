@@ -149,6 +149,18 @@ fn a_donor_that_is_slow_but_sends_is_not_dropped() {
 }
 
 #[test]
+fn a_receiver_that_stood_still_blames_nobody() {
+    let mut plan = Transfer::new(0..3, &donors(2), 0);
+    while plan.engage().is_some() {}
+    plan.next(at(0), peer(0)).unwrap();
+    let woken = at(0) + STALLED * 4;
+    plan.handle_stood_still(woken);
+    assert_eq!(plan.stalled(woken), []);
+    // From then on the usual patience; who owes nothing is not waited for.
+    assert_eq!(plan.stalled(woken + STALLED), [peer(0)]);
+}
+
+#[test]
 fn bytes_of_a_donor_that_owes_nothing_or_is_gone_start_no_clock() {
     let mut plan = Transfer::new(0..2, &donors(2), 0);
     while plan.engage().is_some() {}

@@ -28,6 +28,9 @@ use std::time::{Duration, Instant};
 /// them has stalled a little sooner, by the plan: it would be asked once more on another stream, and waited for twice.
 const SILENT: Duration = STALLED.saturating_add(Duration::from_millis(500));
 
+/// A wait for one beat that took this long means that it was this process which stood still.
+const STOOD_STILL: Duration = Duration::from_secs(1);
+
 /// The streams to one donor.
 struct Streams {
     /// How many have not failed.
@@ -133,7 +136,11 @@ impl<'a> Pulling<'a> {
                 }
                 let missing = work.plan.missing() as u64;
                 let received = work.received;
+                let began = Instant::now();
                 drop(self.changed.wait_timeout(work, BEAT));
+                if began.elapsed() >= STOOD_STILL {
+                    self.lock().plan.handle_stood_still(clock::now());
+                }
                 if told.elapsed() >= PROGRESS {
                     told = Instant::now();
                     tracing::info!(missing, all, received, "healing goes on");
