@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 PATIENCE = 30.0
 
@@ -90,7 +90,7 @@ def test_every_call_ends_in_its_own_time_while_a_member_is_stopped(coordinator):
             store.multi_set(keys, ["value"] * len(keys))
             for key in keys:
                 store.queue_push(key, "element")
-            other.send_signal(signal.SIGSTOP)
+            stop(other)
             calls = {
                 "set": lambda: store.set("key/0", "value", timeout=1),
                 "get": lambda: [store.get(key, timeout=1) for key in keys],

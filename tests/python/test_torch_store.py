@@ -2,7 +2,6 @@
 
 import gc
 import re
-import signal
 import socket
 import threading
 import time
@@ -11,7 +10,7 @@ from datetime import timedelta
 
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -135,7 +134,7 @@ def test_set_timeout_is_heeded_by_every_call_while_a_member_is_stopped(join, pro
     store.multi_set(keys, ["value"] * len(keys))
     for key in keys:
         store.queue_push(key, "element")
-    other.send_signal(signal.SIGSTOP)
+    stop(other)
     through = dist.PrefixStore("key", store)
     through.set_timeout(timedelta(seconds=2))
     calls = {
