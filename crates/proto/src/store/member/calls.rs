@@ -146,9 +146,13 @@ impl Calls {
         let call = self.under_way.remove(&ticket)?;
         self.timers.remove(&(call.timer(), ticket));
         self.inquiries.close(ticket);
-        self.foreign.remove(&call.name);
+        // A client may have asked again meanwhile: then its name is that of the later call.
+        if self.foreign.get(&call.name) == Some(&ticket) {
+            self.foreign.remove(&call.name);
+        }
         if let What::One(key, operation) = &call.what
             && operation.changes()
+            && call.name.client == self.client
             && let Some(numbers) = self.changing.get_mut(key)
         {
             numbers.remove(&call.name.number);
