@@ -18,6 +18,10 @@ impl Circle {
         self.settle();
         ticket
     }
+
+    fn waiting_at(&self, number: u64) -> usize {
+        self.members[&number].waiting_room.waiting()
+    }
 }
 
 /// A client that lost its stream comes back to the same member, which hears only then that the first stream is gone.
@@ -54,4 +58,22 @@ fn the_end_of_a_clients_call_does_not_end_our_own_of_the_same_number() {
     // What was lost is sent again.
     circle.pass(Duration::from_secs(3));
     assert_eq!(circle.answer(caller, first), Some(&Answer::Number(111)));
+}
+
+/// No message says that a wait was given up; but one that goes on is told of again and again.
+#[test]
+fn an_owner_forgets_who_waits_and_is_not_heard_any_more() {
+    let mut circle = Circle::new(4);
+    let (key, owner, _, others) = circle.key();
+    let [goes, stays] = [others[0], others[1]];
+    let given_up = circle.call(goes, &key, Operation::Get);
+    let kept = circle.call(stays, &key, Operation::Get);
+    circle.settle();
+    assert_eq!(circle.waiting_at(owner), 2);
+    circle.members.get_mut(&goes).unwrap().abandon(given_up);
+    circle.pass(Duration::from_secs(40));
+    assert_eq!(circle.waiting_at(owner), 1);
+    circle.call(owner, &key, set("here"));
+    circle.settle();
+    assert_eq!(circle.answer(stays, kept), Some(&value("here")));
 }
