@@ -221,7 +221,10 @@ class Store(OfThisProcess):
         return self._core.keys(_bytes(prefix), timeout)
 
     def leave(self) -> None:
-        """Leave and hand over what this member holds; the store goes on without it. Leaving twice is not an error."""
+        """Leave and hand over what this member holds; the store goes on without it. Leaving twice is not an error.
+
+        Ctrl-C ends the wait for the others; the member has left all the same.
+        """
         _OPEN.discard(self)
         self._core.leave()
 
@@ -251,7 +254,8 @@ def _leave_all() -> None:
     for store in list(_OPEN):
         try:
             store.leave()
-        except Exception:
+        except BaseException:
+            # A Ctrl-C is for the one that waits. Those behind it would otherwise end the store when they are dropped.
             continue
 
 

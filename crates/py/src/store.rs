@@ -226,11 +226,11 @@ impl Store {
         check_process(self.creator)?;
         let visit = Visit::begin(py);
         if let Some(store) = self.close() {
-            let left = visit.away(py, || {
+            let left = manners::parting(py, &visit, || {
                 let left = store.leave();
                 drop(store);
                 left
-            });
+            })?;
             left.map_err(|error| of_store(py, &error))?;
         }
         Ok(())
@@ -239,7 +239,7 @@ impl Store {
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         let visit = Visit::begin(py);
         let store = self.open()?;
-        visit.away(py, || store.shutdown()).map_err(|error| of_store(py, &error))
+        manners::parting(py, &visit, || store.shutdown())?.map_err(|error| of_store(py, &error))
     }
 
     fn is_open(&self) -> PyResult<bool> {

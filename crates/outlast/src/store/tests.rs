@@ -7,6 +7,7 @@ use crate::membership::Preset;
 use crate::port::{self, Frames, Port, Routes, Serving};
 use crate::runtime::{self, Plane};
 use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::watch::watched;
 use outlast_proto::id::RunId;
 use outlast_proto::limits::HELLO_BYTES_MAX;
 use outlast_proto::store::layout::digest;
@@ -69,6 +70,25 @@ fn a_client_keeps_its_deadline_though_the_members_do_not_answer() {
     assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("cannot be asked"), "{error}");
     assert!(took < Duration::from_millis(2_500), "{took:?}");
+}
+
+#[test]
+fn joining_leaving_and_shutting_down_can_be_given_up() {
+    let secret = RunSecret::generate();
+    let service = coordinator(loopback(), &secret);
+    let described = |address: SocketAddr| member(address, &secret);
+    let give_up = |work: &dyn Fn() -> Result<(), StoreError>| {
+        let ended = watched(Duration::from_millis(10), || true, work);
+        assert!(matches!(&ended, Err(StoreError::Cancelled)), "{ended:?}");
+    };
+    let stores = [(); 2].map(|()| described(service.address()).join().unwrap());
+    let nobody = service.address();
+    drop(service);
+    give_up(&|| described(nobody).join().map(drop));
+    // Nobody lets it go any more.
+    give_up(&|| stores[0].leave());
+    // Whoever is to be told of the end has gone.
+    give_up(&|| stores[1].shutdown());
 }
 
 #[test]
