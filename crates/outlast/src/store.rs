@@ -25,6 +25,7 @@ mod client;
 mod datagrams;
 mod engine;
 mod error;
+mod guests;
 mod links;
 mod shared;
 mod standin;

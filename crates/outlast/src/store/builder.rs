@@ -7,7 +7,7 @@
 use super::datagrams::Datagrams;
 use super::engine::{self, Engine, Letter};
 use super::shared::{Shared, random};
-use super::{Config, Store, StoreError, TIMEOUT_MAX, client, links, standin, views};
+use super::{Config, Store, StoreError, TIMEOUT_MAX, guests, links, standin, views};
 use crate::baton::Baton;
 use crate::bell::Bell;
 use crate::coordinator::registry::Registry;
@@ -188,7 +188,7 @@ impl StoreBuilder {
         });
         let (spawner, acceptor) = (runtime.clone(), Arc::downgrade(&shared));
         let routes = routes.route(port::STORE_CLIENT, move |stream| {
-            let serving = Box::pin(client::serve(acceptor.clone(), stream, peer));
+            let serving = Box::pin(guests::serve(acceptor.clone(), stream, peer));
             spawner.spawn(async move {
                 runtime::to_its_end("a client of the store", serving).await;
             });

@@ -14,17 +14,15 @@
 //!
 //! What it does not do: carry values above what one frame holds, 16 MiB. Members do.
 
-use super::engine::Letter;
-use super::shared::{Shared, random};
+use super::shared::random;
 use super::within::{bytes, check_value, number, value_key};
 use super::{StoreError, TIMEOUT_MAX};
 use crate::coordinator::{ControlFrames, Unreached, dial_plane};
-use crate::port::{self, AuthenticatedStream};
+use crate::port;
 use crate::runtime::{self, Plane};
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
 use crate::sync::{Mutex, lock};
-use outlast_proto::id::{PeerId, RunId};
-use outlast_proto::limits::FRAME_BYTES_MAX;
+use outlast_proto::id::RunId;
 use outlast_proto::store::Failure;
 use outlast_proto::wire::store::client::{FromClient, ToClient};
 use outlast_proto::wire::store::mesh::Request;
@@ -34,9 +32,7 @@ use outlast_proto::wire::store::{CallName, ClientId, View};
 use outlast_proto::wire::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
-use std::sync::Weak;
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 
 /// How long dialling, the hello and the coordinator's answer may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -44,8 +40,6 @@ const TIMEOUT: Duration = Duration::from_secs(3);
 const PAUSE: Duration = Duration::from_millis(100);
 /// A member answers this much after the deadline at the latest, with the reason.
 const GRACE: Duration = Duration::from_secs(1);
-/// Answers that wait for one client to read them.
-const ANSWERS_MAX: usize = 64;
 
 /// Somebody who asks and is no member. Calls block, each until its timeout.
 pub struct Client {
@@ -336,36 +330,6 @@ async fn ask_over(
         }
     };
     tokio::time::timeout(left + GRACE, asking).await.map_err(|_| "it does not answer".to_owned())?
-}
-
-/// Serves a client on its stream, until it hangs up.
-pub(super) async fn serve(shared: Weak<Shared>, stream: AuthenticatedStream, me: PeerId) {
-    let mut frames = match port::greet(stream, me, TIMEOUT).await {
-        Ok(greeted) => greeted.frames,
-        Err(error) => return tracing::debug!(%error, "no hello on a stream of the store's clients"),
-    };
-    let (answers, mut answered) = mpsc::channel::<ToClient>(ANSWERS_MAX);
-    loop {
-        tokio::select! {
-            frame = frames.next() => {
-                let Ok(Some(bytes)) = frame else { break };
-                let (Ok(message), Some(shared)) = (decode::<FromClient>(&bytes), shared.upgrade()) else { break };
-                shared.post(Letter::Foreign(Box::new(message), answers.clone()));
-            }
-            answer = answered.recv() => {
-                let Some(answer) = answer else { break };
-                let mut bytes = encode(&answer);
-                if bytes.len() > FRAME_BYTES_MAX {
-                    let (ToClient::Answered { call, .. } | ToClient::Failed { call, .. }) = answer;
-                    let text = format!("the value has more than {FRAME_BYTES_MAX} bytes: only a member can get it");
-                    bytes = encode(&ToClient::Failed { call, timed_out: false, text });
-                }
-                if !matches!(tokio::time::timeout(TIMEOUT, frames.send(&bytes)).await, Ok(Ok(()))) {
-                    break;
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -13,7 +13,10 @@ use outlast_proto::limits::HELLO_BYTES_MAX;
 use outlast_proto::store::layout::digest;
 use outlast_proto::wire::encode;
 use outlast_proto::wire::hello::{Hello, Version, Versions};
-use outlast_proto::wire::store::{ClientId, MemberId, StoreMember};
+use outlast_proto::wire::store::client::FromClient;
+use outlast_proto::wire::store::mesh::Request;
+use outlast_proto::wire::store::operation::{Key, Operation};
+use outlast_proto::wire::store::{CallName, ClientId, MemberId, StoreMember};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -70,6 +73,46 @@ fn a_client_keeps_its_deadline_though_the_members_do_not_answer() {
     assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("cannot be asked"), "{error}");
     assert!(took < Duration::from_millis(2_500), "{took:?}");
+}
+
+#[test]
+fn a_client_that_hangs_up_leaves_no_call() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let address = store.view().unwrap().members[0].address;
+    let identity = TlsIdentity::derived(&RunKeys::derive(&secret, &run()), &ProcessKey::generate());
+    let asks = async {
+        let stream = port::connect(address, port::STORE_CLIENT, &identity, PATIENCE).await.unwrap();
+        let mut frames = port::greet(stream, identity.peer(), PATIENCE).await.unwrap().frames;
+        let question = FromClient::Ask(Request {
+            call: CallName { client: ClientId(7), number: 1 },
+            answered_below: 1,
+            key: Key::value("never"),
+            operation: Operation::Await,
+            patience_ms: 86_400_000,
+            seen: None,
+            again: false,
+        });
+        frames.send(&encode(&question)).await.unwrap();
+        frames
+    };
+    let until_under_way = |count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (counts, counted) = std::sync::mpsc::channel();
+            store.shared.post(engine::Letter::CountCalls(counts));
+            if counted.recv_timeout(PATIENCE).unwrap() == count {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{count} calls were to be under way");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let frames = runtime::of(Plane::Store).unwrap().block_on(asks);
+    until_under_way(1);
+    drop(frames);
+    until_under_way(0);
 }
 
 #[test]
