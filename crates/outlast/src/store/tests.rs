@@ -1,7 +1,7 @@
 //! What becomes of calls when those who are asked do not answer, do not know yet, or cannot be talked to.
 
 use super::shared::Shared;
-use super::{Client, Store, StoreError, engine};
+use super::{Client, Failure, Store, StoreError, engine};
 use crate::Coordinator;
 use crate::membership::Preset;
 use crate::port::{self, Frames, Port, Routes, Serving};
@@ -73,6 +73,27 @@ fn a_client_keeps_its_deadline_though_the_members_do_not_answer() {
     assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("cannot be asked"), "{error}");
     assert!(took < Duration::from_millis(2_500), "{took:?}");
+}
+
+/// As for the second of two keys, when the first came at the last moment.
+#[test]
+fn a_second_key_without_time_left_is_a_timeout() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let client = client(coordinator.address(), &secret);
+    store.set("first", "here").unwrap();
+    client.wait("first", PATIENCE).unwrap();
+    // From no time at all to what looking, dialling and asking may take.
+    for left in [0, 1, 1_000, 5_000, 20_000, 50_000].map(Duration::from_micros) {
+        let error = client.wait("second", left).unwrap_err();
+        assert!(matches!(&error, StoreError::Call(Failure::TimedOut(_))), "{left:?}: {error}");
+    }
+    // Who finds nobody there is told so, whoever was there before.
+    drop(coordinator);
+    drop(store);
+    let error = client.wait("second", Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
 }
 
 #[test]
