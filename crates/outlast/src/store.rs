@@ -119,7 +119,7 @@ impl Store {
     pub fn broadcast(&self, payload: impl Into<Vec<u8>>) -> Result<(), StoreError> {
         self.creator.check()?;
         let payload = payload.into();
-        within::bounded("a broadcast", payload.len(), STORE_VALUE_BYTES_MAX)?;
+        within::bounded("a broadcast", payload.len(), STORE_VALUE_BYTES_MAX, String::new)?;
         self.shared.post(Letter::Broadcast(payload));
         Ok(())
     }

@@ -36,11 +36,19 @@ pub(crate) fn option<'py, T: FromPyObjectOwned<'py>>(
     name: &str,
     wanted: &str,
 ) -> PyResult<T> {
-    let value = given.get_item(at)?;
+    taken(&given.get_item(at)?, name, wanted)
+}
+
+/// An argument as what it should be: what `name` was given as, or what to give.
+pub(crate) fn taken<'py, T: FromPyObjectOwned<'py>>(
+    value: &Bound<'py, PyAny>,
+    name: &str,
+    wanted: &str,
+) -> PyResult<T> {
     value.extract::<T>().map_err(|error| {
         let error: PyErr = error.into();
-        let text = format!("{name}={}: give {wanted}", shown(&value));
-        if error.is_instance_of::<PyOverflowError>(given.py()) {
+        let text = format!("{name}={}: give {wanted}", shown(value));
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
             invalid(text)
         } else {
             PyTypeError::new_err(text)

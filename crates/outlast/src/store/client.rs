@@ -189,7 +189,7 @@ impl Client {
     }
 
     fn one(&self, key: Key, operation: Operation, timeout: Duration) -> Result<Answer, StoreError> {
-        check_value(&operation)?;
+        check_value(&key, &operation)?;
         let asked = |call: CallName, patience_ms, again| {
             let (key, operation) = (key.clone(), operation.clone());
             let answered_below = lock(&self.numbers).ended_below(&key, call.number);

@@ -156,6 +156,18 @@ fn joining_leaving_and_shutting_down_can_be_given_up() {
 }
 
 #[test]
+fn what_is_too_long_is_named() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let error = store.set("k".repeat(70_000), "").unwrap_err().to_string();
+    let begins = "k".repeat(32);
+    assert_eq!(error, format!("a key of 70000 bytes, which begins with {begins:?}, the limit is 65536"));
+    let error = store.multi_set([("short", vec![1]), ("long", vec![0; (1 << 30) + 1])]).unwrap_err();
+    assert_eq!(error.to_string(), "a value of 1073741825 bytes for \"long\", the limit is 1073741824");
+}
+
+#[test]
 fn that_nobody_is_in_the_store_is_not_said_by_a_coordinator_that_has_just_started() {
     let secret = RunSecret::generate();
     // At a port that was asked for somebody may have been before.
