@@ -116,6 +116,25 @@ def test_what_waits_raises_what_torch_raises_in_time(join):
     assert store.timeout == timedelta(seconds=0.5)
 
 
+def test_listed_keys_can_be_asked_for(join):
+    store = join()
+    store.set(b"\xff/\xc3\xa9", "value")
+    (key,) = store.list_keys()
+    assert store.get(key) == b"value"
+    assert store.check([key])
+    assert store.delete_key(key)
+    assert store.list_keys() == []
+
+
+def test_numbers_are_refused_as_by_torchs_own_stores(join):
+    calls = [("set", "port", 29500), ("compare_set", "flag", 0, 1), ("get", 7), ("append", "port", 1)]
+    for store in (join(), dist.HashStore()):
+        for name, *arguments in calls:
+            with pytest.raises(TypeError):
+                getattr(store, name)(*arguments)
+        assert not store.check(["port"])
+
+
 HOLDER = """
 import sys, outlast
 store = outlast.Store(timeout=60, listen="127.0.0.1:0", preset="local")
