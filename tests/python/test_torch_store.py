@@ -116,6 +116,19 @@ def test_what_waits_raises_what_torch_raises_in_time(join):
     assert store.timeout == timedelta(seconds=0.5)
 
 
+def test_a_timeout_of_years_is_cut(join):
+    """Torch takes it, and some of its callers mean "as long as it takes" by it."""
+    years = timedelta(days=3650)
+    store = join(timeout=years)
+    through = dist.PrefixStore("p", store)
+    for one in (store, through):
+        one.set_timeout(years)
+        one.set("key", "value")
+        assert one.get("key") == b"value"
+        one.wait(["key"], years)
+    store.wait(["key"], timedelta.max)
+
+
 def test_listed_keys_can_be_asked_for(join):
     store = join()
     store.set(b"\xff/\xc3\xa9", "value")
