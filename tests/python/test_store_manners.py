@@ -1,6 +1,9 @@
-"""A store inside somebody else's process: signals and goodbyes."""
+"""A store inside somebody else's process: signals, goodbyes, names that take long to look up."""
 
+import os
+import shutil
 import signal
+import subprocess
 import time
 
 import outlast
@@ -99,3 +102,63 @@ store.get("never")
         assert child.stdout.readline() == "left\n", child.stderr.read()
         assert child.wait(PATIENCE) == 7
         assert store.get("key") == b"value", "it goes on for the others"
+
+
+# Looks up `slow.test` for as long as nobody writes to the pipe.
+SLOW_RESOLVER = r"""
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <fcntl.h>
+#include <netdb.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+int getaddrinfo(const char *node, const char *service, const struct addrinfo *hints, struct addrinfo **found) {
+    if (!node || strcmp(node, "slow.test")) {
+        int (*real)(const char *, const char *, const struct addrinfo *, struct addrinfo **);
+        real = dlsym(RTLD_NEXT, "getaddrinfo");
+        return real(node, service, hints, found);
+    }
+    char byte;
+    int pipe = open(getenv("SLOW_PIPE"), O_RDONLY);
+    ssize_t came = read(pipe, &byte, 1);
+    close(pipe);
+    return came == 1 ? EAI_NONAME : EAI_FAIL;
+}
+"""
+
+
+def test_names_are_resolved_without_the_interpreter(program, tmp_path):
+    """Another thread of Python ends the look-up: with the interpreter held it would never get to it."""
+    compiler = shutil.which("cc")
+    if compiler is None:
+        pytest.skip("no C compiler")
+    source, library, pipe = tmp_path / "slow.c", tmp_path / "slow.so", tmp_path / "pipe"
+    source.write_text(SLOW_RESOLVER)
+    subprocess.run([compiler, "-shared", "-fPIC", "-o", library, source, "-ldl"], check=True)
+    os.mkfifo(pipe)
+    code = """
+    import os, threading, outlast
+    makers = [
+        lambda: outlast.Store(listen="slow.test:0"),
+        lambda: outlast.Store(advertise="slow.test:0"),
+        lambda: outlast.Communicator(listen="slow.test:0"),
+        lambda: outlast.Coordinator(listen="slow.test:0"),
+        lambda: outlast.Membership("slow.test:0"),
+    ]
+    for make in makers:
+        def end_it():
+            with open(os.environ["SLOW_PIPE"], "wb", buffering=0) as pipe:
+                pipe.write(b"x")
+        thread = threading.Thread(target=end_it)
+        thread.start()
+        try:
+            make()
+        except outlast.InvalidArgument as error:
+            print(str(error).split(":")[0], flush=True)
+        thread.join()
+    """
+    child = program(code, LD_PRELOAD=str(library), SLOW_PIPE=str(pipe))
+    out, errors = child.communicate(timeout=PATIENCE)
+    assert out.split() == ['listen="slow.test', 'advertise="slow.test', *['listen="slow.test'] * 3], errors

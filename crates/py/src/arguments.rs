@@ -2,6 +2,7 @@
 //! would be right.
 
 use crate::errors::invalid;
+use crate::visit::Visit;
 use outlast::communicator::Encryption;
 use outlast::membership::{PeerId, Preset, RunId};
 use outlast::security::{OwnCertificate, RunSecret};
@@ -153,9 +154,9 @@ pub(crate) fn secret(text: &str) -> PyResult<RunSecret> {
     text.parse().map_err(|error| invalid(format!("secret: {error}")))
 }
 
-/// An address to listen on or to advertise: `host:port`.
-pub(crate) fn address(name: &str, text: &str) -> PyResult<SocketAddr> {
-    let found = text.to_socket_addrs().map(|mut found| found.next());
+/// An address to listen on or to advertise: `host:port`. Whoever looks a name up may take long, and lets the interpreter go.
+pub(crate) fn address(py: Python<'_>, visit: &Visit, name: &str, text: &str) -> PyResult<SocketAddr> {
+    let found = visit.away(py, || text.to_socket_addrs().map(|mut found| found.next()));
     match found {
         Ok(Some(address)) => Ok(address),
         Ok(None) => Err(invalid(format!("{name}={text:?} has no address"))),

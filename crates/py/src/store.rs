@@ -110,10 +110,10 @@ impl Store {
             builder = builder.name(name);
         }
         if let Some(address) = listen {
-            builder = builder.listen(arguments::address("listen", address)?);
+            builder = builder.listen(arguments::address(py, &visit, "listen", address)?);
         }
         if let Some(address) = advertise {
-            builder = builder.advertise(arguments::address("advertise", address)?);
+            builder = builder.advertise(arguments::address(py, &visit, "advertise", address)?);
         }
         if let Some(timeout) = limit(timeout)? {
             builder = builder.timeout(timeout);
