@@ -50,7 +50,7 @@ fn a_client_asks_another_member_when_the_first_is_stopped() {
     assert_eq!(members[1].done(&format!("set {key} here")).text, "set");
     // Before it is asked: nobody waits for it until there is no time for another.
     members[0].stop();
-    assert_eq!(client.get(&key, Duration::from_secs(4)).expect("another is asked"), b"here");
+    assert_eq!(client.get(&key, Duration::from_secs(3)).expect("another is asked"), b"here");
     members[0].signal(Signal::CONT);
     all_see(&mut members, 3);
     // While it is asked.
