@@ -40,8 +40,8 @@ sys.stdin.readline()
 @pytest.mark.parametrize(
     "call",
     [
-        'outlast.Store.static("127.0.0.1:0", 0, 2, preset="local")',
-        'outlast.Store("127.0.0.1:9", preset="local")',
+        'outlast.Store.static("127.0.0.1:0", 0, 2, timeout=60, preset="local")',
+        'outlast.Store("127.0.0.1:9", timeout=60, preset="local")',
     ],
 )
 def test_ctrl_c_while_joining_a_store(program, call):
