@@ -1,6 +1,7 @@
 """Keys and values that a death does not take away."""
 
 import atexit
+import reprlib
 import weakref
 from collections.abc import Iterable, Mapping
 from types import TracebackType
@@ -9,6 +10,7 @@ from typing import Self, TypeAlias
 from outlast import _outlast
 from outlast._process import OfThisProcess
 from outlast.coordinator import Path, _run_id
+from outlast.errors import InvalidArgument
 
 Bytes: TypeAlias = str | bytes | bytearray | memoryview
 """A key or a value: bytes, or text that is taken as UTF-8."""
@@ -16,14 +18,25 @@ Bytes: TypeAlias = str | bytes | bytearray | memoryview
 _OPEN: "weakref.WeakSet[Store]" = weakref.WeakSet()
 
 
-def _bytes(value: Bytes) -> bytes:
-    return value.encode() if isinstance(value, str) else bytes(value)
+def _bytes(name: str, value: Bytes) -> bytes:
+    if isinstance(value, str):
+        # What is no text comes from `bytes.decode` with the same rule, as the names of keys that are listed do.
+        return value.encode(errors="surrogateescape")
+    if isinstance(value, bytes):
+        return value
+    try:
+        # Not `bytes(value)`: of a number that is so many zeros.
+        return bytes(memoryview(value))
+    except TypeError:
+        raise TypeError(f"{name}={reprlib.repr(value)}: give str or bytes") from None
 
 
-def _all(keys: Bytes | Iterable[Bytes]) -> list[bytes]:
-    if isinstance(keys, str | bytes | bytearray | memoryview):
-        return [_bytes(keys)]
-    return [_bytes(key) for key in keys]
+def _all(name: str, values: Bytes | Iterable[Bytes]) -> list[bytes]:
+    if isinstance(values, str | bytes | bytearray | memoryview):
+        return [_bytes(name, values)]
+    if not isinstance(values, Iterable):
+        raise TypeError(f"{name}={reprlib.repr(values)}: give str or bytes, or several of them")
+    return [_bytes(name, value) for value in values]
 
 
 class Store(OfThisProcess):
@@ -149,38 +162,40 @@ class Store(OfThisProcess):
 
     def set(self, key: Bytes, value: Bytes, *, timeout: float | None = None) -> None:
         """Give a key a value. When it returns, two members have it."""
-        self._core.set(_bytes(key), _bytes(value), timeout)
+        self._core.set(_bytes("key", key), _bytes("value", value), timeout)
 
     def get(self, key: Bytes, timeout: float | None = None) -> bytes:
         """The value of a key, as soon as it has one."""
-        return self._core.get(_bytes(key), timeout)
+        return self._core.get(_bytes("key", key), timeout)
 
     def wait(self, keys: Bytes | Iterable[Bytes], timeout: float | None = None) -> None:
         """Wait until all of these keys have values."""
-        self._core.wait(_all(keys), timeout)
+        self._core.wait(_all("keys", keys), timeout)
 
     def check(self, keys: Bytes | Iterable[Bytes], *, timeout: float | None = None) -> bool:
         """Whether all of these keys have values now."""
-        return self._core.check(_all(keys), timeout)
+        return self._core.check(_all("keys", keys), timeout)
 
     def add(self, key: Bytes, amount: int, *, timeout: float | None = None) -> int:
         """Add to the number that a key holds as decimal text, and return the sum; no value counts as zero."""
-        return self._core.add(_bytes(key), amount, timeout)
+        return self._core.add(_bytes("key", key), amount, timeout)
 
     def compare_set(self, key: Bytes, expected: Bytes, desired: Bytes, *, timeout: float | None = None) -> bytes:
         """Give a key the value `desired` if it has `expected`, and return the value that it has then.
 
         As in torch: a key without a value takes `desired` if `expected` is empty; otherwise `expected` is returned.
         """
-        return self._core.compare_set(_bytes(key), _bytes(expected), _bytes(desired), timeout)
+        return self._core.compare_set(
+            _bytes("key", key), _bytes("expected", expected), _bytes("desired", desired), timeout
+        )
 
     def append(self, key: Bytes, value: Bytes, *, timeout: float | None = None) -> None:
         """Append to the value of a key."""
-        self._core.append(_bytes(key), _bytes(value), timeout)
+        self._core.append(_bytes("key", key), _bytes("value", value), timeout)
 
     def delete_key(self, key: Bytes, *, timeout: float | None = None) -> bool:
         """Delete the value of a key; returns whether it had one."""
-        return self._core.delete_key(_bytes(key), timeout)
+        return self._core.delete_key(_bytes("key", key), timeout)
 
     def num_keys(self, *, timeout: float | None = None) -> int:
         """How many keys have values. Not atomic."""
@@ -188,7 +203,7 @@ class Store(OfThisProcess):
 
     def multi_get(self, keys: Iterable[Bytes], *, timeout: float | None = None) -> list[bytes]:
         """The values of several keys, as soon as all have one. Not atomic."""
-        return self._core.multi_get(_all(keys), timeout)
+        return self._core.multi_get(_all("keys", keys), timeout)
 
     def multi_set(
         self,
@@ -199,29 +214,33 @@ class Store(OfThisProcess):
     ) -> None:
         """Give several keys values: a mapping, or keys and values as in torch. Not atomic."""
         if isinstance(keys, Mapping):
-            pairs = [(_bytes(key), _bytes(value)) for key, value in keys.items()]
-        else:
-            pairs = [(_bytes(key), _bytes(value)) for key, value in zip(keys, values or (), strict=True)]
-        self._core.multi_set([key for key, _ in pairs], [value for _, value in pairs], timeout)
+            values = keys.values()
+        names, contents = _all("keys", keys), [_bytes("values", value) for value in values or ()]
+        if len(names) != len(contents):
+            raise InvalidArgument(f"multi_set with {len(names)} keys and {len(contents)} values: give one for each key")
+        self._core.multi_set(names, contents, timeout)
 
     def queue_push(self, key: Bytes, value: Bytes, *, timeout: float | None = None) -> None:
         """Put an element at the end of a queue. Queues and values may have the same names."""
-        self._core.queue_push(_bytes(key), _bytes(value), timeout)
+        self._core.queue_push(_bytes("key", key), _bytes("value", value), timeout)
 
     def queue_pop(self, key: Bytes, block: bool = True, timeout: float | None = None) -> bytes | None:
         """Take the first element of a queue; wait for one, or return `None` if there is none and `block` is false."""
-        return self._core.queue_pop(_bytes(key), block, timeout)
+        return self._core.queue_pop(_bytes("key", key), block, timeout)
 
     def queue_len(self, key: Bytes, *, timeout: float | None = None) -> int:
         """How many elements a queue has."""
-        return self._core.queue_len(_bytes(key), timeout)
+        return self._core.queue_len(_bytes("key", key), timeout)
 
     def keys(self, prefix: Bytes = b"", *, timeout: float | None = None) -> list[bytes]:
         """The keys that begin with `prefix` and have values, sorted. Not atomic."""
-        return self._core.keys(_bytes(prefix), timeout)
+        return self._core.keys(_bytes("prefix", prefix), timeout)
 
     def leave(self) -> None:
-        """Leave and hand over what this member holds; the store goes on without it. Leaving twice is not an error."""
+        """Leave and hand over what this member holds; the store goes on without it. Leaving twice is not an error.
+
+        Ctrl-C ends the wait for the others; the member has left all the same.
+        """
         _OPEN.discard(self)
         self._core.leave()
 
@@ -251,7 +270,8 @@ def _leave_all() -> None:
     for store in list(_OPEN):
         try:
             store.leave()
-        except Exception:
+        except BaseException:
+            # A Ctrl-C is for the one that waits. Those behind it would otherwise end the store when they are dropped.
             continue
 
 

@@ -1,6 +1,7 @@
 """A coordinator per test, peers as threads of this process, and programs as processes of their own."""
 
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -104,6 +105,14 @@ def program(coordinator):
         if process.poll() is None:
             process.kill()
         process.communicate()
+
+
+def stop(process):
+    """Stops a process of ours, and returns when it has stopped: until then the signal is only on its way."""
+    process.send_signal(signal.SIGSTOP)
+    # The kernel tells when the last thread has stopped. Whoever ends instead is not reaped here.
+    told = os.waitid(os.P_PID, process.pid, os.WSTOPPED | os.WEXITED | os.WNOWAIT)
+    assert told.si_code == os.CLD_STOPPED, told
 
 
 def wait_until(condition, seconds=20.0):

@@ -11,7 +11,7 @@ import time
 import numpy as np
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 ONES = np.ones(3, np.float32)
 
@@ -514,7 +514,7 @@ def test_a_stopped_peer_is_put_out_and_comes_back(program):
         victim = program(code, OUTLAST_COORDINATOR=coordinator.address, OUTLAST_SECRET=coordinator.secret)
         assert victim.stdout.readline() == "ready\n"
         joined.join()
-        victim.send_signal(signal.SIGSTOP)
+        stop(victim)
         receipt = comm.all_reduce(ONES.copy(), timeout=30)
         assert receipt.contributors == (comm.peer_id,)
         victim.send_signal(signal.SIGCONT)

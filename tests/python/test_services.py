@@ -11,7 +11,7 @@ from pathlib import Path
 
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 MODULES = ["outlast", "outlast.arrays", "outlast.communicator", "outlast.coordinator", "outlast.membership"]
 
@@ -101,7 +101,7 @@ def test_membership_tells_who_comes_stalls_recovers_dies_and_leaves(coordinator,
             assert joined.member.meta == b"m"
         assert {member.name for member in watcher.active()} == {"watcher", *children}
 
-        children["stalled"].send_signal(signal.SIGSTOP)
+        stop(children["stalled"])
         wait_until(lambda: happened(outlast.Stalled, "stalled"))
         assert "stalled" in {member.health for member in watcher.active()}
         children["stalled"].send_signal(signal.SIGCONT)

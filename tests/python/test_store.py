@@ -1,5 +1,6 @@
 """The store from Python: what each call does, and what becomes of it when processes die."""
 
+import array
 import json
 import os
 import re
@@ -13,7 +14,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 PATIENCE = 30.0
 
@@ -90,7 +91,7 @@ def test_every_call_ends_in_its_own_time_while_a_member_is_stopped(coordinator):
             store.multi_set(keys, ["value"] * len(keys))
             for key in keys:
                 store.queue_push(key, "element")
-            other.send_signal(signal.SIGSTOP)
+            stop(other)
             calls = {
                 "set": lambda: store.set("key/0", "value", timeout=1),
                 "get": lambda: [store.get(key, timeout=1) for key in keys],
@@ -124,10 +125,52 @@ def test_wrong_arguments_are_named(coordinator):
         store.set("word", "many")
         with pytest.raises(outlast.InvalidArgument, match="not a whole number"):
             store.add("word", 1)
-        with pytest.raises(outlast.InvalidArgument, match="a key of 70000 bytes"):
+        with pytest.raises(outlast.InvalidArgument, match='a key of 70000 bytes, which begins with "kkk'):
             store.set("k" * 70_000, "")
+        with pytest.raises(
+            outlast.InvalidArgument, match=r"amount=9223372036854775808: give a whole number from -2\*\*63"
+        ):
+            store.add("count", 2**63)
+        with pytest.raises(TypeError, match=r"amount='1': give a whole number"):
+            store.add("count", "1")
+        with pytest.raises(outlast.InvalidArgument, match="multi_set with 1 keys and 0 values: give one for each"):
+            store.multi_set(["a"], [])
+        with pytest.raises(outlast.InvalidArgument, match="multi_set with 1 keys and 2 values"):
+            store.multi_set(["a"], ["1", "2"])
+        assert not store.check(["count"])
     with pytest.raises(outlast.InvalidArgument, match="left the store"):
         store.get("word")
+    for rank, world_size, words in [
+        (-1, 2, r"rank=-1: give a whole number from 0 to 1, below world_size"),
+        (2, 2, r"rank=2: give a whole number from 0 to 1"),
+        (2**70, 2, r"rank=1180591620717411303424: give a whole number from 0 to 1"),
+        (0, 0, r"world_size=0: give a whole number of members, at least 1"),
+        (0, -1, r"world_size=-1: give a whole number of members, at least 1"),
+    ]:
+        with pytest.raises(outlast.InvalidArgument, match=words):
+            outlast.Store.static("127.0.0.1:1", rank, world_size, secret=outlast.new_secret())
+
+
+def test_numbers_are_no_bytes(coordinator):
+    """`bytes(29500)` is so many zeros, and `bytes(0)` is what stands for "no value"."""
+    with join(coordinator) as store:
+        calls = {
+            r"value=29500: give str or bytes": lambda: store.set("port", 29500),
+            r"key=7: give": lambda: store.set(7, "value"),
+            r"expected=0: give": lambda: store.compare_set("flag", 0, "1"),
+            r"desired=1: give": lambda: store.compare_set("flag", "", 1),
+            r"value=None: give": lambda: store.append("port", None),
+            r"values=1: give": lambda: store.multi_set({"port": 1}),
+            r"keys=3: give": lambda: store.multi_get(["port", 3]),
+            r"keys=5: give str or bytes, or several of them": lambda: store.wait(5),
+            r"value=\[1, 2, 3\]: give": lambda: store.queue_push("queue", [1, 2, 3]),
+        }
+        for words, call in calls.items():
+            with pytest.raises(TypeError, match=words):
+                call()
+        assert store.keys() == []
+        store.set("array", array.array("B", b"bytes too"))
+        assert store.get("array") == b"bytes too"
 
 
 def test_one_shuts_it_down_for_all(coordinator):

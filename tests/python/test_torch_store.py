@@ -2,7 +2,6 @@
 
 import gc
 import re
-import signal
 import socket
 import threading
 import time
@@ -11,7 +10,7 @@ from datetime import timedelta
 
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 torch = pytest.importorskip("torch")
 pytestmark = pytest.mark.torch
@@ -117,6 +116,38 @@ def test_what_waits_raises_what_torch_raises_in_time(join):
     assert store.timeout == timedelta(seconds=0.5)
 
 
+def test_a_timeout_of_years_is_cut(join):
+    """Torch takes it, and some of its callers mean "as long as it takes" by it."""
+    years = timedelta(days=3650)
+    store = join(timeout=years)
+    through = dist.PrefixStore("p", store)
+    for one in (store, through):
+        one.set_timeout(years)
+        one.set("key", "value")
+        assert one.get("key") == b"value"
+        one.wait(["key"], years)
+    store.wait(["key"], timedelta.max)
+
+
+def test_listed_keys_can_be_asked_for(join):
+    store = join()
+    store.set(b"\xff/\xc3\xa9", "value")
+    (key,) = store.list_keys()
+    assert store.get(key) == b"value"
+    assert store.check([key])
+    assert store.delete_key(key)
+    assert store.list_keys() == []
+
+
+def test_numbers_are_refused_as_by_torchs_own_stores(join):
+    calls = [("set", "port", 29500), ("compare_set", "flag", 0, 1), ("get", 7), ("append", "port", 1)]
+    for store in (join(), dist.HashStore()):
+        for name, *arguments in calls:
+            with pytest.raises(TypeError):
+                getattr(store, name)(*arguments)
+        assert not store.check(["port"])
+
+
 HOLDER = """
 import sys, outlast
 store = outlast.Store(timeout=60, listen="127.0.0.1:0", preset="local")
@@ -135,7 +166,7 @@ def test_set_timeout_is_heeded_by_every_call_while_a_member_is_stopped(join, pro
     store.multi_set(keys, ["value"] * len(keys))
     for key in keys:
         store.queue_push(key, "element")
-    other.send_signal(signal.SIGSTOP)
+    stop(other)
     through = dist.PrefixStore("key", store)
     through.set_timeout(timedelta(seconds=2))
     calls = {

@@ -12,7 +12,7 @@ import time
 import numpy as np
 import outlast
 import pytest
-from conftest import wait_until
+from conftest import stop, wait_until
 
 ONES = np.ones(3, np.float32)
 
@@ -96,7 +96,7 @@ def test_events_tell_who_came_and_who_went_and_why(pair, peer):
 
 def test_a_stop_is_told_and_so_is_its_end(pair):
     comm, victim = pair
-    victim.send_signal(signal.SIGSTOP)
+    stop(victim)
     (stalled,) = [event for event in collect(comm, outlast.Stalled) if isinstance(event, outlast.Stalled)]
     assert stalled.name == "victim"
     victim.send_signal(signal.SIGCONT)
@@ -191,7 +191,7 @@ def test_a_timeout_blames_who_does_not_call_and_says_what_it_called_last(pair):
 
 def test_a_timeout_blames_who_is_stopped(pair):
     comm, victim = pair
-    victim.send_signal(signal.SIGSTOP)
+    stop(victim)
     collect(comm, outlast.Stalled)
     with pytest.raises(outlast.OperationTimeout, match="Diagnosis: victim is stalled: its kernel answers"):
         comm.all_reduce(ONES.copy(), timeout=0.5)

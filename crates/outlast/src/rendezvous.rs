@@ -69,7 +69,6 @@ use outlast_proto::id::RunId;
 use outlast_proto::rendezvous::{Failure, Operation, Outcome};
 use outlast_proto::wire::InvalidMessage;
 use std::io;
-use std::rc::Rc;
 use std::sync::mpsc::{RecvTimeoutError, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::sync::mpsc;
@@ -239,9 +238,7 @@ impl Rendezvous {
     fn seen(&self) -> Result<Seen, RendezvousError> {
         self.creator.check()?;
         let deadline = Instant::now() + FIRST_WORD;
-        let stopped = Rc::new(std::cell::Cell::new(false));
-        let stop = Rc::clone(&stopped);
-        let _cancels = watch::cancels(move || stop.set(true));
+        let waiting = watch::Waiting::begin();
         loop {
             let seen = lock(&self.shared.seen);
             if seen.is_known {
@@ -265,8 +262,7 @@ impl Rendezvous {
                 return Err(RendezvousError::Timeout(text));
             }
             drop(sleep(&self.shared.changed, seen, watch::patience(left)));
-            watch::look();
-            if stopped.get() {
+            if waiting.is_given_up() {
                 return Err(RendezvousError::Cancelled);
             }
         }
@@ -276,9 +272,7 @@ impl Rendezvous {
         let (reply, answer) = sync_channel(1);
         self.send(Command::Operate(operation, reply))?;
         // A spare waits for as long as the round is full; whatever else is over when its time and the window are.
-        let stopped = Rc::new(std::cell::Cell::new(false));
-        let stop = Rc::clone(&stopped);
-        let _cancels = watch::cancels(move || stop.set(true));
+        let waiting = watch::Waiting::begin();
         let beat = (time + self.settings.rollback + PATIENCE).min(Duration::from_hours(1));
         loop {
             match answer.recv_timeout(watch::patience(beat)) {
@@ -286,9 +280,9 @@ impl Rendezvous {
                 Err(RecvTimeoutError::Disconnected) => {
                     return Err(RendezvousError::Bug("the driver of a rendezvous has ended"));
                 }
-                Err(RecvTimeoutError::Timeout) => watch::look(),
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            if stopped.get() {
+            if waiting.is_given_up() {
                 let _ = self.send(Command::Cancel);
                 return Err(RendezvousError::Cancelled);
             }

@@ -25,6 +25,7 @@ mod client;
 mod datagrams;
 mod engine;
 mod error;
+mod guests;
 mod links;
 mod shared;
 mod standin;
@@ -118,7 +119,7 @@ impl Store {
     pub fn broadcast(&self, payload: impl Into<Vec<u8>>) -> Result<(), StoreError> {
         self.creator.check()?;
         let payload = payload.into();
-        within::bounded("a broadcast", payload.len(), STORE_VALUE_BYTES_MAX)?;
+        within::bounded("a broadcast", payload.len(), STORE_VALUE_BYTES_MAX, String::new)?;
         self.shared.post(Letter::Broadcast(payload));
         Ok(())
     }
@@ -133,31 +134,46 @@ impl Store {
         Ok(self.shared.next_heard(timeout.unwrap_or(self.timeout)))
     }
 
-    /// Leaves the store; it goes on without this member. What it holds is handed over first.
+    /// Leaves the store; it goes on without this member. What it holds is handed over first. Who gives that up has left all
+    /// the same, as one that died.
     pub fn leave(&self) -> Result<(), StoreError> {
         self.creator.check()?;
-        if self.shared.ending().is_none() {
-            self.shared.post(Letter::Leave);
-            if !self.shared.wait_for_end(LEAVE_TIMEOUT) {
-                self.shared.post(Letter::Gone);
-            }
-            self.shared.wait_for_dials(LAST_DIALS);
+        if self.shared.ending().is_some() {
+            return Ok(());
         }
+        self.shared.post(Letter::Leave);
+        self.wait_for_end(LEAVE_TIMEOUT)?;
+        self.shared.wait_for_dials(LAST_DIALS);
         Ok(())
     }
 
     /// Ends the store for all: every member hears of it, then every call that waits fails with "the store was shut down".
     pub fn shutdown(&self) -> Result<(), StoreError> {
         self.creator.check()?;
-        self.end();
-        Ok(())
+        self.end()
     }
 
-    fn end(&self) {
-        if self.shared.ending().is_none() {
-            self.shared.post(Letter::Shutdown);
-            if !self.shared.wait_for_end(self.wait * 2 + GRACE) {
+    fn end(&self) -> Result<(), StoreError> {
+        if self.shared.ending().is_some() {
+            return Ok(());
+        }
+        self.shared.post(Letter::Shutdown);
+        self.wait_for_end(self.wait * 2 + GRACE)
+    }
+
+    /// Waits until this member's part is over. When the time is, or the program gives the wait up, it goes without a word.
+    fn wait_for_end(&self, timeout: Duration) -> Result<(), StoreError> {
+        let deadline = Instant::now() + timeout;
+        let waiting = watch::Waiting::begin();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            if self.shared.wait_for_end(watch::patience(left)) {
+                return Ok(());
+            }
+            let is_given_up = waiting.is_given_up();
+            if is_given_up || left.is_zero() {
                 self.shared.post(Letter::Gone);
+                return if is_given_up { Err(StoreError::Cancelled) } else { Ok(()) };
             }
         }
     }
@@ -212,7 +228,7 @@ impl Drop for Store {
     /// Shuts the store down, unless this member has left or it is over already. (A forked child has a copy and no thread.)
     fn drop(&mut self) {
         if self.creator.check().is_ok() {
-            self.end();
+            let _ = self.end();
         }
     }
 }

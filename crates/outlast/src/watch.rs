@@ -144,6 +144,27 @@ pub(crate) fn cancels(cancel: impl Fn() + 'static) -> Cancels {
     Cancels(watch)
 }
 
+/// A wait of this thread that a yes ends. Whoever waits does so in steps of [`patience`], and asks in between whether it
+/// was given up.
+pub(crate) struct Waiting {
+    given_up: Rc<Cell<bool>>,
+    _cancels: Cancels,
+}
+
+impl Waiting {
+    pub(crate) fn begin() -> Self {
+        let given_up = Rc::new(Cell::new(false));
+        let flag = Rc::clone(&given_up);
+        Self { given_up, _cancels: cancels(move || flag.set(true)) }
+    }
+
+    /// Asks whether to stop, if that is due, and says whether the answer was ever yes.
+    pub(crate) fn is_given_up(&self) -> bool {
+        look();
+        self.given_up.get()
+    }
+}
+
 /// See [`cancels`].
 pub(crate) struct Cancels(Option<Rc<Watch>>);
 
@@ -186,6 +207,22 @@ mod tests {
         assert_eq!(asked.get(), 3);
         assert!(over.get());
         assert_eq!(patience(Duration::from_secs(9)), Duration::from_secs(9), "nobody watches any more");
+    }
+
+    #[test]
+    fn a_wait_that_was_given_up_stays_so() {
+        let answers = RefCell::new(vec![true, false]);
+        watched(
+            Duration::ZERO,
+            move || answers.borrow_mut().pop().expect("asked twice"),
+            || {
+                let waiting = Waiting::begin();
+                assert!(!waiting.is_given_up());
+                assert!(waiting.is_given_up());
+                assert!(waiting.is_given_up(), "nobody is asked again");
+            },
+        );
+        assert!(!Waiting::begin().is_given_up(), "nobody watches");
     }
 
     #[test]

@@ -2,6 +2,7 @@
 //! would be right.
 
 use crate::errors::invalid;
+use crate::visit::Visit;
 use outlast::communicator::Encryption;
 use outlast::membership::{PeerId, Preset, RunId};
 use outlast::security::{OwnCertificate, RunSecret};
@@ -36,11 +37,19 @@ pub(crate) fn option<'py, T: FromPyObjectOwned<'py>>(
     name: &str,
     wanted: &str,
 ) -> PyResult<T> {
-    let value = given.get_item(at)?;
+    taken(&given.get_item(at)?, name, wanted)
+}
+
+/// An argument as what it should be: what `name` was given as, or what to give.
+pub(crate) fn taken<'py, T: FromPyObjectOwned<'py>>(
+    value: &Bound<'py, PyAny>,
+    name: &str,
+    wanted: &str,
+) -> PyResult<T> {
     value.extract::<T>().map_err(|error| {
         let error: PyErr = error.into();
-        let text = format!("{name}={}: give {wanted}", shown(&value));
-        if error.is_instance_of::<PyOverflowError>(given.py()) {
+        let text = format!("{name}={}: give {wanted}", shown(value));
+        if error.is_instance_of::<PyOverflowError>(value.py()) {
             invalid(text)
         } else {
             PyTypeError::new_err(text)
@@ -145,9 +154,9 @@ pub(crate) fn secret(text: &str) -> PyResult<RunSecret> {
     text.parse().map_err(|error| invalid(format!("secret: {error}")))
 }
 
-/// An address to listen on or to advertise: `host:port`.
-pub(crate) fn address(name: &str, text: &str) -> PyResult<SocketAddr> {
-    let found = text.to_socket_addrs().map(|mut found| found.next());
+/// An address to listen on or to advertise: `host:port`. Whoever looks a name up may take long, and lets the interpreter go.
+pub(crate) fn address(py: Python<'_>, visit: &Visit, name: &str, text: &str) -> PyResult<SocketAddr> {
+    let found = visit.away(py, || text.to_socket_addrs().map(|mut found| found.next()));
     match found {
         Ok(Some(address)) => Ok(address),
         Ok(None) => Err(invalid(format!("{name}={text:?} has no address"))),

@@ -351,7 +351,7 @@ impl Communicator {
             .coordinator(&coordinator)
             .run_id(run.clone())
             .group(arguments::group(group)?)
-            .listen(arguments::address("listen", listen)?)
+            .listen(arguments::address(py, &visit, "listen", listen)?)
             .preset(arguments::preset(preset)?)
             .encryption(arguments::encryption(encryption)?);
         if let Some(secret) = secret {
@@ -370,7 +370,7 @@ impl Communicator {
             builder = builder.site(site);
         }
         if let Some(address) = advertise {
-            builder = builder.advertise(arguments::address("advertise", address)?);
+            builder = builder.advertise(arguments::address(py, &visit, "advertise", address)?);
         }
         if let Some(budget) = arguments::seconds("stall_budget", stall_budget)? {
             builder = builder.stall_budget(budget);

@@ -54,7 +54,7 @@ impl Coordinator {
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let mut builder = outlast::Coordinator::builder()
-            .listen(arguments::address("listen", listen)?)
+            .listen(arguments::address(py, &visit, "listen", listen)?)
             .preset(arguments::preset(preset)?)
             .backend(backend.parse().map_err(|error: BackendError| invalid(format!("backend: {error}")))?);
         let secret = match secret {

@@ -82,6 +82,16 @@ pub(crate) fn blocking<R: Send>(
     }
 }
 
+/// The same for a goodbye. A signal's handler may say one while another call waits on its thread; then no handler runs
+/// meanwhile.
+pub(crate) fn parting<R: Send>(
+    py: Python<'_>,
+    visit: &Visit,
+    work: impl FnOnce() -> R + Send,
+) -> PyResult<R> {
+    if BLOCKED.get() { Ok(visit.away(py, work)) } else { blocking(py, visit, None, work) }
+}
+
 struct Unblock;
 
 impl Drop for Unblock {

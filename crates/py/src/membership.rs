@@ -54,7 +54,7 @@ impl Membership {
     ) -> PyResult<Self> {
         let visit = Visit::begin(py);
         let mut builder = outlast::Membership::builder()
-            .listen(arguments::address("listen", listen)?)
+            .listen(arguments::address(py, &visit, "listen", listen)?)
             .join(join)
             .preset(arguments::preset(preset)?)
             .meta(meta)
@@ -72,7 +72,7 @@ impl Membership {
             builder = builder.name(name);
         }
         if let Some(address) = advertise {
-            builder = builder.advertise(arguments::address("advertise", address)?);
+            builder = builder.advertise(arguments::address(py, &visit, "advertise", address)?);
         }
         let member = visit.away(py, || builder.start()).map_err(|error| of_membership(py, &error))?;
         let (address, id) = (member.address().to_string(), member.id().to_string());

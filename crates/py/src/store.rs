@@ -50,6 +50,18 @@ fn limit(timeout: Option<f64>) -> PyResult<Option<Duration>> {
     arguments::seconds("timeout", timeout)
 }
 
+/// Which of how many members of a store without a coordinator.
+fn place(rank: &Bound<'_, PyAny>, world_size: &Bound<'_, PyAny>) -> PyResult<(u32, u32)> {
+    let count = "a whole number of members, at least 1";
+    let world_size = arguments::members("world_size", arguments::taken(world_size, "world_size", count)?)?;
+    let wanted = format!("a whole number from 0 to {}, below world_size", world_size - 1);
+    let number: i64 = arguments::taken(rank, "rank", &wanted)?;
+    match u32::try_from(number) {
+        Ok(rank) if rank < world_size => Ok((rank, world_size)),
+        _ => Err(invalid(format!("rank={number}: give {wanted}"))),
+    }
+}
+
 #[pymethods]
 impl Store {
     #[new]
@@ -58,7 +70,7 @@ impl Store {
         py: Python<'_>,
         coordinator: Option<String>,
         run_id: Option<&str>,
-        bootstrap: Option<(u32, u32, String)>,
+        bootstrap: Option<(Bound<'_, PyAny>, Bound<'_, PyAny>, String)>,
         secret: Option<&str>,
         timeout: Option<f64>,
         name: Option<String>,
@@ -73,12 +85,8 @@ impl Store {
         let visit = Visit::begin(py);
         let mut builder = match (&bootstrap, &coordinator) {
             (Some((rank, world_size, key)), Some(address)) => {
-                if *rank >= *world_size {
-                    return Err(invalid(format!(
-                        "rank={rank} with world_size={world_size}: ranks begin at 0"
-                    )));
-                }
-                outlast::Store::bootstrap(address, *rank, *world_size, key)
+                let (rank, world_size) = place(rank, world_size)?;
+                outlast::Store::bootstrap(address, rank, world_size, key)
             }
             _ => outlast::Store::builder(),
         };
@@ -102,10 +110,10 @@ impl Store {
             builder = builder.name(name);
         }
         if let Some(address) = listen {
-            builder = builder.listen(arguments::address("listen", address)?);
+            builder = builder.listen(arguments::address(py, &visit, "listen", address)?);
         }
         if let Some(address) = advertise {
-            builder = builder.advertise(arguments::address("advertise", address)?);
+            builder = builder.advertise(arguments::address(py, &visit, "advertise", address)?);
         }
         if let Some(timeout) = limit(timeout)? {
             builder = builder.timeout(timeout);
@@ -132,7 +140,14 @@ impl Store {
         self.call(py, timeout, |store| store.check(&keys))
     }
 
-    fn add(&self, py: Python<'_>, key: &[u8], amount: i64, timeout: Option<f64>) -> PyResult<i64> {
+    fn add(
+        &self,
+        py: Python<'_>,
+        key: &[u8],
+        amount: &Bound<'_, PyAny>,
+        timeout: Option<f64>,
+    ) -> PyResult<i64> {
+        let amount = arguments::taken(amount, "amount", "a whole number from -2**63 to 2**63 - 1")?;
         self.call(py, timeout, |store| store.add(key, amount))
     }
 
@@ -226,11 +241,11 @@ impl Store {
         check_process(self.creator)?;
         let visit = Visit::begin(py);
         if let Some(store) = self.close() {
-            let left = visit.away(py, || {
+            let left = manners::parting(py, &visit, || {
                 let left = store.leave();
                 drop(store);
                 left
-            });
+            })?;
             left.map_err(|error| of_store(py, &error))?;
         }
         Ok(())
@@ -239,7 +254,7 @@ impl Store {
     fn shutdown(&self, py: Python<'_>) -> PyResult<()> {
         let visit = Visit::begin(py);
         let store = self.open()?;
-        visit.away(py, || store.shutdown()).map_err(|error| of_store(py, &error))
+        manners::parting(py, &visit, || store.shutdown())?.map_err(|error| of_store(py, &error))
     }
 
     fn is_open(&self) -> PyResult<bool> {

@@ -219,7 +219,7 @@ class Store(dist.Store):
 
     def _limit(self, timeout: timedelta | None = None) -> float:
         # None at all is what torch means by zero; ours ends at some time.
-        return (timeout or self.timeout).total_seconds() or _seconds(300.0)
+        return _seconds(timeout or self.timeout) or 300.0
 
     def __enter__(self) -> Self:
         return self
@@ -233,8 +233,13 @@ class Store(dist.Store):
         return repr(self._member).replace("outlast.Store", "outlast.torch.Store", 1)
 
 
+# Three years: what Outlast takes for the longest wait that somebody means.
+_SECONDS_MAX = 1e8
+
+
 def _seconds(timeout: float | timedelta) -> float:
-    return timeout.total_seconds() if isinstance(timeout, timedelta) else timeout
+    # What torch gives for "as good as for ever" is no slip in a unit.
+    return min(timeout.total_seconds(), _SECONDS_MAX) if isinstance(timeout, timedelta) else timeout
 
 
 @contextmanager

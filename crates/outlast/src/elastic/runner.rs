@@ -20,9 +20,7 @@ use outlast_proto::state::chronicle::{Chronicle, Told};
 use outlast_proto::state::course::{Course, Failure, Move};
 use outlast_proto::state::ledger::Ledger;
 use outlast_proto::wire::control::KickReason;
-use std::cell::Cell;
 use std::num::NonZeroU32;
-use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 /// What the ledger of samples may need of the extra bytes.
@@ -254,11 +252,9 @@ impl Runner {
     fn pause(&self) -> Result<(), Error> {
         let Some(pause) = self.course.pause() else { return Ok(()) };
         let until = Instant::now() + pause.min(self.left());
-        let cancelled = Rc::new(Cell::new(false));
-        let flag = Rc::clone(&cancelled);
-        let _cancels = watch::cancels(move || flag.set(true));
+        let waiting = watch::Waiting::begin();
         loop {
-            if cancelled.get() || self.interrupt.is_triggered() {
+            if waiting.is_given_up() || self.interrupt.is_triggered() {
                 return Err(CallError::Cancelled.into());
             }
             let left = until.saturating_duration_since(Instant::now());
@@ -266,7 +262,6 @@ impl Runner {
                 return Ok(());
             }
             std::thread::sleep(watch::patience(left.min(BEAT)));
-            watch::look();
         }
     }
 

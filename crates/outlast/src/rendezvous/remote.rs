@@ -9,8 +9,6 @@ use crate::fork::Creator;
 use crate::runtime;
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep};
 use crate::watch;
-use std::cell::Cell;
-use std::rc::Rc;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -118,7 +116,7 @@ impl RemoteRegister {
     ) -> Result<Option<Snapshot>, RendezvousError> {
         self.creator.check()?;
         let deadline = Instant::now() + timeout;
-        let (_cancels, stopped) = cancelled();
+        let waiting = watch::Waiting::begin();
         loop {
             let last = lock(&self.news.last);
             if last.is_some() && last.as_ref() != known {
@@ -129,8 +127,7 @@ impl RemoteRegister {
                 return Ok(None);
             }
             drop(sleep(&self.news.came, last, watch::patience(left)));
-            watch::look();
-            if stopped.get() {
+            if waiting.is_given_up() {
                 return Err(RendezvousError::Cancelled);
             }
         }
@@ -139,7 +136,7 @@ impl RemoteRegister {
     fn ask(&self, ask: Ask, deadline: Instant) -> Result<Answer, RendezvousError> {
         self.creator.check()?;
         let (reply, answer) = sync_channel(1);
-        let (_cancels, stopped) = cancelled();
+        let waiting = watch::Waiting::begin();
         let asked = self.commands.try_send(Command { ask, reply });
         asked.map_err(|_| RendezvousError::Bug("the task of a register has ended, or does not keep up"))?;
         loop {
@@ -154,30 +151,25 @@ impl RemoteRegister {
                     let text = "the backend of the register did not answer in time";
                     return Err(RendezvousError::Timeout(text.to_owned() + &cause.unwrap_or_default()));
                 }
-                Err(RecvTimeoutError::Timeout) => watch::look(),
+                Err(RecvTimeoutError::Timeout) => {}
             }
-            if stopped.get() {
+            if waiting.is_given_up() {
                 return Err(RendezvousError::Cancelled);
             }
         }
     }
 }
 
-/// While the first result lives, the second says whether whoever watches this thread wants it to stop.
-fn cancelled() -> (watch::Cancels, Rc<Cell<bool>>) {
-    let stopped = Rc::new(Cell::new(false));
-    let stop = Rc::clone(&stopped);
-    (watch::cancels(move || stop.set(true)), stopped)
-}
-
 fn pause(time: Duration) -> Result<(), RendezvousError> {
-    let (_cancels, stopped) = cancelled();
+    let waiting = watch::Waiting::begin();
     let until = Instant::now() + time;
-    while Instant::now() < until && !stopped.get() {
+    while Instant::now() < until {
         std::thread::sleep(watch::patience(until.saturating_duration_since(Instant::now())));
-        watch::look();
+        if waiting.is_given_up() {
+            return Err(RendezvousError::Cancelled);
+        }
     }
-    if stopped.get() { Err(RendezvousError::Cancelled) } else { Ok(()) }
+    Ok(())
 }
 
 pub(super) fn error_of(trouble: Trouble) -> RendezvousError {

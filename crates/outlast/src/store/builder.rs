@@ -7,7 +7,7 @@
 use super::datagrams::Datagrams;
 use super::engine::{self, Engine, Letter};
 use super::shared::{Shared, random};
-use super::{Config, Store, StoreError, TIMEOUT_MAX, client, links, standin, views};
+use super::{Config, Store, StoreError, TIMEOUT_MAX, guests, links, standin, views};
 use crate::baton::Baton;
 use crate::bell::Bell;
 use crate::coordinator::registry::Registry;
@@ -135,7 +135,7 @@ impl StoreBuilder {
         self
     }
 
-    /// Joins the store: returns once this member is in a view.
+    /// Joins the store: returns once this member is in a view. Who gives that up is no member.
     pub fn join(self) -> Result<Store, StoreError> {
         let coordinator = match self.coordinator {
             Some(address) => address,
@@ -188,7 +188,7 @@ impl StoreBuilder {
         });
         let (spawner, acceptor) = (runtime.clone(), Arc::downgrade(&shared));
         let routes = routes.route(port::STORE_CLIENT, move |stream| {
-            let serving = Box::pin(client::serve(acceptor.clone(), stream, peer));
+            let serving = Box::pin(guests::serve(acceptor.clone(), stream, peer));
             spawner.spawn(async move {
                 runtime::to_its_end("a client of the store", serving).await;
             });
@@ -222,9 +222,10 @@ impl StoreBuilder {
             _port: port,
         };
         let deadline = Instant::now() + self.timeout.min(TIMEOUT_MAX);
+        let waiting = watch::Waiting::begin();
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            if store.shared.wait_for_view(left.min(Duration::from_millis(50))) {
+            if store.shared.wait_for_view(watch::patience(left.min(Duration::from_millis(50)))) {
                 return Ok(store);
             }
             if let Some(cause) = store.shared.refusal() {
@@ -237,7 +238,10 @@ impl StoreBuilder {
                 store.shared.post(Letter::Gone);
                 return Err(StoreError::NotJoined { timeout: self.timeout, cause });
             }
-            watch::look();
+            if waiting.is_given_up() {
+                store.shared.post(Letter::Gone);
+                return Err(StoreError::Cancelled);
+            }
         }
     }
 }

@@ -4,6 +4,11 @@
 //! away meanwhile another one is asked, under the same name: it is done once (decision 38). The view does not change for
 //! it, and nobody holds anything for it.
 //!
+//! A member that is stopped, or whose host is gone, does not say that it is away. So whoever waits long for an answer calls
+//! at the same member a second time now and then, and looks whether it is still in the view. As long as a member is there, the
+//! call stays with it: a call that was sent twice may have been done by somebody who has forgotten it, and is then not
+//! done any more.
+//!
 //! Several threads may ask at once. With every call the store is told which of the earlier ones on that key will not come
 //! again, so that it can forget their answers; a call that is still under way in another thread is none of those, or it
 //! would be dropped when it arrives after its successor.
@@ -14,38 +19,34 @@
 //!
 //! What it does not do: carry values above what one frame holds, 16 MiB. Members do.
 
-use super::engine::Letter;
-use super::shared::{Shared, random};
+use super::shared::random;
 use super::within::{bytes, check_value, number, value_key};
 use super::{StoreError, TIMEOUT_MAX};
 use crate::coordinator::{ControlFrames, Unreached, dial_plane};
-use crate::port::{self, AuthenticatedStream};
+use crate::port;
 use crate::runtime::{self, Plane};
 use crate::security::{Credentials, ProcessKey, TlsIdentity};
 use crate::sync::{Mutex, lock};
-use outlast_proto::id::{PeerId, RunId};
-use outlast_proto::limits::FRAME_BYTES_MAX;
+use outlast_proto::id::RunId;
 use outlast_proto::store::Failure;
 use outlast_proto::wire::store::client::{FromClient, ToClient};
 use outlast_proto::wire::store::mesh::Request;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
-use outlast_proto::wire::store::{CallName, ClientId, View};
+use outlast_proto::wire::store::{CallName, ClientId, StoreMember, View};
 use outlast_proto::wire::{decode, encode};
 use std::collections::{BTreeMap, BTreeSet};
-use std::net::SocketAddr;
-use std::sync::Weak;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
-use tokio::sync::mpsc;
 
 /// How long dialling, the hello and the coordinator's answer may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
+/// Half of the time that is left is enough to open a stream to one member, unless that is less than this.
+const OPENS_WITHIN: Duration = Duration::from_secs(1);
 /// Between two passes in which no member could be asked.
 const PAUSE: Duration = Duration::from_millis(100);
 /// A member answers this much after the deadline at the latest, with the reason.
 const GRACE: Duration = Duration::from_secs(1);
-/// Answers that wait for one client to read them.
-const ANSWERS_MAX: usize = 64;
 
 /// Somebody who asks and is no member. Calls block, each until its timeout.
 pub struct Client {
@@ -53,6 +54,8 @@ pub struct Client {
     identity: TlsIdentity,
     client: ClientId,
     numbers: Mutex<Numbers>,
+    /// A call was answered, whatever the answer: there is a store, and it can be reached.
+    was_answered: AtomicBool,
 }
 
 /// Which numbers were given to calls, and which of the calls that change a key have not ended.
@@ -121,7 +124,13 @@ impl Client {
         let keys = credentials.keys(run).ok_or(StoreError::MissingSecret)?;
         let identity = credentials.identity(&keys, &ProcessKey::generate())?;
         let client = ClientId(random());
-        Ok(Self { coordinator: coordinator.into(), identity, client, numbers: Mutex::default() })
+        Ok(Self {
+            coordinator: coordinator.into(),
+            identity,
+            client,
+            numbers: Mutex::default(),
+            was_answered: AtomicBool::new(false),
+        })
     }
 
     /// The value of a key, as soon as it has one.
@@ -180,7 +189,7 @@ impl Client {
     }
 
     fn one(&self, key: Key, operation: Operation, timeout: Duration) -> Result<Answer, StoreError> {
-        check_value(&operation)?;
+        check_value(&key, &operation)?;
         let asked = |call: CallName, patience_ms, again| {
             let (key, operation) = (key.clone(), operation.clone());
             let answered_below = lock(&self.numbers).ended_below(&key, call.number);
@@ -203,24 +212,23 @@ impl Client {
         let numbered = Numbered::begin(&self.numbers, changed);
         let call = CallName { client: self.client, number: numbered.number };
         let timeout = timeout.min(TIMEOUT_MAX);
-        let deadline = Instant::now() + timeout;
-        let left = || deadline.saturating_duration_since(Instant::now());
+        let until = Deadline(Instant::now() + timeout);
         let asking = async {
-            let mut cause = "nobody was asked yet".to_owned();
-            let (mut was_asked, mut passes) = (false, 0_u32);
-            loop {
-                passes = passes.saturating_add(1);
-                let members = match self.look(left()).await {
+            let mut trouble = Trouble::default();
+            let mut was_asked = false;
+            while !until.is_over() {
+                let members = match self.look(until.left()).await {
                     Ok(Seen::View(view)) => view.members,
                     Ok(Seen::Nobody) if !was_asked => {
                         return Err(StoreError::NoStore { coordinator: self.coordinator.clone() });
                     }
                     Ok(Seen::Nobody) => {
-                        cause = String::from("everybody who was in the store is gone");
+                        trouble.found("everybody who was in the store is gone".to_owned());
                         Vec::new()
                     }
                     Ok(Seen::NotYet(waits_for)) => {
-                        cause = format!("the store of {} has no view yet: {waits_for}", self.coordinator);
+                        let coordinator = &self.coordinator;
+                        trouble.found(format!("the store of {coordinator} has no view yet: {waits_for}"));
                         Vec::new()
                     }
                     Err(unreached) if unreached.is_final() && !was_asked => {
@@ -228,40 +236,66 @@ impl Client {
                         return Err(StoreError::Refused { coordinator, cause });
                     }
                     Err(unreached) => {
-                        // The last question may have had no time for an answer: what was known before says more.
-                        if !left().is_zero() || passes == 1 {
-                            let coordinator = &self.coordinator;
-                            cause = format!("the coordinator {coordinator} cannot be reached: {unreached}");
-                        }
+                        let coordinator = &self.coordinator;
+                        trouble.met(
+                            format!("the coordinator {coordinator} cannot be reached: {unreached}"),
+                            until,
+                        );
                         Vec::new()
                     }
                 };
                 for member in members {
-                    if left().is_zero() {
+                    if until.is_over() {
                         break;
                     }
-                    let words = member.words();
-                    let asked_of = match self.open(member.address, port::STORE_CLIENT, left()).await {
+                    let asked_of = match self.open(&member, until.left_for_one()).await {
                         Ok(frames) => {
-                            let patience_ms = u64::try_from(left().as_millis()).unwrap_or(u64::MAX);
+                            let patience_ms = u64::try_from(until.left().as_millis()).unwrap_or(u64::MAX);
                             let message = asked(call, patience_ms, was_asked);
                             was_asked = true;
-                            ask_over(frames, &message, call, left()).await
+                            tokio::select! {
+                                biased;
+                                answered = ask_over(frames, &message, call, until.left()) => answered,
+                                why = self.missed(&member, until) => Err(why),
+                            }
                         }
                         Err(error) => Err(error),
                     };
                     match asked_of {
-                        Ok(answer) => return answer,
-                        Err(error) => cause = format!("{words} cannot be asked: {error}"),
+                        Ok(answer) => {
+                            self.was_answered.store(true, Ordering::Relaxed);
+                            return answer;
+                        }
+                        Err(error) => {
+                            trouble.met(format!("{} cannot be asked: {error}", member.words()), until);
+                        }
                     }
                 }
-                if left().is_zero() {
-                    return Err(StoreError::Unreachable { timeout, cause });
-                }
-                tokio::time::sleep(PAUSE.min(left())).await;
+                tokio::time::sleep(PAUSE.min(until.left())).await;
             }
+            Err(trouble.error(timeout, self.was_answered.load(Ordering::Relaxed)))
         };
         runtime::of(Plane::Store)?.block_on(asking)
+    }
+
+    /// Returns when a member is missed, with how that was found out: it does not answer another call, or is out of the view.
+    /// Where so little time is left that it could be found out only in vain, never.
+    async fn missed(&self, member: &StoreMember, until: Deadline) -> String {
+        loop {
+            tokio::time::sleep(TIMEOUT).await;
+            if until.left() < TIMEOUT {
+                return std::future::pending().await;
+            }
+            if let Err(error) = self.open(member, until.left_for_one()).await {
+                return error;
+            }
+            let is_it = |other: &StoreMember| other.id == member.id;
+            if let Ok(Seen::View(view)) = self.look(until.left()).await
+                && !view.members.iter().any(is_it)
+            {
+                return "it is not in the view any more".to_owned();
+            }
+        }
     }
 
     /// Who is in the store, as the coordinator says that decides on views.
@@ -287,16 +321,72 @@ impl Client {
         tokio::time::timeout(patience, asking).await.map_err(late)?
     }
 
-    async fn open(&self, address: SocketAddr, plane: &[u8], left: Duration) -> Result<ControlFrames, String> {
-        let patience = TIMEOUT.min(left);
+    async fn open(&self, member: &StoreMember, patience: Duration) -> Result<ControlFrames, String> {
         let opening = async {
-            let stream = port::connect(address, plane, &self.identity, patience).await;
+            let stream = port::connect(member.address, port::STORE_CLIENT, &self.identity, patience).await;
             let stream = stream.map_err(|error| error.to_string())?;
             let greeted = port::greet(stream, self.identity.peer(), patience).await;
             Ok(greeted.map_err(|error| error.to_string())?.frames)
         };
         let late = |_| format!("no answer within {patience:?}");
         tokio::time::timeout(patience, opening).await.map_err(late)?
+    }
+}
+
+/// When a call's time is over.
+#[derive(Clone, Copy)]
+struct Deadline(Instant);
+
+impl Deadline {
+    fn left(self) -> Duration {
+        self.0.saturating_duration_since(Instant::now())
+    }
+
+    /// How much of it one member may take to open a stream: others may have to be asked, too.
+    fn left_for_one(self) -> Duration {
+        let left = self.left();
+        TIMEOUT.min((left / 2).max(left.min(OPENS_WITHIN)))
+    }
+
+    fn is_over(self) -> bool {
+        self.left().is_zero()
+    }
+}
+
+/// Why a call has not been answered.
+#[derive(Default)]
+struct Trouble {
+    /// What is known of it.
+    cause: Option<String>,
+    /// It is not only that there was too little time.
+    is_found: bool,
+}
+
+impl Trouble {
+    fn found(&mut self, cause: String) {
+        (self.cause, self.is_found) = (Some(cause), true);
+    }
+
+    /// Somebody could not be asked, or did not answer. Whoever had no time left for that tells nothing: what was known before
+    /// says more.
+    fn met(&mut self, cause: String, until: Deadline) {
+        if !until.is_over() {
+            self.found(cause);
+        } else if self.cause.is_none() {
+            self.cause = Some(cause);
+        }
+    }
+
+    /// The end of a call whose time is over. Of a store that has answered this client before it is not said that it cannot be
+    /// reached, only because the last call had too little time for that.
+    fn error(self, timeout: Duration, was_answered: bool) -> StoreError {
+        let Some(cause) = self.cause else {
+            return Failure::TimedOut(format!("no time was left to ask the store: {timeout:?}")).into();
+        };
+        if was_answered && !self.is_found {
+            return Failure::TimedOut(format!("nobody answered within {timeout:?}: {cause}")).into();
+        }
+        StoreError::Unreachable { timeout, cause }
     }
 }
 
@@ -336,36 +426,6 @@ async fn ask_over(
         }
     };
     tokio::time::timeout(left + GRACE, asking).await.map_err(|_| "it does not answer".to_owned())?
-}
-
-/// Serves a client on its stream, until it hangs up.
-pub(super) async fn serve(shared: Weak<Shared>, stream: AuthenticatedStream, me: PeerId) {
-    let mut frames = match port::greet(stream, me, TIMEOUT).await {
-        Ok(greeted) => greeted.frames,
-        Err(error) => return tracing::debug!(%error, "no hello on a stream of the store's clients"),
-    };
-    let (answers, mut answered) = mpsc::channel::<ToClient>(ANSWERS_MAX);
-    loop {
-        tokio::select! {
-            frame = frames.next() => {
-                let Ok(Some(bytes)) = frame else { break };
-                let (Ok(message), Some(shared)) = (decode::<FromClient>(&bytes), shared.upgrade()) else { break };
-                shared.post(Letter::Foreign(Box::new(message), answers.clone()));
-            }
-            answer = answered.recv() => {
-                let Some(answer) = answer else { break };
-                let mut bytes = encode(&answer);
-                if bytes.len() > FRAME_BYTES_MAX {
-                    let (ToClient::Answered { call, .. } | ToClient::Failed { call, .. }) = answer;
-                    let text = format!("the value has more than {FRAME_BYTES_MAX} bytes: only a member can get it");
-                    bytes = encode(&ToClient::Failed { call, timed_out: false, text });
-                }
-                if !matches!(tokio::time::timeout(TIMEOUT, frames.send(&bytes)).await, Ok(Ok(()))) {
-                    break;
-                }
-            }
-        }
-    }
 }
 
 #[cfg(test)]

@@ -61,6 +61,8 @@ pub(super) enum Letter {
     Abandon(Arc<Pending>),
     /// A client that is no member asks.
     Foreign(Box<FromClient>, mpsc::Sender<ToClient>),
+    /// One of them has hung up: nobody takes the answers to its calls.
+    HungUp,
     Linked(Box<Linked>),
     Unreachable(MemberId),
     Knocked(MemberId, Knocked),
@@ -76,6 +78,9 @@ pub(super) enum Letter {
     Leave,
     /// This member goes, whether or not anybody let it.
     Gone,
+    /// How many calls are under way?
+    #[cfg(test)]
+    CountCalls(std::sync::mpsc::Sender<usize>),
 }
 
 /// What a call is about.
@@ -212,6 +217,7 @@ impl Engine {
                 }
             }
             Letter::Foreign(asked, answers) => self.ask_for(now, *asked, answers),
+            Letter::HungUp => self.abandon_foreign(),
             Letter::Linked(linked) => self.link(now, *linked),
             Letter::Unreachable(member) => self.member.handle_unreachable(now, member),
             Letter::Knocked(member, knocked) => self.member.handle_knock(member, knocked),
@@ -234,6 +240,8 @@ impl Engine {
                 self.member.leave(now);
             }
             Letter::Gone => self.member.gone(now),
+            #[cfg(test)]
+            Letter::CountCalls(counted) => drop(counted.send(self.member.calls_under_way())),
         }
     }
 
@@ -249,6 +257,17 @@ impl Engine {
             }
         };
         self.foreign.insert(ticket, (name, answers));
+    }
+
+    /// Gives up the calls whose answers nobody takes.
+    fn abandon_foreign(&mut self) {
+        let member = &mut self.member;
+        self.foreign.retain(|ticket, (_, answers)| {
+            if answers.is_closed() {
+                member.abandon(*ticket);
+            }
+            !answers.is_closed()
+        });
     }
 
     fn link(&mut self, now: Moment, linked: Linked) {

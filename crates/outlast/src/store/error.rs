@@ -16,10 +16,12 @@ pub enum StoreError {
     #[error(transparent)]
     Call(#[from] Failure),
     /// A key or a value breaks a limit. Nothing was done.
-    #[error("{what} of {bytes} bytes, the limit is {limit}")]
+    #[error("{what} of {bytes} bytes{of}, the limit is {limit}")]
     TooLong {
         /// What.
         what: &'static str,
+        /// How the key begins, in words; of a broadcast nothing.
+        of: String,
         /// How long it is.
         bytes: usize,
         /// How long it may be.

@@ -1,18 +1,22 @@
 //! What becomes of calls when those who are asked do not answer, do not know yet, or cannot be talked to.
 
 use super::shared::Shared;
-use super::{Client, Store, StoreError, engine};
+use super::{Client, Failure, Store, StoreError, engine};
 use crate::Coordinator;
 use crate::membership::Preset;
 use crate::port::{self, Frames, Port, Routes, Serving};
 use crate::runtime::{self, Plane};
 use crate::security::{ProcessKey, RunKeys, RunSecret, TlsIdentity};
+use crate::watch::watched;
 use outlast_proto::id::RunId;
 use outlast_proto::limits::HELLO_BYTES_MAX;
 use outlast_proto::store::layout::digest;
 use outlast_proto::wire::encode;
 use outlast_proto::wire::hello::{Hello, Version, Versions};
-use outlast_proto::wire::store::{ClientId, MemberId, StoreMember};
+use outlast_proto::wire::store::client::FromClient;
+use outlast_proto::wire::store::mesh::Request;
+use outlast_proto::wire::store::operation::{Key, Operation};
+use outlast_proto::wire::store::{CallName, ClientId, MemberId, StoreMember};
 use std::net::{SocketAddr, TcpListener};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -69,6 +73,98 @@ fn a_client_keeps_its_deadline_though_the_members_do_not_answer() {
     assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
     assert!(error.to_string().contains("cannot be asked"), "{error}");
     assert!(took < Duration::from_millis(2_500), "{took:?}");
+}
+
+/// As for the second of two keys, when the first came at the last moment.
+#[test]
+fn a_second_key_without_time_left_is_a_timeout() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let client = client(coordinator.address(), &secret);
+    store.set("first", "here").unwrap();
+    client.wait("first", PATIENCE).unwrap();
+    // From no time at all to what looking, dialling and asking may take.
+    for left in [0, 1, 1_000, 5_000, 20_000, 50_000].map(Duration::from_micros) {
+        let error = client.wait("second", left).unwrap_err();
+        assert!(matches!(&error, StoreError::Call(Failure::TimedOut(_))), "{left:?}: {error}");
+    }
+    // Who finds nobody there is told so, whoever was there before.
+    drop(coordinator);
+    drop(store);
+    let error = client.wait("second", Duration::from_secs(1)).unwrap_err();
+    assert!(matches!(&error, StoreError::Unreachable { .. }), "{error}");
+}
+
+#[test]
+fn a_client_that_hangs_up_leaves_no_call() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let address = store.view().unwrap().members[0].address;
+    let identity = TlsIdentity::derived(&RunKeys::derive(&secret, &run()), &ProcessKey::generate());
+    let asks = async {
+        let stream = port::connect(address, port::STORE_CLIENT, &identity, PATIENCE).await.unwrap();
+        let mut frames = port::greet(stream, identity.peer(), PATIENCE).await.unwrap().frames;
+        let question = FromClient::Ask(Request {
+            call: CallName { client: ClientId(7), number: 1 },
+            answered_below: 1,
+            key: Key::value("never"),
+            operation: Operation::Await,
+            patience_ms: 86_400_000,
+            seen: None,
+            again: false,
+        });
+        frames.send(&encode(&question)).await.unwrap();
+        frames
+    };
+    let until_under_way = |count: usize| {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            let (counts, counted) = std::sync::mpsc::channel();
+            store.shared.post(engine::Letter::CountCalls(counts));
+            if counted.recv_timeout(PATIENCE).unwrap() == count {
+                return;
+            }
+            assert!(Instant::now() < deadline, "{count} calls were to be under way");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    };
+    let frames = runtime::of(Plane::Store).unwrap().block_on(asks);
+    until_under_way(1);
+    drop(frames);
+    until_under_way(0);
+}
+
+#[test]
+fn joining_leaving_and_shutting_down_can_be_given_up() {
+    let secret = RunSecret::generate();
+    let service = coordinator(loopback(), &secret);
+    let described = |address: SocketAddr| member(address, &secret);
+    let give_up = |work: &dyn Fn() -> Result<(), StoreError>| {
+        let ended = watched(Duration::from_millis(10), || true, work);
+        assert!(matches!(&ended, Err(StoreError::Cancelled)), "{ended:?}");
+    };
+    let stores = [(); 2].map(|()| described(service.address()).join().unwrap());
+    let nobody = service.address();
+    drop(service);
+    give_up(&|| described(nobody).join().map(drop));
+    // Nobody lets it go any more.
+    give_up(&|| stores[0].leave());
+    // Whoever is to be told of the end has gone.
+    give_up(&|| stores[1].shutdown());
+}
+
+#[test]
+fn what_is_too_long_is_named() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let error = store.set("k".repeat(70_000), "").unwrap_err().to_string();
+    let begins = "k".repeat(32);
+    assert_eq!(error, format!("a key of 70000 bytes, which begins with {begins:?}, the limit is 65536"));
+    let error = store.multi_set([("short", vec![1]), ("long", vec![0; (1 << 30) + 1])]).unwrap_err();
+    assert_eq!(error.to_string(), "a value of 1073741825 bytes for \"long\", the limit is 1073741824");
 }
 
 #[test]

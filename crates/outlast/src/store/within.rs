@@ -16,6 +16,9 @@ use outlast_proto::store::Failure;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
 use std::time::{Duration, Instant};
 
+/// As much of a key that is too long is shown.
+const SHOWN_MAX: usize = 32;
+
 /// A store whose calls may each take that long: see [`Store::within`].
 #[derive(Clone, Copy, Debug)]
 pub struct Within<'a> {
@@ -207,35 +210,47 @@ impl<'a> Within<'a> {
     }
 
     fn all(&self, calls: Vec<(Key, Operation)>) -> Result<Vec<Answer>, StoreError> {
-        for (_, operation) in &calls {
-            check_value(operation)?;
+        for (key, operation) in &calls {
+            check_value(key, operation)?;
         }
         let calls = calls.into_iter().map(|(key, operation)| What::One(key, operation)).collect();
         self.store.calls(calls, self.timeout)
     }
 }
 
-pub(super) fn bounded(what: &'static str, bytes: usize, limit: usize) -> Result<(), StoreError> {
-    if bytes > limit { Err(StoreError::TooLong { what, bytes, limit }) } else { Ok(()) }
+pub(super) fn bounded(
+    what: &'static str,
+    bytes: usize,
+    limit: usize,
+    of: impl FnOnce() -> String,
+) -> Result<(), StoreError> {
+    if bytes > limit { Err(StoreError::TooLong { what, of: of(), bytes, limit }) } else { Ok(()) }
 }
 
 pub(super) fn value_key(key: impl AsRef<[u8]>) -> Result<Key, StoreError> {
-    bounded("a key", key.as_ref().len(), STORE_KEY_BYTES_MAX)?;
+    check_key(key.as_ref())?;
     Ok(Key::value(key.as_ref()))
 }
 
 fn queue_key(key: impl AsRef<[u8]>) -> Result<Key, StoreError> {
-    bounded("a key", key.as_ref().len(), STORE_KEY_BYTES_MAX)?;
+    check_key(key.as_ref())?;
     Ok(Key::queue(key.as_ref()))
 }
 
-pub(super) fn check_value(operation: &Operation) -> Result<(), StoreError> {
+fn check_key(key: &[u8]) -> Result<(), StoreError> {
+    bounded("a key", key.len(), STORE_KEY_BYTES_MAX, || {
+        format!(", which begins with {:?}", Key::value(&key[..SHOWN_MAX.min(key.len())]))
+    })
+}
+
+pub(super) fn check_value(key: &Key, operation: &Operation) -> Result<(), StoreError> {
+    let of = || format!(" for {key:?}");
     match operation {
         Operation::Set(value) | Operation::Append(value) | Operation::Push(value) => {
-            bounded("a value", value.len(), STORE_VALUE_BYTES_MAX)
+            bounded("a value", value.len(), STORE_VALUE_BYTES_MAX, of)
         }
         Operation::CompareSet(expected, desired) => {
-            bounded("a value", expected.len().max(desired.len()), STORE_VALUE_BYTES_MAX)
+            bounded("a value", expected.len().max(desired.len()), STORE_VALUE_BYTES_MAX, of)
         }
         _ => Ok(()),
     }

@@ -1,6 +1,8 @@
 //! What the store says when something does not end well, with real processes: a timeout names its true cause, also while
-//! streams are blocked; and a store that is shut down ends for everybody within its bounds, in the promised words.
+//! streams are blocked; and a store that is shut down ends for everybody within its bounds, in the promised words. Who asks from
+//! outside is answered though the member that it asks is stopped.
 
+mod clients;
 mod members;
 mod relay;
 mod shutdown;

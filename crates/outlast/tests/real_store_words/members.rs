@@ -151,6 +151,11 @@ fn act(store: &Store, words: &[&str]) -> String {
             let is_it = |other: &&StoreMember| other.id != one.id && !mesh.has(one.id, other.id);
             return members.iter().find(is_it).expect("one of four").name.clone();
         }
+        // All members, in the order of the view.
+        ["names"] => {
+            let view = store.view().expect("a view");
+            return view.members.iter().map(|member| member.name.as_str()).collect();
+        }
         ["members"] => return store.view().map_or(0, |view| view.members.len()).to_string(),
         ref other => panic!("no such order: {other:?}"),
     };

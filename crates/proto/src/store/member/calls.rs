@@ -54,6 +54,10 @@ pub enum Failure {
 
 /// Keys of which it is known which own change was answered last. Who reads one that was forgotten may wait a little longer.
 const SEEN_MAX: usize = 256;
+/// What is long is sent again after so many times as long.
+const LONG: u32 = 10;
+/// So often in a row a call that waits may be sent in vain before its owner forgets that it waits.
+const MISSED_MAX: u32 = 3;
 /// A member that is behind is asked again soon.
 const SOON: Duration = Duration::from_millis(3);
 
@@ -146,9 +150,13 @@ impl Calls {
         let call = self.under_way.remove(&ticket)?;
         self.timers.remove(&(call.timer(), ticket));
         self.inquiries.close(ticket);
-        self.foreign.remove(&call.name);
+        // A client may have asked again meanwhile: then its name is that of the later call.
+        if self.foreign.get(&call.name) == Some(&ticket) {
+            self.foreign.remove(&call.name);
+        }
         if let What::One(key, operation) = &call.what
             && operation.changes()
+            && call.name.client == self.client
             && let Some(numbers) = self.changing.get_mut(key)
         {
             numbers.remove(&call.name.number);
@@ -274,7 +282,9 @@ impl Member {
             What::One(key, operation) => {
                 let Some(owner) = layout.owner(bucket(key)) else { return };
                 let changing = self.calls.changing.get(key).and_then(BTreeSet::first).copied();
-                let patience = u64::try_from(call.deadline.since(now).as_millis()).unwrap_or(u64::MAX);
+                // Whoever waits says so again and again. Its owner does not wait for long with one that is not heard any more.
+                let patience = call.deadline.since(now).min(resend * LONG * MISSED_MAX);
+                let patience = u64::try_from(patience.as_millis()).unwrap_or(u64::MAX);
                 let request = Request {
                     call: name,
                     answered_below: call.answered_below.unwrap_or_else(|| changing.unwrap_or(name.number)),
@@ -311,7 +321,7 @@ impl Member {
         (call.sends, call.unrefuted) = (call.sends + 1, call.unrefuted + 1);
         // What is long takes its time; and whoever waits for a key is known to its owner.
         let is_long = matches!(&call.what, What::One(_, operation) if operation.is_long());
-        call.send_at = now + if is_long { resend * 10 } else { resend };
+        call.send_at = now + if is_long { resend * LONG } else { resend };
         self.calls.timers.remove(&(was, ticket));
         self.calls.set_timer(ticket);
         bodies.into_iter().for_each(|(to, body)| self.send(now, to, body));

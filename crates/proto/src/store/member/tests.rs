@@ -6,6 +6,8 @@
 //!
 //! The registrar is the test itself: it gives views and leases.
 
+mod given_up;
+
 use super::{Action, Member, Ticket};
 use crate::limits::{STORE_CASTS_MAX, STORE_HOPS_MAX, STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
 use crate::preset::Preset;
