@@ -213,6 +213,7 @@ fn seeds_that_found_a_fault_once_stay_right() {
         ("heart-training-crash-points", 31_000_010),
         ("heart-training", 51_000_419),
         ("heart-training", 51_003_777),
+        ("heart-ballots", 51_001_979),
     ];
     for (name, seed) in found {
         play(name, seed..seed + 1);

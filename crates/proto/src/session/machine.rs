@@ -623,10 +623,15 @@ impl Session {
         self.redial = self.config.redial.0;
         let Some(record) = &self.record else { return };
         let (group, epoch) = (record.group, record.epoch);
+        let next = record.successor_of(self.registration.info.id).map(|info| info.id);
         // First comes what we missed; then we are told to go on (rule 43).
         self.resuming = true;
         if self.linked == Some(epoch) {
             self.send(ToCoordinator::Connected { group, epoch });
+        } else if let Some(next) = next {
+            // That it could not be dialled was perhaps said on the connection that broke. Then nobody knows it, and all may
+            // wait for this link in a vote, with no call that would dial it (rule 8).
+            self.actions.push_back(Action::Relink(next));
         }
         for report in std::mem::take(&mut self.unreported) {
             self.send(report);

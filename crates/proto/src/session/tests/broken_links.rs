@@ -141,6 +141,24 @@ fn a_link_that_could_not_be_dialled_is_made_when_its_other_end_is_reached() {
     assert_eq!(redialled(&mut bench, 4, None), [answer(4, None)]);
 }
 
+/// What was said of it was lost with the connection, and a vote of the whole group waited for that link for ever.
+#[test]
+fn a_link_whose_failure_may_not_have_been_heard_is_dialled_once_more() {
+    let mut bench = Bench::of(&[1, 2, 3, 4]);
+    bench.hear(ToPeer::Epoch(record(2, &[1, 2, 3, 4])));
+    bench.session.handle_link_broken(2, BrokenLink::towards(id(1), id(4), "silent"), true);
+    bench.drain();
+    let resumed = |bench: &mut Bench| {
+        bench.reconnect();
+        bench.hear(ToPeer::Resumed { term: 1 });
+        bench.drain()
+    };
+    assert_eq!(resumed(&mut bench), [Action::Relink(id(4))]);
+    bench.session.handle_links_up(2);
+    bench.drain();
+    assert_eq!(resumed(&mut bench), [send(ToCoordinator::Connected { group: 0, epoch: 2 })]);
+}
+
 #[test]
 fn a_link_beside_the_ring_is_reported_if_what_was_sent_over_it_may_be_lost() {
     let mut bench = Bench::of(&[1, 2, 3, 4]);
