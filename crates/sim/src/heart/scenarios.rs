@@ -331,10 +331,11 @@ pub fn all() -> Vec<Scenario> {
         },
         Scenario {
             name: "heart-ballot-crash-points",
-            about: "the crash points, with programs that vote in ballots about nothing",
+            about: "the crash points, with programs that vote in ballots about nothing: n is the seed modulo 300",
             script: |seed| {
                 let mut script = crash_points(seed);
                 script.settings.habits.ballots = true;
+                script.settings.crash_after_sends = Some(1 + seed % 300);
                 script
             },
         },
