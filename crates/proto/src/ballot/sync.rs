@@ -512,7 +512,7 @@ mod tests {
         let Wish::Offer(old, _) = offer(2, Some(600), 2).1 else { unreachable!() };
         let checkpoint = (peer(2), Wish::Offer(Offer { was_agreed: true, ..old }, None));
         // A checkpoint is what is left of a training, but only if nobody may have more of it.
-        assert!(matches!(told(&[checkpoint.clone()], false), Outcome::Elected { .. }));
+        assert!(matches!(told(std::slice::from_ref(&checkpoint), false), Outcome::Elected { .. }));
         assert_eq!(told(&[checkpoint], true), outside);
         for lacking in [offer(1, Some(0), 1), offer(1, None, 1)] {
             assert_eq!(told(&[lacking], true), outside);
