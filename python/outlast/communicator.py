@@ -222,8 +222,8 @@ class Communicator(Collectives, BackgroundCollectives, OfThisProcess):
             timeout: Seconds; default: the communicator's.
 
         Raises:
-            RetryError: Sync again. If `torn`, this member's state is half new and half old until then, or its tensors
-                changed during the call.
+            RetryError: Sync again. If `torn`, this member's state is half new and half old until then. If its tensors
+                changed during the call the others may have gone on: `leave(for_good=False)` and `connect` first.
             Mismatch: This member's keys, shapes, types or revision are not the group's, or two of its tensors are one
                 memory and differ there; the message says which.
             FatalError: No member can give a state.

@@ -20,7 +20,7 @@ use pyo3::types::PyBytes;
 use std::mem::ManuallyDrop;
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 /// A training loop.
 #[pyclass(frozen, module = "outlast._outlast")]
@@ -30,8 +30,9 @@ pub(crate) struct Elastic {
     state: Py<SharedState>,
     /// Gone while a call works with it.
     runner: Mutex<Option<Runner>>,
-    /// How long the program had waited in calls when the step at hand began: what a body waits counts, if it fails.
-    waited: Mutex<Duration>,
+    /// When the step at hand began, and how long the program had waited in calls by then: what a body waits counts, if it
+    /// fails.
+    began: Mutex<(Instant, Duration)>,
 }
 
 /// Puts the runner back, even if the work panics.
@@ -88,7 +89,13 @@ impl Elastic {
         let made = state.get().with(|state| visit.away(py, || Runner::new(&comm, state, options)))?;
         let runner = made.map_err(|error| errors::of_call(py, &error, Purpose::Topology))?;
         let creator = Creator::this_process();
-        Ok(Self { creator, shared, state, runner: Mutex::new(Some(runner)), waited: Mutex::default() })
+        Ok(Self {
+            creator,
+            shared,
+            state,
+            runner: Mutex::new(Some(runner)),
+            began: Mutex::new((Instant::now(), Duration::ZERO)),
+        })
     }
 
     /// Comes in or back, lets newcomers in, heals: whatever the next step needs. Tells the number of steps before it, this
@@ -111,7 +118,7 @@ impl Elastic {
             };
             self.state.get().with(work)
         })???;
-        *lock(&self.waited) = self.shared.waited();
+        *lock(&self.began) = (Instant::now(), self.shared.waited());
         begun.map_err(|error| self.shared.raised(py, &error, Purpose::Topology))
     }
 
@@ -161,7 +168,9 @@ impl Elastic {
             Some("rejoin") => NextStep::Rejoin,
             _ => NextStep::Fatal,
         };
-        let waited = self.shared.waited().saturating_sub(*lock(&self.waited));
+        let (began, before) = *lock(&self.began);
+        // A call of another thread may have begun long before this step, and several wait at once.
+        let waited = self.shared.waited().saturating_sub(before).min(began.elapsed());
         self.with(|runner| runner.abandon_for(action, waited))
     }
 

@@ -180,6 +180,11 @@ pub(crate) trait Rules: Sync {
         false
     }
 
+    /// Whether that is a voter's last word. If not, its vote stands and the others wait for it all the same.
+    fn is_final(&self, _wish: &[u8]) -> bool {
+        true
+    }
+
     /// Whose votes it takes.
     fn reach(&self) -> Reach;
 

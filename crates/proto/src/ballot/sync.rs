@@ -240,10 +240,13 @@ impl Rules for Sync {
         }
     }
 
+    fn is_final(&self, wish: &[u8]) -> bool {
+        !matches!(Wish::decode(wish), Some(Wish::Healing(..)))
+    }
+
     fn count(&self, hall: &Hall<'_>) -> Step {
-        let heals = |wish: &[u8]| matches!(Wish::decode(wish), Some(Wish::Healing(..)));
         let ready = |seats: &&Seats<'_>| {
-            seats.is_unanimous() && seats.is_linked && !seats.wishes().any(|(_, wish)| heals(wish))
+            seats.is_unanimous() && seats.is_linked && seats.wishes().all(|(_, wish)| self.is_final(wish))
         };
         let agreed: Vec<_> =
             hall.groups().filter(ready).map(|seats| (seats.group, self.outcome(hall, seats))).collect();

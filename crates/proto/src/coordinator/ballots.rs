@@ -86,7 +86,8 @@ impl Calls<'_> {
             self.groups.iter().filter(|(other, _)| rules.reach() == Reach::Run || *other == group);
         let missing = within_reach.flat_map(|(_, state)| {
             let votes = state.ballots.votes(id.kind);
-            let voted = move |peer: &PeerId| votes.is_some_and(|votes| votes.contains_key(peer));
+            let wish = move |peer: &PeerId| votes.and_then(|votes| votes.get(peer));
+            let voted = move |peer: &PeerId| wish(peer).is_some_and(|wish| rules.is_final(wish));
             state.roster.iter().filter(move |peer| !voted(peer) || state.linking.awaits(**peer))
         });
         let waiting = self.office.peers.waiting_list(now, missing);

@@ -87,6 +87,28 @@ fn nobody_is_elected_below_the_floor_while_others_wait_outside() {
     assert_eq!((elected.revision, donors), (950, vec![id(3)]));
 }
 
+/// Whoever is being healed has voted, and is waited for: named nowhere, nobody knew that all had been told, and all went out.
+#[test]
+fn a_sync_that_ends_while_somebody_is_healed_names_it() {
+    let mut bench = Bench::of(&[1, 2]);
+    bench.say(1, offer(1, 5, true));
+    bench.say(2, offer(1, 3, true));
+    let Some(Outcome::Elected { elected, .. }) = heard(&mut bench, 1) else { panic!("nothing was elected") };
+    let ballot = BallotId { kind: KIND, number: 2 };
+    let wish = |wish: Wish| ToCoordinator::Vote { ballot, wish: wish.encode() };
+    bench.say(2, wish(Wish::Healing(elected.root, 1, 9)));
+    bench.say(1, wish(Wish::Done(elected.root, Healed::default())));
+    bench.clear();
+    bench.say(1, ToCoordinator::Expired { ballot });
+    for number in [1, 2] {
+        let told = bench.told(number);
+        let [ToPeer::BallotEnded { end: BallotEnd::TimedOut(waiting), .. }] = &told[..] else {
+            panic!("{told:?}")
+        };
+        assert_eq!(waiting.iter().map(|waiting| waiting.peer).collect::<Vec<_>>(), [id(2)]);
+    }
+}
+
 /// What a newcomer is told that is let in now and offers that.
 fn founds_with(bench: &mut Bench, number: u8, revision: Revision) -> Option<Outcome> {
     bench.register(number, 0, 1);
