@@ -7,17 +7,17 @@ use super::calls::{CallError, CallId, Command, Op, OutReason, Outcome};
 use super::tags::TagMemory;
 use super::transfers::Transfers;
 use crate::annals::Annals;
-use crate::collective::{BrokenLink, OpKey, Scope, Tag};
+use crate::collective::{OpKey, Scope, Tag};
 use crate::id::PeerId;
-use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX, TEXT_BYTES_MAX};
+use crate::limits::{NAMED_MAX, OPEN_TENSORS_MAX, SCOPES_MEMBERS_MAX, TAGS_MAX};
 use crate::retry;
 use crate::state::Revision;
 use crate::time::{Duration, Instant};
+use crate::wire::InvalidMessage;
 use crate::wire::control::{
-    BallotEnd, EpochRecord, LinkSpeed, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
+    BallotEnd, EpochRecord, LossReason, OpenVote, Refusal, Registration, Resume, TagReport, Term,
     ToCoordinator, ToPeer,
 };
-use crate::wire::{InvalidMessage, clip};
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::net::SocketAddr;
 use std::sync::Arc;
@@ -100,7 +100,7 @@ pub struct Session {
     /// Shared, because every attempt looks into it while the rest of the session changes.
     pub(super) record: Option<Arc<EpochRecord>>,
     /// The epoch whose links are up.
-    linked: Option<u64>,
+    pub(super) linked: Option<u64>,
     /// After an abort: attempts wait for `Proceed` or a new epoch.
     pub(super) hold: bool,
     /// After a resume: until `Proceed` we hear what we missed, and neither vote nor begin anything (rule 43).
@@ -117,15 +117,15 @@ pub struct Session {
     /// Who went lately, and why; the latest last.
     departed: VecDeque<(PeerId, LossReason)>,
     /// The question about the link of an epoch that may come, until it is answered or whoever asked is gone.
-    asked: Option<u64>,
+    pub(super) asked: Option<u64>,
     /// Broken links of this epoch that could not be reported yet.
-    unreported: Vec<ToCoordinator>,
+    pub(super) unreported: Vec<ToCoordinator>,
     /// What happened to the run, for a coordinator that has forgotten it.
     annals: Annals,
     global_world_size: u32,
-    out: Option<OutReason>,
+    pub(super) out: Option<OutReason>,
     serial: u64,
-    actions: VecDeque<Action>,
+    pub(super) actions: VecDeque<Action>,
 }
 
 impl Session {
@@ -404,87 +404,6 @@ impl Session {
         }
     }
 
-    /// All links of that epoch that this peer dials are up.
-    pub fn handle_links_up(&mut self, epoch: u64) {
-        if let Some(record) = self.record.as_ref().filter(|record| record.epoch == epoch) {
-            let group = record.group;
-            self.linked = Some(epoch);
-            if self.is_up() {
-                self.send(ToCoordinator::Connected { group, epoch });
-            }
-        }
-    }
-
-    /// A link of that epoch broke outside of any attempt, or could not be dialled; `silent`, if the other host has
-    /// acknowledged nothing for long. One beside the ring matters only to a call that has voted and may have sent over
-    /// it: what it sent may be lost. One of the ring that was never up in its epoch could not be dialled, and one that is
-    /// silent carries nothing: the next ring must do without either (rule 44).
-    pub fn handle_link_broken(&mut self, epoch: u64, broken: BrokenLink, silent: bool) {
-        let BrokenLink { from, to, error } = broken;
-        if let Some(record) = self.record.as_ref().filter(|record| record.epoch == epoch) {
-            let group = record.group;
-            let in_ring = record.is_ring_link(from, to);
-            let used = |call: &Call| {
-                let (scope, kind) = (&call.op.scope, call.op.fingerprint.kind);
-                matches!(call.stage, Stage::Complete { .. })
-                    && scope.involves(from)
-                    && scope.involves(to)
-                    && (*scope != Scope::Whole || kind.goes_straight())
-            };
-            if !in_ring && !self.calls.values().any(used) {
-                return;
-            }
-            let undialled = from == self.registration.info.id && self.linked != Some(epoch);
-            let dialling = in_ring && (silent || undialled);
-            let error = clip(&error, TEXT_BYTES_MAX);
-            let report = ToCoordinator::LinkBroken { group, epoch, from, to, dialling, error };
-            if self.is_up() {
-                self.send(report);
-            } else if self.unreported.len() < NAMED_MAX {
-                self.unreported.push(report);
-            }
-        }
-    }
-
-    /// The link of an epoch that may come is sure, or why not: the answer to [`Action::Prepare`]. An answer that nobody
-    /// waits for any more is not given: dials take time, and this may be another session by now.
-    pub fn handle_prepared(&mut self, number: u64, error: Option<String>) {
-        if self.asked.take_if(|asked| *asked == number).is_some() && self.is_up() {
-            let group = self.registration.group;
-            let error = error.map(|error| clip(&error, TEXT_BYTES_MAX));
-            self.send(ToCoordinator::Prepared { group, number, error });
-        }
-    }
-
-    /// What our link to another member carried in a collective. It is told if the coordinator is there; if not, the next
-    /// one will be.
-    pub fn handle_link_speed(&mut self, to: PeerId, rate: u64, round_trip: Duration) {
-        let is_member = self.record.as_ref().is_some_and(|record| record.rank_of(to).is_some());
-        if self.may_vote() && is_member {
-            let round_trip_us = u32::try_from(round_trip.as_micros()).unwrap_or(u32::MAX);
-            let speed = LinkSpeed { to, rate, round_trip_us };
-            self.send(ToCoordinator::LinkSpeed(self.registration.group, speed));
-        }
-    }
-
-    /// A dial that was asked for with [`Action::Redial`] ended. An answer that cannot be given is not waited for.
-    ///
-    /// If the next in our ring is reached whose link could not be made, that link is made: the coordinator may go on in
-    /// this epoch, as nothing has changed, and all may wait for the link in a vote, with no call that would dial it
-    /// (rule 8).
-    pub fn handle_redialled(&mut self, to: PeerId, error: Option<String>) {
-        let me = self.registration.info.id;
-        let next = self.record.as_ref().and_then(|record| record.successor_of(me)).map(|info| info.id);
-        if error.is_none() && next == Some(to) && !self.is_linked() {
-            self.actions.push_back(Action::Relink(to));
-        }
-        if self.is_up() && self.out.is_none() {
-            let group = self.registration.group;
-            let error = error.map(|error| error.chars().take(200).collect());
-            self.send(ToCoordinator::Redialled { group, to, error });
-        }
-    }
-
     /// Time has passed.
     pub fn handle_timeout(&mut self, now: Instant) {
         if let Connection::Down { redial_at } = self.connection
@@ -577,11 +496,6 @@ impl Session {
     /// The highest term that it has obeyed.
     pub(super) fn term(&self) -> Term {
         self.term
-    }
-
-    /// Whether the link that it dials in this epoch is up.
-    pub(super) fn is_linked(&self) -> bool {
-        self.record.as_ref().is_some_and(|record| self.linked == Some(record.epoch))
     }
 
     /// Its settings.

@@ -26,6 +26,7 @@ mod attempts;
 mod ballots;
 mod calls;
 mod config;
+mod links;
 mod machine;
 mod status;
 mod tags;
