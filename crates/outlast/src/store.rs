@@ -131,7 +131,18 @@ impl Store {
         timeout: Option<Duration>,
     ) -> Result<Option<(MemberId, Vec<u8>)>, StoreError> {
         self.creator.check()?;
-        Ok(self.shared.next_heard(timeout.unwrap_or(self.timeout)))
+        let deadline = Instant::now() + timeout.unwrap_or(self.timeout).min(TIMEOUT_MAX);
+        let waiting = watch::Waiting::begin();
+        loop {
+            let left = deadline.saturating_duration_since(Instant::now());
+            let heard = self.shared.next_heard(watch::patience(left));
+            if heard.is_some() || left.is_zero() || self.shared.ending().is_some() {
+                return Ok(heard);
+            }
+            if waiting.is_given_up() {
+                return Err(StoreError::Cancelled);
+            }
+        }
     }
 
     /// Leaves the store; it goes on without this member. What it holds is handed over first. Who gives that up has left all

@@ -177,7 +177,7 @@ impl Drive for Hands {
             count = poll(&mut polled, Some(&at_once));
             count != Ok(0)
         };
-        if !linger::finds(&mut look) {
+        if !linger::finds(linger::BETWEEN_PIECES, &mut look) {
             count = poll(&mut polled, Some(&timeout));
         }
         if !polled[0].revents().is_empty() {

@@ -60,7 +60,7 @@ pub(super) enum Letter {
     Call(What, Duration, Arc<Pending>),
     Abandon(Arc<Pending>),
     /// A client that is no member asks.
-    Foreign(Box<FromClient>, mpsc::Sender<ToClient>),
+    Foreign(Box<FromClient>, mpsc::Sender<Reply>),
     /// One of them has hung up: nobody takes the answers to its calls.
     HungUp,
     Linked(Box<Linked>),
@@ -81,6 +81,13 @@ pub(super) enum Letter {
     /// How many calls are under way?
     #[cfg(test)]
     CountCalls(std::sync::mpsc::Sender<usize>),
+}
+
+/// What a client that is no member gets for its question.
+pub(super) enum Reply {
+    Told(ToClient),
+    /// Nothing, from this member: it has left. Another one is to be asked.
+    AskAnother,
 }
 
 /// What a call is about.
@@ -132,7 +139,7 @@ pub(super) struct Engine {
     next_token: u64,
     calls: BTreeMap<Ticket, Arc<Pending>>,
     /// Calls of clients that are no members, by whom they are answered to.
-    foreign: BTreeMap<Ticket, (CallName, mpsc::Sender<ToClient>)>,
+    foreign: BTreeMap<Ticket, (CallName, mpsc::Sender<Reply>)>,
     registrar: Option<mpsc::Sender<ToRegistrar>>,
     /// Until the store is over.
     datagrams: Option<Datagrams>,
@@ -245,7 +252,7 @@ impl Engine {
         }
     }
 
-    fn ask_for(&mut self, now: Moment, asked: FromClient, answers: mpsc::Sender<ToClient>) {
+    fn ask_for(&mut self, now: Moment, asked: FromClient, answers: mpsc::Sender<Reply>) {
         let (name, ticket) = match asked {
             FromClient::Ask(request) => {
                 let patience = Duration::from_millis(request.patience_ms).min(PATIENCE_MAX);
@@ -531,7 +538,7 @@ impl Drive for Engine {
             self.look(Duration::ZERO);
             !self.ready.is_empty()
         };
-        if linger::finds(&mut look) {
+        if linger::finds(linger::BEFORE_AN_ANSWER, &mut look) {
             return;
         }
         let left = until.saturating_duration_since(Instant::now()).min(WAIT_MAX);
@@ -541,12 +548,13 @@ impl Drive for Engine {
 }
 
 /// A call's end, as a client is told of it.
-fn answer_to(call: CallName, result: Result<Answer, Failure>) -> ToClient {
-    match result {
+fn answer_to(call: CallName, result: Result<Answer, Failure>) -> Reply {
+    Reply::Told(match result {
         Ok(answer) => ToClient::Answered { call, answer },
+        Err(Failure::Left) => return Reply::AskAnother,
         Err(failure) => {
             let timed_out = matches!(failure, Failure::TimedOut(_));
             ToClient::Failed { call, timed_out, text: failure.to_string() }
         }
-    }
+    })
 }

@@ -6,8 +6,10 @@
 //! A member that was stopped finds questions whose clients have long since asked somebody else. They were done there, perhaps
 //! so long ago that nobody remembers, and only the client knows that it has asked twice. So who has hung up behind its
 //! question is not asked for.
+//!
+//! A member that leaves hangs up on its clients, and they ask another one.
 
-use super::engine::Letter;
+use super::engine::{Letter, Reply};
 use super::shared::Shared;
 use crate::port::{self, AuthenticatedStream, Frames};
 use outlast_proto::id::PeerId;
@@ -32,7 +34,7 @@ pub(super) async fn serve(shared: Weak<Shared>, stream: AuthenticatedStream, me:
         Ok(greeted) => greeted.frames,
         Err(error) => return tracing::debug!(%error, "no hello on a stream of the store's clients"),
     };
-    let (answers, mut answered) = mpsc::channel::<ToClient>(ANSWERS_MAX);
+    let (answers, mut answered) = mpsc::channel(ANSWERS_MAX);
     loop {
         tokio::select! {
             first = frames.next() => {
@@ -43,7 +45,7 @@ pub(super) async fn serve(shared: Weak<Shared>, stream: AuthenticatedStream, me:
                 }
             }
             answer = answered.recv() => {
-                let Some(answer) = answer else { break };
+                let Some(Reply::Told(answer)) = answer else { break };
                 let mut bytes = encode(&answer);
                 if bytes.len() > FRAME_BYTES_MAX {
                     let (ToClient::Answered { call, .. } | ToClient::Failed { call, .. }) = answer;

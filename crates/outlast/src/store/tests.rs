@@ -118,22 +118,52 @@ fn a_client_that_hangs_up_leaves_no_call() {
         frames.send(&encode(&question)).await.unwrap();
         frames
     };
-    let until_under_way = |count: usize| {
-        let deadline = Instant::now() + PATIENCE;
-        loop {
-            let (counts, counted) = std::sync::mpsc::channel();
-            store.shared.post(engine::Letter::CountCalls(counts));
-            if counted.recv_timeout(PATIENCE).unwrap() == count {
-                return;
-            }
-            assert!(Instant::now() < deadline, "{count} calls were to be under way");
-            std::thread::sleep(Duration::from_millis(5));
-        }
-    };
     let frames = runtime::of(Plane::Store).unwrap().block_on(asks);
-    until_under_way(1);
+    until_under_way(&[&store], 1);
     drop(frames);
-    until_under_way(0);
+    until_under_way(&[&store], 0);
+}
+
+/// Waits until these members have that many calls under way between them.
+fn until_under_way(members: &[&Store], count: usize) {
+    let deadline = Instant::now() + PATIENCE;
+    let under_way = |store: &&Store| {
+        let (counts, counted) = std::sync::mpsc::channel();
+        store.shared.post(engine::Letter::CountCalls(counts));
+        counted.recv_timeout(PATIENCE).unwrap()
+    };
+    while members.iter().map(under_way).sum::<usize>() != count {
+        assert!(Instant::now() < deadline, "{count} calls were to be under way");
+        std::thread::sleep(Duration::from_millis(5));
+    }
+}
+
+#[test]
+fn a_client_whose_member_leaves_asks_another_one() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let [first, second, last] = [(); 3].map(|()| member(coordinator.address(), &secret).join().unwrap());
+    let client = client(coordinator.address(), &secret);
+    std::thread::scope(|scope| {
+        let waits = scope.spawn(|| client.get("key", PATIENCE));
+        until_under_way(&[&first, &second, &last], 1);
+        first.leave().unwrap();
+        until_under_way(&[&second, &last], 1);
+        second.leave().unwrap();
+        until_under_way(&[&last], 1);
+        last.set("key", "value").unwrap();
+        assert_eq!(waits.join().unwrap().unwrap(), b"value");
+    });
+}
+
+#[test]
+fn a_wait_for_a_broadcast_can_be_given_up() {
+    let secret = RunSecret::generate();
+    let coordinator = coordinator(loopback(), &secret);
+    let store = member(coordinator.address(), &secret).join().unwrap();
+    let heard = watched(Duration::from_millis(10), || true, || store.next_broadcast(Some(PATIENCE)));
+    assert!(matches!(&heard, Err(StoreError::Cancelled)), "{heard:?}");
+    assert!(matches!(store.next_broadcast(Some(Duration::from_millis(1))), Ok(None)));
 }
 
 #[test]

@@ -65,4 +65,9 @@ impl Config {
             forget_after: Duration::from_mins(10),
         }
     }
+
+    /// How long that a member answered, or did not, says something of how well we hear.
+    pub(super) fn sighting_life(&self) -> Duration {
+        self.suspicion_min.max(self.probe_interval * 5)
+    }
 }

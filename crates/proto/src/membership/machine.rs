@@ -447,20 +447,26 @@ impl Membership {
 
     /// What the judge knows besides a case.
     fn bench(&self, now: Instant, about: PeerId) -> Bench<'_> {
-        let window = self.config.suspicion_min.max(self.config.probe_interval * 5);
-        let recent = self.sightings.iter().filter(|(_, (at, _))| now.since(*at) <= window);
-        let (mut answered, mut heard, mut missed) = (0, 0, 0);
-        for (id, (_, has_answered)) in recent {
-            if *has_answered {
+        let life = self.config.sighting_life();
+        let answers = self.sightings.iter().filter(|(_, (at, answered))| *answered && now.since(*at) <= life);
+        let answered = answers.filter(|(id, _)| **id != about).count();
+        let silent: BTreeSet<PeerId> =
+            self.cases.iter().filter(|(_, case)| case.is_silent(now)).map(|(id, _)| *id).collect();
+        // Of a large group, or in the first moment, only some were asked: those stand for all. A silence that has
+        // lasted for a while is held against all that was heard since it began.
+        let began = silent.iter().filter_map(|id| self.cases.get(id)).map(|case| case.silent_since).min();
+        let reach = life.max(began.map_or(life, |began| now.since(began)));
+        let mut missed = silent.clone();
+        let mut heard = 0;
+        for (id, (at, answered)) in &self.sightings {
+            if now.since(*at) <= reach && *answered {
                 heard += 1;
-                answered += usize::from(*id != about);
-            } else {
-                missed += 1;
+                missed.remove(id);
+            } else if now.since(*at) <= reach {
+                missed.insert(*id);
             }
         }
-        let silent = self.cases.values().filter(|case| case.is_silent(now)).count();
-        // Of a large group, or in the first moment, only some were asked: those stand for all.
-        let hears_few = missed > heard + 1;
+        let (silent, hears_few) = (silent.len(), missed.len() > heard + 1);
         Bench {
             config: &self.config,
             now,

@@ -85,8 +85,8 @@ impl Membership {
         // The interval is not stretched as Lifeguard does it: being heard regularly is what saves a member that
         // cannot hear.
         self.schedule(now + self.config.probe_interval, Timer::Tick);
-        let window = self.config.suspicion_min.max(self.config.probe_interval * 5);
-        self.sightings.retain(|_, (at, _)| now.since(*at) <= window);
+        let kept = self.config.sighting_life() * 2;
+        self.sightings.retain(|_, (at, _)| now.since(*at) <= kept);
         let forget_after = self.config.forget_after;
         self.failed.retain(|_, failed| now.since(failed.since) < forget_after);
 
