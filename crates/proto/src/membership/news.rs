@@ -37,6 +37,8 @@ impl Membership {
         }
         self.guard(now);
         let out = self.out_record(now, source.id);
+        let leaves = |record: &Record| matches!(record, Record::Leave { member, .. } if *member == source.id);
+        let says_goodbye = packet.records.iter().any(leaves);
         for record in packet.records {
             self.handle_record(now, source, record);
         }
@@ -50,7 +52,8 @@ impl Membership {
             self.claim_address(now, source.id);
         }
         let acked = matches!(packet.body, Some(Body::Ack { .. }));
-        if !acked && self.table.get(source.id).is_some() {
+        // A goodbye is no sign of life: others would take it for one that came after it.
+        if !acked && !says_goodbye && self.table.get(source.id).is_some() {
             self.heard_from(now, source.id);
         }
         if let Some(out) = out {
@@ -88,8 +91,8 @@ impl Membership {
             // It lives: a good moment to find out what its kernel's word is worth.
             return self.try_kernel(member);
         };
-        if !case.note_heard(now) || case.goodbye.is_some() {
-            return; // A goodbye is no sign of life: others would take it for one that came after it.
+        if !case.note_heard(now) {
+            return;
         }
         let incarnation = case.incarnation;
         // Often enough for whoever believes two kernels that refuse: it waits a little more than an interval.
