@@ -313,6 +313,8 @@ def test_a_vote_that_too_few_came_for_does_not_blame_the_coordinator(peer):
 
 
 def test_calls_under_different_tags_name_the_tags_and_nobody_waits_for_itself(together):
+    both_are_done = threading.Barrier(2)
+
     def work(number, comm):
         for tag in (4, 9) if number == 0 else (9, 4):
             with pytest.raises(outlast.OperationTimeout) as caught:
@@ -324,6 +326,8 @@ def test_calls_under_different_tags_name_the_tags_and_nobody_waits_for_itself(to
                 assert "last called all_reduce(f32[3], sum" in message
             else:
                 assert "the others waited for this program" in message
+            # Whoever began a moment later is still in its call, and the next one here would meet it.
+            both_are_done.wait(30)
 
     together(2, work)
 
