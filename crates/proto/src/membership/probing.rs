@@ -85,6 +85,7 @@ impl Membership {
         // The interval is not stretched as Lifeguard does it: being heard regularly is what saves a member that
         // cannot hear.
         self.schedule(now + self.config.probe_interval, Timer::Tick);
+        // Held against silences that are older than a sighting's life, too, and no longer than this.
         let kept = self.config.sighting_life() * 2;
         self.sightings.retain(|_, (at, _)| now.since(*at) <= kept);
         let forget_after = self.config.forget_after;
