@@ -84,6 +84,8 @@ fn peers_that_come_back_as_themselves() {
 fn health_by_the_membership_machine() {
     play("heart-health", 0..12);
     play("heart-health", 500_030..500_036);
+    // A member that stood still since before a restart was evicted like a silent one.
+    play("heart-health", 61_004_321..61_004_322);
 }
 
 #[test]

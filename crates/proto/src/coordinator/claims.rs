@@ -6,14 +6,18 @@
 //!
 //! - *Two lines.* Records of one history whose bearers knew each other are one line, and its highest epoch counts,
 //!   however few bring it. Whoever tells of another line waits beside: after the control grace the line that more
-//!   have come back to is rebuilt, and the others join it anew.
+//!   have come back to is rebuilt, and the others join it anew. Whoever waits is here: it is not missed meanwhile.
+//! - *The moment of weighing* is when we weigh, not when we should have: who came before it is counted. If we stood
+//!   still ourselves, there may be words that we have yet to read, and we wait once more.
 //! - *Who was not heard* may know epochs that nobody told us of. What a rebuild without all of a roster goes on with is
 //!   a history of its own, so that the two are never taken for one (decision 29).
 //! - *One voice.* A line that a single peer brought, and nobody else knows, is served only after the same time: by
 //!   then the members of a run that it would displace have spoken. Where nobody even promised to obey, nothing is
 //!   waited for.
-//! - *Terms.* A coordinator's term must lie above all that were obeyed. One peer that claims to have obeyed a term far
-//!   above everybody else's has not; where nobody else has spoken yet, it waits for others to do so. Terms end at a bound at which they stay, so that no reign is ever refused.
+//! - *Terms.* A coordinator's term must lie above all that were obeyed. Who claims a term far above ours has never obeyed
+//!   it, if as many of one line tell of a nearer one; however many such claims there are, none of them confirms another.
+//!   Until others have had their time to speak it waits. Terms end at a bound at which they stay, so that no reign is
+//!   ever refused.
 //!
 //! - *Reigns.* Whether another coordinator reigned since is asked of every group by itself, because our own term says
 //!   nothing about it: the rebuild of one group raises it, while what we hold of another is as old as before. A member
@@ -136,11 +140,6 @@ impl Claims {
         self.born.map_or(now, |born| born + config.control_lost_after)
     }
 
-    /// A connection is gone: whoever waited on it does not wait any more.
-    pub(super) fn hang_up(&mut self, at: ConnectionId) {
-        self.rivals.retain(|_, rival| rival.at != at);
-    }
-
     /// Whether nobody waits for an answer.
     pub(super) fn is_empty(&self) -> bool {
         self.rivals.is_empty()
@@ -153,7 +152,7 @@ impl Claims {
 
 impl Sessions<'_> {
     /// What a resume that could be true is to us.
-    pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume) -> Standing {
+    pub(super) fn regard(&mut self, now: Instant, from: PeerId, resume: &Resume, waited: bool) -> Standing {
         let (group, record) = (resume.record.group, &resume.record);
         if let Some(state) = self.groups.get(group).filter(|state| state.is_served()) {
             // A member that was evicted learns that from the roster, a stranger here.
@@ -179,7 +178,11 @@ impl Sessions<'_> {
         match self.contradicted(group, from, record) {
             None => Standing::Rebuilding,
             Some(other) => match self.groups.get(other).and_then(|state| state.rebuild()) {
-                Some(rebuild) if now < rebuild.since + self.config.control_grace => Standing::Rival(other),
+                // It had its time, and more have come back to the other.
+                Some(rebuild) if waited && rebuild.voices() > self.companions(from, record) + 1 => {
+                    Standing::Stranger
+                }
+                Some(rebuild) if !rebuild.is_weighed() => Standing::Rival(other),
                 _ => Standing::Stranger,
             },
         }
@@ -212,12 +215,30 @@ impl Sessions<'_> {
         let since = rebuild.map_or(now, |rebuild| rebuild.since);
         self.office.outbox.schedule(since + self.config.control_grace, Timer::Claims(beside));
         self.claims.rivals.insert(from, Rival { at, resume });
+        self.office.peers.wait_aside(now, from);
+    }
+
+    /// A claim does not wait any more. If its peer is expected somewhere, it is away there again until it is heard.
+    fn recall_rival(&mut self, now: Instant, peer: PeerId) -> Option<Rival> {
+        let rival = self.claims.rivals.remove(&peer)?;
+        if self.office.peers.step_out(now, peer) {
+            self.inquiry().review_lost(now, peer);
+        }
+        Some(rival)
     }
 
     /// A peer speaks anew: what it said on an earlier connection waits no longer.
-    pub(super) fn forget_rival(&mut self, peer: PeerId) {
-        if let Some(rival) = self.claims.rivals.remove(&peer) {
+    pub(super) fn forget_rival(&mut self, now: Instant, peer: PeerId) {
+        if let Some(rival) = self.recall_rival(now, peer) {
             self.office.outbox.act(Action::Close(rival.at));
+        }
+    }
+
+    /// A connection is gone: whoever waited on it does not wait any more.
+    pub(super) fn hang_up_rival(&mut self, now: Instant, at: ConnectionId) {
+        let gone = self.claims.rivals.iter().find(|(_, rival)| rival.at == at).map(|(peer, _)| *peer);
+        if let Some(peer) = gone {
+            self.recall_rival(now, peer);
         }
     }
 
@@ -230,14 +251,15 @@ impl Sessions<'_> {
 
     /// The members of a group that is being rebuilt had their time to speak (rule 41).
     pub(super) fn weigh_claims(&mut self, now: Instant, group: Group) {
-        let rebuild = self.groups.get(group).and_then(|state| state.rebuild());
-        if let Some(rebuild) = rebuild {
-            let until = rebuild.since + self.config.control_grace;
+        if let Some(rebuild) = self.groups.get_mut(group).and_then(GroupState::rebuild_mut) {
+            let until = rebuild.due(now, self.config);
             if now < until {
                 return self.office.outbox.schedule(until, Timer::Claims(group));
             }
+            rebuild.weigh();
+            let (promised, voices) = (rebuild.is_promised(self.office.term), rebuild.voices());
             let most = self.claims.rivals.keys().map(|rival| self.voices_of(rival)).max().unwrap_or(0);
-            if !rebuild.is_promised(self.office.term) || most > rebuild.voices() {
+            if !promised || most > voices {
                 self.dissolve(group);
             }
         }
@@ -262,7 +284,7 @@ impl Sessions<'_> {
             let Some(rival) = self.claims.rivals.get(&peer) else { continue };
             let record = &rival.resume.record;
             if all || self.contradicted(record.group, peer, record).is_none() {
-                let Some(Rival { at, resume }) = self.claims.rivals.remove(&peer) else { continue };
+                let Some(Rival { at, resume }) = self.recall_rival(now, peer) else { continue };
                 self.hear_resume(now, at, peer, resume, all);
             }
         }
@@ -270,8 +292,14 @@ impl Sessions<'_> {
 
     /// How many of those who wait tell of the same history as this one.
     fn voices_of(&self, rival: &PeerId) -> usize {
-        let Some(record) = self.claims.rivals.get(rival).map(|rival| &rival.resume.record) else { return 0 };
-        self.claims.rivals.values().filter(|other| other.resume.record.is_akin(record)).count()
+        let record = self.claims.rivals.get(rival).map(|rival| &rival.resume.record);
+        record.map_or(0, |record| self.companions(*rival, record) + 1)
+    }
+
+    /// How many others of those who wait tell of the same history.
+    fn companions(&self, peer: PeerId, record: &EpochRecord) -> usize {
+        let others = self.claims.rivals.iter().filter(|(other, _)| **other != peer);
+        others.filter(|(_, rival)| rival.resume.record.is_akin(record)).count()
     }
 
     /// Whether most members of a group obey terms that are not ours. Then another coordinator reigned there since, and
@@ -300,37 +328,51 @@ impl Sessions<'_> {
         true
     }
 
-    /// Holds a claimed term against ours and all others that were claimed.
-    pub(super) fn weigh_term(&mut self, from: PeerId, term: Term, waited: bool) -> Weight {
-        let rebuilds = self.groups.values().filter_map(|state| state.rebuild());
-        let waiting = self.claims.rivals.iter().map(|(peer, rival)| (*peer, rival.resume.term));
-        let told = rebuilds.flat_map(Rebuild::terms).chain(waiting);
-        let others: Vec<_> = told.filter(|(peer, _)| *peer != from).collect();
-        let highest = others.iter().map(|(_, term)| *term).fold(self.office.term, Term::max);
-        if term > highest.saturating_add(TERM_FAR) {
-            let served = self.groups.values().any(GroupState::is_served);
-            if others.is_empty() && !served {
-                return if waited { Weight::Counts } else { Weight::Alone };
-            }
+    /// Holds a claimed term against ours and those of all other lines.
+    pub(super) fn weigh_term(&self, from: PeerId, resume: &Resume, waited: bool) -> Weight {
+        if !self.is_far(resume.term) {
+            return Weight::Counts;
+        }
+        let own = self.companions(from, &resume.record) + 1;
+        let waiting = self.claims.rivals.iter().filter(|(_, rival)| !self.is_far(rival.resume.term));
+        let waiting = waiting.map(|(peer, _)| self.voices_of(peer));
+        // What was heard already has raised our own term: none of it is far.
+        let heard = self.groups.values().filter_map(|state| state.rebuild()).map(Rebuild::voices);
+        let nearer = waiting.chain(heard).max().unwrap_or(0);
+        let served = self.groups.values().any(GroupState::is_served);
+        if served || (nearer >= own && (waited || nearer > 1)) {
+            let (term, ours) = (resume.term, self.office.term);
             return Weight::Breach(format!(
-                "resumed with term {term}, which nobody else has obeyed: the highest is {highest}"
+                "resumed with term {term}, which nobody else has obeyed: ours is {ours}"
             ));
         }
-        // Somebody may have come before with such a term, and waits for others to confirm it.
-        let rest = |peer: PeerId| {
-            let rest = others.iter().filter(|(other, _)| *other != peer).map(|(_, term)| *term);
-            rest.fold(self.office.term.max(term), Term::max)
-        };
-        let far = |(peer, claimed): &&(PeerId, Term)| *claimed > rest(*peer).saturating_add(TERM_FAR);
-        let liar = others.iter().find(far).copied();
-        if let Some((liar, claimed)) = liar
-            && let Some(rival) = self.claims.rivals.remove(&liar)
-        {
-            let text = format!("resumed with term {claimed}, which nobody else has obeyed");
-            self.office.counters.kicks += 1;
-            self.office.turn_away(rival.at, KickReason::Breach, &text);
+        if waited { Weight::Counts } else { Weight::Alone }
+    }
+
+    /// Whether nobody can be that far ahead of us.
+    fn is_far(&self, term: Term) -> bool {
+        term > self.office.term.saturating_add(TERM_FAR)
+    }
+
+    /// Those who wait for others to confirm a far term, and whom enough others have contradicted by now, are put out.
+    pub(super) fn weigh_far_terms(&mut self, now: Instant) {
+        let far = |(peer, rival): (&PeerId, &Rival)| self.is_far(rival.resume.term).then_some(*peer);
+        let far: Vec<_> = self.claims.rivals.iter().filter_map(far).collect();
+        for peer in far {
+            let weight =
+                self.claims.rivals.get(&peer).map(|rival| self.weigh_term(peer, &rival.resume, false));
+            if let Some(Weight::Breach(text)) = weight
+                && let Some(Rival { at, .. }) = self.recall_rival(now, peer)
+            {
+                self.put_out(at, &text);
+            }
         }
-        Weight::Counts
+    }
+
+    /// Turns somebody away who claims what cannot be.
+    pub(super) fn put_out(&mut self, at: ConnectionId, text: &str) {
+        self.office.counters.kicks += 1;
+        self.office.turn_away(at, KickReason::Breach, text);
     }
 
     /// A peer that begins anew keeps its promise to obey no lower term than it has seen (rule 17). A coordinator

@@ -132,6 +132,25 @@ impl Directory {
         old
     }
 
+    /// A peer that is expected is here, though it is not known yet whether what it says is heard: nobody misses it.
+    pub(super) fn wait_aside(&mut self, now: Instant, peer: PeerId) {
+        if let Some(record) = self.peers.get_mut(&peer).filter(|record| record.connection.is_none()) {
+            record.lost_since = None;
+            record.refused_at = None;
+            record.knock_at = None;
+            record.heard = now;
+        }
+    }
+
+    /// A peer that waited aside is away again. False if nobody expects it.
+    pub(super) fn step_out(&mut self, now: Instant, peer: PeerId) -> bool {
+        let aside = |record: &&mut Peer| record.connection.is_none() && record.lost_since.is_none();
+        let Some(record) = self.peers.get_mut(&peer).filter(aside) else { return false };
+        record.lost_since = Some(now);
+        record.knock_at = Some(now);
+        true
+    }
+
     /// A connection is gone: whose it was. The peer itself has not heard of it yet.
     pub(super) fn hang_up(&mut self, at: ConnectionId) -> Option<PeerId> {
         self.connections.remove(&at)

@@ -193,7 +193,7 @@ impl Inquiry<'_> {
             && reason != DeathReason::Evicted
         {
             // A refusal alone does not outweigh a control connection that is open (rule 20b wants both).
-            if reason != DeathReason::Refused || (peer.connection.is_none() && peer.answered) {
+            if reason != DeathReason::Refused || (peer.lost_since.is_some() && peer.answered) {
                 return Some(LossReason::Dead(reason));
             }
         }

@@ -58,7 +58,8 @@ pub(super) struct Peer {
     /// The terms that it can have from us: if it obeys another, another coordinator reigned since.
     pub(super) terms: Terms,
     pub(super) age: u64,
-    /// When this session registered. What is known from before is about another session (rule 45).
+    /// When this session registered. What is known from before is about another session (rule 45). Of a member that a rebuild
+    /// expects nobody knows when: what is known of it is about the session that is expected.
     pub(super) registered: Instant,
     pub(super) connection: Option<ConnectionId>,
     /// How many members its group was to have when it registered.
@@ -118,6 +119,7 @@ impl Peer {
     pub(super) fn absent(now: Instant, registration: &Registration, age: u64) -> Self {
         let mut peer = Self::new(now, registration, age);
         peer.phase = Phase::Accepted;
+        peer.registered = Instant::ORIGIN;
         peer.lost_since = Some(now);
         peer.sign = Sign::Suspect;
         peer

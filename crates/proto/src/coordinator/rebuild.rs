@@ -6,6 +6,7 @@
 //! promised to obey no lower term, or is evicted. What follows then from what they told is in
 //! [`testimony`](super::testimony) (rule 17).
 
+use super::Config;
 use super::claims::{Standing, Terms, Weight};
 use super::groups::{self, GroupState, Linking};
 use super::outbox::Timer;
@@ -38,6 +39,10 @@ pub(super) struct Rebuild {
     reached: BTreeMap<PeerId, Option<Revision>>,
     /// When the first one resumed.
     pub(super) since: Instant,
+    /// Whether others had their time to speak, and it was weighed against what they said (rule 41).
+    weighed: bool,
+    /// Whether we were late to do so and gave them more.
+    late: bool,
     /// Who told of this line of records, and who brought the newest.
     heard: BTreeSet<PeerId>,
     bearers: BTreeSet<PeerId>,
@@ -52,17 +57,19 @@ impl Rebuild {
             left: Vec::new(),
             reached: BTreeMap::new(),
             since: now,
+            weighed: false,
+            late: false,
             heard: BTreeSet::new(),
             bearers: BTreeSet::new(),
         };
-        if let Some(Self { mut resumed, mut left, mut reached, since, heard, .. }) = before {
+        if let Some(Self { mut resumed, mut left, mut reached, since, weighed, late, heard, .. }) = before {
             let here = |peer: &PeerId| rebuild.record.rank_of(*peer).is_some();
             let gone = resumed.iter().filter(|(peer, _)| !here(peer));
             reached.extend(gone.map(|(peer, told)| (*peer, told.reached(&[]))));
             resumed.retain(|peer, _| here(peer));
             left.retain(|(peer, _)| here(peer));
             (rebuild.resumed, rebuild.left, rebuild.since, rebuild.heard) = (resumed, left, since, heard);
-            rebuild.reached = reached;
+            (rebuild.reached, rebuild.weighed, rebuild.late) = (reached, weighed, late);
         }
         rebuild
     }
@@ -97,6 +104,26 @@ impl Rebuild {
         }
     }
 
+    /// When it is weighed against what others have said. Where we should have done so long ago, we stood still, and what
+    /// others said meanwhile is yet to be read: they get as much time again, once.
+    pub(super) fn due(&mut self, now: Instant, config: &Config) -> Instant {
+        let due = self.since + config.control_grace;
+        let late = now.since(due);
+        if late > config.probe_timeout / 2 && !self.late && !self.weighed {
+            self.late = true;
+            self.since += late + late.min(config.control_grace);
+        }
+        self.since + config.control_grace
+    }
+
+    pub(super) fn weigh(&mut self) {
+        self.weighed = true;
+    }
+
+    pub(super) fn is_weighed(&self) -> bool {
+        self.weighed
+    }
+
     /// How many have told of this line.
     pub(super) fn voices(&self) -> usize {
         self.heard.len()
@@ -105,11 +132,6 @@ impl Rebuild {
     /// Whether anybody of this line obeys us.
     pub(super) fn is_promised(&self, term: Term) -> bool {
         self.resumed.values().any(|told| told.promised >= term)
-    }
-
-    /// The terms that those who resumed have obeyed.
-    pub(super) fn terms(&self) -> impl Iterator<Item = (PeerId, Term)> {
-        self.resumed.iter().map(|(peer, told)| (*peer, told.term))
     }
 
     pub(super) fn without(&mut self, gone: Vec<(PeerId, LossReason)>) {
@@ -139,7 +161,7 @@ impl Sessions<'_> {
         waited: bool,
     ) {
         let group = resume.registration.group;
-        self.forget_rival(from);
+        self.forget_rival(now, from);
         if let Some(peer) = self.office.peers.get(from) {
             // Whether it is who it says is asked before anything is done on its word.
             let unknown = peer.session == UNKNOWN_SESSION;
@@ -157,17 +179,17 @@ impl Sessions<'_> {
                 return self.office.turn_away(at, KickReason::Breach, &text);
             }
         }
-        match self.weigh_term(from, resume.term, waited) {
+        match self.weigh_term(from, &resume, waited) {
             Weight::Counts => {}
             Weight::Alone => return self.park(now, at, from, resume, group),
-            Weight::Breach(text) => {
-                self.office.counters.kicks += 1;
-                return self.office.turn_away(at, KickReason::Breach, &text);
-            }
+            Weight::Breach(text) => return self.put_out(at, &text),
         }
-        match self.regard(now, from, &resume) {
+        match self.regard(now, from, &resume, waited) {
             Standing::Member => {}
-            Standing::Rebuilding => self.prepare_rebuild(now, group, from, &resume.record),
+            Standing::Rebuilding => {
+                self.prepare_rebuild(now, group, from, &resume.record);
+                self.weigh_far_terms(now);
+            }
             Standing::Rival(other) => return self.park(now, at, from, resume, other),
             Standing::Ahead => {
                 let text = "this coordinator is behind the one that it obeyed: most members must say so";
@@ -219,7 +241,8 @@ impl Sessions<'_> {
         peer.info = resume.registration.info.clone();
         peer.heard = now;
         if unknown {
-            peer.sign = Sign::Alive { acked: None }; // It is here; the health plane has not said otherwise.
+            // It is here, and what the health plane said before is answered by that.
+            (peer.sign, peer.registered) = (Sign::Alive { acked: None }, now);
         }
         if rebuilding {
             self.raise_term(resume.term.saturating_add(1));
@@ -350,8 +373,7 @@ impl Sessions<'_> {
             return;
         }
         // One voice alone, or one of several that contradict each other, is not taken for the run's (rule 41).
-        let in_time = now < rebuild.since + self.config.control_grace;
-        if in_time && (rebuild.voices() < 2 || self.is_contested(group)) {
+        if !rebuild.is_weighed() && (rebuild.voices() < 2 || self.is_contested(group)) {
             return;
         }
         let Some(state) = self.groups.get_mut(group) else { return };

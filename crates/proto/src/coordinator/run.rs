@@ -261,7 +261,7 @@ impl Run {
         if let Some(peer) = self.office.peers.hang_up(at) {
             self.sessions().disconnected(now, peer, at);
         }
-        self.claims.hang_up(at);
+        self.sessions().hang_up_rival(now, at);
         self.witnesses.closed(at);
         self.finish(now);
     }

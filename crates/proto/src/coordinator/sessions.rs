@@ -68,7 +68,7 @@ impl Sessions<'_> {
             let text = format!("registered as {} over a connection of {from}", registration.info.id);
             return self.office.turn_away(at, KickReason::Breach, &text);
         }
-        self.forget_rival(from);
+        self.forget_rival(now, from);
         if let Some(known) = self.office.peers.get(from) {
             if known.connection == Some(at) {
                 return self.office.kick(from, "registered twice on one connection");

@@ -215,16 +215,28 @@ impl Bench {
     }
 
     pub(super) fn resume(&mut self, number: u8, resume: Resume) {
+        self.resume_only(number, resume);
+        self.promise();
+    }
+
+    /// A resume, and no promise yet.
+    pub(super) fn resume_only(&mut self, number: u8, resume: Resume) {
         let at = self.connection();
         self.at.insert(number, at);
         self.run.handle_message(self.now, at, id(number), ToCoordinator::Resume(resume));
         self.drain();
-        self.promise();
     }
 
     /// Everybody who was told a term obeys no lower one.
     pub(super) fn promise(&mut self) {
-        for (number, at) in self.at.clone() {
+        let all: Vec<_> = self.at.keys().copied().collect();
+        self.promise_of(&all);
+    }
+
+    /// The same of these alone.
+    pub(super) fn promise_of(&mut self, numbers: &[u8]) {
+        let known = self.at.clone();
+        for (number, at) in known.into_iter().filter(|(number, _)| numbers.contains(number)) {
             let told = self.inbox.get(&at).into_iter().flatten();
             let term = told.filter_map(|message| match message {
                 ToPeer::Resumed { term } => Some(*term),

@@ -290,3 +290,176 @@ fn two_histories_that_one_peer_founded_are_told_apart() {
         assert_eq!(bench.kicked(2).unwrap().0, KickReason::Superseded, "{order:?}");
     }
 }
+
+/// The claims of liars who were never in, about themselves and about members 1 and 2: above them, among them, instead of one of them,
+/// beside them. One of three names a term that nobody ever obeyed.
+fn lies() -> Vec<(u8, Resume)> {
+    let records = [
+        record(5, &[11]),
+        EpochRecord { founder: founder(1), ..record(5, &[12]) },
+        EpochRecord { founder: founder(13), ..record(1, &[1, 2, 13]) },
+        EpochRecord { founder: founder(1), ..record(5, &[1, 2, 14]) },
+        EpochRecord { founder: founder(15), ..record(COUNT_MAX - 1, &[1, 2, 15]) },
+        EpochRecord { founder: founder(16), ..record(2, &[16, 2]) },
+        EpochRecord { group: 7, ..record(5, &[17]) },
+    ];
+    let claim = |(number, record): (usize, EpochRecord)| {
+        let (liar, term) = (11 + number as u8, [1, 7, COUNT_MAX][number % 3]);
+        let registration = registration(liar, record.group, 1);
+        (liar, Resume { registration, term, ..resume(liar, record) })
+    };
+    records.into_iter().enumerate().map(claim).collect()
+}
+
+/// Every order of so many.
+fn orders(of: usize) -> Vec<Vec<usize>> {
+    let Some(last) = of.checked_sub(1) else { return vec![Vec::new()] };
+    let with_last = |rest: &Vec<usize>, at: usize| {
+        let mut all = rest.clone();
+        all.insert(at, last);
+        all
+    };
+    orders(last).iter().flat_map(|rest| (0..of).map(|at| with_last(rest, at))).collect()
+}
+
+/// Members 1 and 2 come back to a coordinator that was restarted.
+fn honest_come(bench: &mut Bench) {
+    for number in [1, 2] {
+        let record = EpochRecord { founder: founder(9), ..record(4, &[1, 2]) };
+        bench.resume_only(number, resume(number, record));
+    }
+}
+
+#[test]
+fn in_whatever_order_liars_come_nobody_honest_loses_its_place() {
+    // How many liars come first, and how long after them the honest do. Liars may obey or not.
+    let cases = [(0, 0), (3, 0), (7, 0), (7, 1_000), (7, 1_999)];
+    for (number, order) in orders(7).into_iter().enumerate().step_by(61) {
+        let ((first, later), obey) = (cases[number % cases.len()], number % 2 == 0);
+        let who: &[u8] = if obey { &[1, 2, 11, 12, 13, 14, 15, 16, 17] } else { &[1, 2] };
+        let mut bench = Bench::new();
+        let lies = lies();
+        for (at, lie) in order.iter().enumerate() {
+            if at == first {
+                honest_come(&mut bench);
+            }
+            let (liar, claim) = lies[*lie].clone();
+            bench.resume_only(liar, claim);
+            bench.promise_of(who);
+        }
+        bench.wait(ms(later));
+        if first == order.len() {
+            honest_come(&mut bench);
+        }
+        for _ in 0..10 {
+            bench.promise_of(who);
+            bench.wait(ms(500));
+        }
+        for number in [1, 2] {
+            let told = bench.told(number);
+            let goes_on = told.contains(&ToPeer::Proceed { group: 0, epoch: 4 });
+            assert!(
+                goes_on && !bench.closed.contains(&bench.at[&number]),
+                "{order:?} {first} {later}: {told:?}"
+            );
+        }
+        assert!(bench.run.term() < 1 << 20, "{order:?} {first} {later}: term {}", bench.run.term());
+    }
+}
+
+#[test]
+fn far_terms_do_not_confirm_each_other() {
+    let mut bench = Bench::new();
+    let far = |number: u8| Resume { term: COUNT_MAX, ..alone(number, 0) };
+    for liar in [7, 8, 9] {
+        bench.resume(liar, far(liar));
+        bench.assert_told(&[liar], &[]);
+    }
+    bench.resume(1, resume(1, record(4, &[1, 2])));
+    assert_eq!(bench.kicked(7), None, "one word against one");
+    bench.resume(2, resume(2, record(4, &[1, 2])));
+    for liar in [7, 8, 9] {
+        assert_eq!(bench.kicked(liar).unwrap().0, KickReason::Breach);
+    }
+    for number in [1, 2] {
+        assert_eq!(bench.told(number).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    }
+    assert_eq!(bench.run.term(), 2);
+}
+
+/// What 9 tells, who says that it is in a group with 2, and the record that 1 and 2 have.
+fn contested() -> (Resume, EpochRecord) {
+    let theirs = EpochRecord { founder: founder(9), ..record(5, &[9, 2]) };
+    (resume(9, theirs), record(4, &[1, 2]))
+}
+
+#[test]
+fn who_waits_to_be_heard_is_not_missed() {
+    let (lie, truth) = contested();
+    let mut bench = Bench::new();
+    bench.resume(9, lie);
+    bench.wait(ms(500));
+    for number in [1, 2] {
+        bench.resume(number, resume(number, truth.clone()));
+    }
+    // Nothing is known of their health, and the moment comes when somebody is missed who was expected and is not here.
+    bench.wait(ms(1_500));
+    assert_eq!(bench.lost(), []);
+    bench.promise();
+    for number in [1, 2] {
+        assert_eq!(bench.told(number).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    }
+}
+
+#[test]
+fn who_waited_and_went_is_missed_again() {
+    let (lie, truth) = contested();
+    let mut bench = Bench::new();
+    bench.resume(1, resume(1, truth.clone()));
+    bench.resume(9, lie);
+    bench.resume(2, Resume { term: COUNT_MAX, ..resume(2, truth) });
+    bench.wait(ms(1_000));
+    bench.close(2);
+    bench.wait(ms(1_999));
+    assert_eq!(bench.lost(), []);
+    bench.wait(ms(1));
+    assert_eq!(bench.lost(), [(id(2), LossReason::NotResumed)]);
+}
+
+#[test]
+fn who_comes_before_claims_are_weighed_is_counted() {
+    let (lie, truth) = contested();
+    let mut bench = Bench::new();
+    bench.resume(9, lie);
+    // It is time, and these are read first.
+    bench.now += ms(2_010);
+    for number in [1, 2] {
+        bench.resume(number, resume(number, truth.clone()));
+        assert_eq!(bench.told(number), []);
+    }
+    bench.wait(ms(0));
+    assert!(superseded(&mut bench, 9));
+    bench.promise();
+    for number in [1, 2] {
+        assert_eq!(bench.told(number).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    }
+}
+
+#[test]
+fn a_coordinator_that_stood_still_gives_the_others_their_time_once() {
+    let mut bench = Bench::new();
+    bench.resume(9, alone(9, 0));
+    bench.sleep(ms(3_000));
+    bench.assert_told(&[9], &[ToPeer::Resumed { term: 2 }]);
+    // It was a second late, so they have one more.
+    bench.wait(ms(900));
+    for number in [1, 2] {
+        bench.resume(number, resume(number, record(4, &[1, 2])));
+    }
+    bench.sleep(ms(5_000));
+    assert!(superseded(&mut bench, 9), "late again, and nobody waits without end");
+    bench.promise();
+    for number in [1, 2] {
+        assert_eq!(bench.told(number).last(), Some(&ToPeer::Proceed { group: 0, epoch: 4 }));
+    }
+}

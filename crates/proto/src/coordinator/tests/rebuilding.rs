@@ -80,6 +80,26 @@ fn the_dead_do_not_hold_up_a_result_that_all_survivors_hold() {
 }
 
 #[test]
+fn a_member_that_stood_still_before_we_came_is_not_missed_like_a_silent_one() {
+    let mut bench = Bench::new();
+    let before = bench.now;
+    bench.wait(ms(1_000));
+    bench.resume(1, resume(1, record(1, &[1, 2])));
+    // Its kernel answers the health plane, which knows since when: before it was expected here.
+    let now = bench.now;
+    bench.run.handle_health_since(now, id(2), Sign::Stalled, before);
+    bench.wait(ms(9_999));
+    assert_eq!(bench.lost(), []);
+    // It goes on, and what was said of it before is over.
+    bench.resume(2, resume(2, record(1, &[1, 2])));
+    let now = bench.now;
+    bench.run.handle_health_since(now, id(2), Sign::Dead(DeathReason::SilentTooLong), before);
+    bench.wait(ms(5_000));
+    assert_eq!(bench.lost(), []);
+    assert_eq!(bench.told(2).last(), Some(&ToPeer::Proceed { group: 0, epoch: 1 }));
+}
+
+#[test]
 fn who_missed_the_verdict_of_a_rebuild_is_told_when_it_comes_back() {
     // Two die, one is cut off again before it hears anything: the verdict is kept for it alone.
     let mut bench = Bench::new();
