@@ -24,6 +24,8 @@ workspace=(--workspace --all-features --locked)
 lab_tests='((package(outlast-lab) | binary(/^(lab_|outlast_lab$)/)) & kind(test)) | test(/(^|::)lab_/)'
 # Tests with real processes and real kills, which must have the processors for themselves.
 real_tests='binary(/^(real_|outlast_lab$)/) & kind(test)'
+# Tests of the machines, alone and in the simulator: they do as much as they do, however long it takes.
+simulated_tests='package(outlast-proto) | package(outlast-sim)'
 
 say() { printf '%s\n' "$*"; }
 fail() {
