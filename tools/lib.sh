@@ -14,8 +14,12 @@ if [[ -n ${CI:-} ]]; then
     export CARGO_PROFILE_DEV_DEBUG=0
 fi
 
-# Every build and check of the workspace uses the same flags, so that nothing is compiled twice.
+# Every check of the workspace uses the same flags, so that nothing is compiled twice.
 workspace=(--workspace --all-features --locked)
+# Tests are built in two parts. The machines are optimised for whoever runs them for long, as the simulator does; their own tests
+# run for seconds, and optimising those takes minutes.
+machines=(--package outlast-proto --all-features --locked --config profile.dev.package.outlast-proto.opt-level=0)
+others=("${workspace[@]}" --exclude outlast-proto)
 
 # Which tests run where; .config/nextest.toml says the same. nextest refuses a pattern that matches no binary at
 # all, so each pattern names outlast_lab (the lab's unit tests, which always exist) and takes it out again.
@@ -24,8 +28,8 @@ workspace=(--workspace --all-features --locked)
 lab_tests='((package(outlast-lab) | binary(/^(lab_|outlast_lab$)/)) & kind(test)) | test(/(^|::)lab_/)'
 # Tests with real processes and real kills, which must have the processors for themselves.
 real_tests='binary(/^(real_|outlast_lab$)/) & kind(test)'
-# Tests of the machines, alone and in the simulator: they do as much as they do, however long it takes.
-simulated_tests='package(outlast-proto) | package(outlast-sim)'
+# Tests in the simulator, which has a clock of its own.
+simulated_tests='package(outlast-sim)'
 
 say() { printf '%s\n' "$*"; }
 fail() {
