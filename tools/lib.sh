@@ -5,7 +5,10 @@ set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 
 # .tools holds what tools/setup built. The user's cargo comes last: a shell that CI started may not know it.
-export PATH="$PWD/.tools/bin:$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
+# Once: a path that grows with every script is another one to build scripts that look at it, and they run again.
+if [[ :$PATH: != *":$PWD/.tools/bin:"* ]]; then
+    export PATH="$PWD/.tools/bin:$PATH:${CARGO_HOME:-${HOME:-/root}/.cargo}/bin"
+fi
 
 # CI builds once, from nothing: what makes the next build of the same tree faster only costs it time.
 if [[ -n ${CI:-} ]]; then
