@@ -290,6 +290,8 @@ impl Paths {
                 None => first_pause,
             };
             self.redials.insert(link, Redial { due: now + pause, pause, asked: false });
+            // Where everything is as it was told, there is no healing to tell of.
+            self.healed = self.healed.filter(|_| !self.told.is_subset(&self.broken));
         }
     }
 

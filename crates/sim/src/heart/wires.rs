@@ -307,8 +307,9 @@ impl World {
                 }
                 Action::OpenEpoch(record) => {
                     self.line(|| {
-                        let (epoch, size) = (record.epoch, record.roster.len());
-                        format!("process {process} opens epoch {epoch} of {size}")
+                        let (epoch, size, ring) = (record.epoch, record.roster.len(), &record.ring);
+                        let broken = &record.broken;
+                        format!("process {process} opens epoch {epoch} of {size}, ring {ring:?}, broken {broken:?}")
                     });
                     self.open_links(process, &record);
                     let node = Node::Process(process);

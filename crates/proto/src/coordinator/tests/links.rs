@@ -480,6 +480,28 @@ fn a_link_that_healed_while_calls_are_open_is_told_in_a_quiet_moment() {
 }
 
 #[test]
+fn a_link_that_breaks_again_before_its_healing_was_told_costs_no_epoch() {
+    let mut bench = Bench::of(&[1, 2, 3]);
+    bench.say(1, broken(1, 2, 1, true));
+    bench.wait(ms(25));
+    assert_eq!(bench.epoch(1).unwrap().epoch, 2);
+    bench.confirm(&[1, 2, 3], 2);
+    bench.all_say(&[1, 2, 3], &initiate(key(2, 0, 0)));
+    bench.wait(ms(100));
+    assert_eq!(bench.answer_redials(|_| true).len(), 1);
+    // The link of a dial from before.
+    bench.say(1, broken(1, 2, 2, true));
+    bench.wait(ms(100));
+    assert_eq!(bench.run.groups[0].epoch, 2, "all know that it is broken");
+    // Once it carries again for good, that is told.
+    while bench.answer_redials(|_| true).is_empty() {
+        bench.wait(ms(10));
+    }
+    bench.wait(ms(200));
+    assert_eq!(bench.epoch(3).unwrap().broken, []);
+}
+
+#[test]
 fn a_link_that_heals_and_breaks_in_turn_is_tried_ever_more_rarely() {
     let mut bench = Bench::of(&[1, 2, 3]);
     let mut pauses = Vec::new();
