@@ -6,6 +6,8 @@
 //! otherwise.
 
 mod roles;
+#[path = "../support/stopped.rs"]
+mod stopped;
 
 use outlast_lab::{Lab, LabError, Rule};
 use roles::{ADDRESS, NAME, ROLE, SECRET};
@@ -13,6 +15,7 @@ use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::{Duration, Instant};
+use stopped::wait_until_stopped;
 
 const HOSTS: [&str; 3] = ["a", "b", "c"];
 /// Where the coordinator lives.
@@ -181,6 +184,7 @@ fn round(lab: &Lab, cause: Cause, number: usize) -> Vec<Verdict> {
                 std::thread::sleep(Duration::from_millis(100));
             }
             workers[victim].signal(libc::SIGSTOP);
+            wait_until_stopped(workers[victim].child.id());
             ask(&mut workers, &others, &format!("call 4000 {SMALL} retry"));
         }
         Cause::NotCalling => ask(&mut workers, &others, &format!("call 2000 {SMALL} retry")),

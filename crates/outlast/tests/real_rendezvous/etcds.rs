@@ -5,7 +5,8 @@ mod processes;
 
 pub(crate) use processes::Etcds;
 
-use crate::services::{Service, wait_until_stopped};
+use crate::services::Service;
+use crate::stopped::wait_until_stopped;
 use outlast::security::RunSecret;
 use rustix::process::Signal;
 use std::time::Duration;

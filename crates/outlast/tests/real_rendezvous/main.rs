@@ -11,6 +11,8 @@ mod etcds;
 mod meetings;
 mod roles;
 mod services;
+#[path = "../support/stopped.rs"]
+mod stopped;
 
 use services::{Coordinator, Members};
 

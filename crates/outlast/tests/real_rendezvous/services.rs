@@ -1,6 +1,7 @@
 //! Backends as processes: started, stopped, killed, started again at the same address.
 
 use crate::roles::Other;
+use crate::stopped::wait_until_stopped;
 use outlast::Rendezvous;
 use outlast::rendezvous::{RemoteRegister, RendezvousBuilder};
 use outlast::security::RunSecret;
@@ -165,17 +166,4 @@ pub(crate) fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
         assert!(Instant::now() < deadline, "not within {PATIENCE:?}: {what}");
         std::thread::sleep(Duration::from_millis(5));
     }
-}
-
-/// The signal reaches each thread in its own time: waits until none of them runs.
-pub(crate) fn wait_until_stopped(pid: u32) {
-    until("every thread is stopped", || {
-        let mut threads = std::fs::read_dir(format!("/proc/{pid}/task")).expect("it lives");
-        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-            // The state comes after the name, which may hold anything but a closing bracket at its end.
-            let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
-            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
-        };
-        threads.all(is_stopped).then_some(())
-    });
 }

@@ -6,6 +6,8 @@ mod clients;
 mod members;
 mod relay;
 mod shutdown;
+#[path = "../support/stopped.rs"]
+mod stopped;
 mod timeouts;
 
 use members::{Member, PATIENCE, Role};

@@ -1,5 +1,6 @@
 //! Members as processes that do what they are told, line by line.
 
+use crate::stopped::wait_until_stopped;
 use outlast::Store;
 use outlast::membership::Preset;
 use outlast_proto::store::layout::{Layout, bucket};
@@ -259,17 +260,7 @@ impl Member {
     /// None of its threads runs when this returns.
     pub(crate) fn stop(&self) {
         self.signal(Signal::STOP);
-        let threads = format!("/proc/{}/task", self.process.id());
-        let is_stopped = |thread: std::io::Result<std::fs::DirEntry>| {
-            // The state comes after the name, which may hold anything but a closing bracket at its end.
-            let stat = std::fs::read_to_string(thread.expect("a thread").path().join("stat"));
-            stat.is_ok_and(|stat| stat.rsplit(") ").next().is_some_and(|rest| rest.starts_with('T')))
-        };
-        let deadline = Instant::now() + PATIENCE;
-        while !std::fs::read_dir(&threads).expect("it lives").all(is_stopped) {
-            assert!(Instant::now() < deadline, "it does not stop");
-            std::thread::sleep(Duration::from_millis(1));
-        }
+        wait_until_stopped(self.process.id());
     }
 
     pub(crate) fn kill(&mut self) {
