@@ -21,7 +21,8 @@ fi
 workspace=(--workspace --all-features --locked)
 # Tests are built in two parts. The machines are optimised for whoever runs them for long, as the simulator does; their own tests
 # run for seconds, and optimising those takes minutes.
-machines=(--package outlast-proto --all-features --locked --config profile.dev.package.outlast-proto.opt-level=0)
+machines=(--package outlast-proto --all-features --locked --config profile.dev.package.outlast-proto.opt-level=0
+    --config profile.dev.package.outlast-proto.codegen-units=16)
 others=("${workspace[@]}" --exclude outlast-proto)
 
 # Which tests run where; .config/nextest.toml says the same. nextest refuses a pattern that matches no binary at

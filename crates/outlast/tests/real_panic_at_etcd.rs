@@ -3,6 +3,8 @@
 
 #[path = "support/etcds.rs"]
 mod etcds;
+#[path = "support/ports.rs"]
+mod ports;
 
 use etcds::Etcds;
 use outlast::Coordinator;

@@ -4,6 +4,8 @@ mod agent;
 #[path = "../../../outlast/tests/support/etcds.rs"]
 mod etcds;
 mod nodes;
+#[path = "../../../outlast/tests/support/ports.rs"]
+mod ports;
 mod standbys;
 mod training;
 

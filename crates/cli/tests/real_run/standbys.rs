@@ -1,7 +1,8 @@
 //! Three machines, played by three agents on one, that carry their coordinators along: they need an etcd and nothing else.
 
 use super::agent::{Agent, outlast};
-use super::etcds::{Etcds, free_ports};
+use super::etcds::Etcds;
+use super::ports::free_ports;
 use super::training;
 use rustix::process::Signal;
 

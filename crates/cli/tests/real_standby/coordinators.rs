@@ -1,6 +1,7 @@
 //! Coordinators as processes, which stand by for each other.
 
-use crate::etcds::{Etcds, free_ports};
+use crate::etcds::Etcds;
+use crate::ports::free_ports;
 use crate::relay::Relay;
 use rustix::process::{Pid, Signal, kill_process};
 use serde_json::Value;

@@ -4,6 +4,8 @@
 mod coordinators;
 #[path = "../../../outlast/tests/support/etcds.rs"]
 mod etcds;
+#[path = "../../../outlast/tests/support/ports.rs"]
+mod ports;
 mod relay;
 mod run;
 mod store;

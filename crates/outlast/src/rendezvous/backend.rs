@@ -6,7 +6,8 @@
 //! itself, the newest only. One `Read`, one `Write` and one `Beat` are under way at most.
 //!
 //! - Every `Read` is answered by `Told`, every `Write` by `Written`, every `Beat` by `Beaten`; or one `Trouble` answers
-//!   all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does.
+//!   all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does. A `Told` may have been
+//!   on its way before the `Read` was asked; a `Written` has how the register is then, also if the write lost.
 //! - A `Write` is accepted only if its token is the last one and, if there is a holder, its lease lasts. After a
 //!   `Trouble` nobody knows whether a write came through: read again.
 //! - Tokens of accepted writes only grow, and no two values share one.
@@ -115,6 +116,13 @@ pub(super) struct BackendEnd {
 }
 
 impl BackendEnd {
+    /// Both ends.
+    pub(super) fn with_queues() -> (Self, Queues) {
+        let (asks, asked) = mpsc::channel(QUEUE);
+        let (answered, answers) = mpsc::channel(QUEUE);
+        (Self { asks, answers }, Queues { asks: asked, answers: answered })
+    }
+
     /// Asks. It is answered by [`BackendEnd::next`]. False if the backend's task has ended.
     pub(super) fn ask(&self, ask: Ask) -> bool {
         // There is always room: the queue holds more than may be under way, and releases are rare.
@@ -258,9 +266,7 @@ impl Backend {
         access: Option<&Access>,
         opening: Opening,
     ) -> BackendEnd {
-        let (asks, asked) = mpsc::channel(QUEUE);
-        let (answered, answers) = mpsc::channel(QUEUE);
-        let queues = Queues { asks: asked, answers: answered };
+        let (end, queues) = BackendEnd::with_queues();
         match &self.0 {
             Kind::Embedded(addresses) => {
                 let Access { identity, .. } = access.expect("asked for above: it needs a secret").clone();
@@ -278,7 +284,7 @@ impl Backend {
                 runtime.spawn(runtime::to_its_end("the etcd backend", backend.run(queues)));
             }
         }
-        BackendEnd { asks, answers }
+        end
     }
 }
 

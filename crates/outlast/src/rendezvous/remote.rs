@@ -9,6 +9,7 @@ use crate::fork::Creator;
 use crate::runtime;
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep};
 use crate::watch;
+use outlast_proto::limits::COUNT_MAX;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -18,6 +19,8 @@ use tokio::sync::mpsc;
 const COMMANDS_MAX: usize = 64;
 /// Between two attempts of a read at a backend in trouble.
 const PAUSE: Duration = Duration::from_millis(100);
+/// The token of no write there ever was.
+const NOBODYS: Token = Token { era: COUNT_MAX, revision: COUNT_MAX };
 
 /// A register at a backend. Dropping it ends its lease.
 #[derive(Debug)]
@@ -54,8 +57,11 @@ impl RemoteRegister {
     pub fn read(&self, timeout: Duration) -> Result<Snapshot, RendezvousError> {
         let deadline = Instant::now() + timeout;
         loop {
-            match self.ask(Ask::Read, deadline)? {
-                Answer::Told(snapshot) => return Ok(snapshot),
+            // What a backend tells by itself is on its way already, perhaps, and older than this question. The answer to a write
+            // is nobody else's, and one that must lose changes nothing.
+            let ask = Ask::Write { expected: NOBODYS, value: Vec::new() };
+            match self.ask(ask, deadline)? {
+                Answer::Written(_, snapshot) => return Ok(snapshot),
                 Answer::Trouble(trouble) if trouble.is_final() || Instant::now() + PAUSE >= deadline => {
                     return Err(error_of(trouble));
                 }
@@ -205,8 +211,7 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
                 let answers = |command: &mut Command| matches!(
                     (&command.ask, &answer),
-                    (Ask::Read, Answer::Told(_))
-                        | (Ask::Write { .. }, Answer::Written(..))
+                    (Ask::Write { .. }, Answer::Written(..))
                         | (Ask::Beat { .. }, Answer::Beaten)
                         | (_, Answer::Trouble(_))
                 );
@@ -217,4 +222,29 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
         }
     }
     backend.ask(Ask::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::rendezvous::backend::Queues;
+
+    #[test]
+    fn what_was_told_before_a_read_is_not_its_answer() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (backend, Queues { mut asks, answers }) = BackendEnd::with_queues();
+        let register = RemoteRegister::start(runtime.handle(), backend);
+        let at = |revision| Snapshot { token: Token { era: 1, revision }, ..Snapshot::default() };
+        let serving = runtime.spawn(async move {
+            let Some(Ask::Write { expected, .. }) = asks.recv().await else { panic!("a read is a write") };
+            // News that was on its way when the question came.
+            answers.send(Answer::Told(at(3))).await.unwrap();
+            assert_eq!(expected, NOBODYS);
+            answers.send(Answer::Written(Fate::Lost, at(4))).await.unwrap();
+            asks.recv().await
+        });
+        assert_eq!(register.read(Duration::from_secs(30)).unwrap().token.revision, 4);
+        drop(register);
+        assert_eq!(runtime.block_on(serving).unwrap(), Some(Ask::Release));
+    }
 }

@@ -9,6 +9,8 @@ mod etcd_only;
 #[cfg(feature = "etcd")]
 mod etcds;
 mod meetings;
+#[path = "../support/ports.rs"]
+mod ports;
 mod roles;
 mod services;
 #[path = "../support/stopped.rs"]

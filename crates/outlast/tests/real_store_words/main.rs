@@ -4,6 +4,8 @@
 
 mod clients;
 mod members;
+#[path = "../support/ports.rs"]
+mod ports;
 mod relay;
 mod shutdown;
 #[path = "../support/stopped.rs"]
@@ -14,7 +16,8 @@ use members::{Member, PATIENCE, Role};
 use outlast::Coordinator;
 use outlast::membership::Preset;
 use outlast::security::RunSecret;
-use std::net::{SocketAddr, TcpListener, UdpSocket};
+use ports::free_ports;
+use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
 /// Not a test by itself: what the members do, when the environment says so.
@@ -77,11 +80,5 @@ fn all_see(members: &mut [Member], count: usize) {
 
 /// A port that is free for TCP and UDP.
 fn free_address() -> SocketAddr {
-    loop {
-        let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
-        let address = listener.local_addr().expect("an address");
-        if UdpSocket::bind(address).is_ok() {
-            return address;
-        }
-    }
+    SocketAddr::from(([127, 0, 0, 1], free_ports(1)[0]))
 }

@@ -2,10 +2,11 @@
 
 #![allow(dead_code, reason = "each test binary uses its part of this page")]
 
+use crate::ports::free_ports;
 use outlast::security::RunSecret;
 use rustix::process::Signal;
 use std::io::{Read as _, Write as _};
-use std::net::{TcpListener, TcpStream};
+use std::net::TcpStream;
 use std::os::unix::process::CommandExt as _;
 use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
@@ -167,12 +168,6 @@ impl Drop for Etcds {
     fn drop(&mut self) {
         (0..self.members.len()).for_each(|number| self.kill_member(number));
     }
-}
-
-/// Ports that were free a moment ago. etcd takes no port 0 for others to know.
-pub(crate) fn free_ports(count: usize) -> Vec<u16> {
-    let held: Vec<_> = (0..count).map(|_| TcpListener::bind("127.0.0.1:0").expect("a port")).collect();
-    held.iter().map(|listener| listener.local_addr().expect("an address").port()).collect()
 }
 
 fn until<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T {
