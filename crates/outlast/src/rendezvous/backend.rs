@@ -3,11 +3,11 @@
 //! # The contract
 //!
 //! A backend is a task between two queues. It takes an [`Ask`] and gives an [`Answer`]; and it tells of every change by
-//! itself, the newest only. One `Read`, one `Write` and one `Beat` are under way at most.
+//! itself, the newest only. One `Read`, one `Beat` and one `Write` or `Find` are under way at most.
 //!
-//! - Every `Read` is answered by `Told`, every `Write` by `Written`, every `Beat` by `Beaten`; or one `Trouble` answers
-//!   all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does. A `Told` may have been
-//!   on its way before the `Read` was asked; a `Written` has how the register is then, also if the write lost.
+//! - Every `Read` is answered by `Told`, every `Find` by `Found`, every `Write` by `Written`, every `Beat` by `Beaten`; or one
+//!   `Trouble` answers all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does. A
+//!   `Told` may have been on its way before the `Read` was asked; what is `Found` is not older than its question.
 //! - A `Write` is accepted only if its token is the last one and, if there is a holder, its lease lasts. After a
 //!   `Trouble` nobody knows whether a write came through: read again.
 //! - Tokens of accepted writes only grow, and no two values share one.
@@ -45,9 +45,18 @@ const QUEUE: usize = 64;
 /// What is asked of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
+    /// How is it? What is on its way already will do.
     Read,
-    Write { expected: Token, value: Vec<u8> },
-    Beat { lease: Duration, note: Vec<u8> },
+    /// How is it now, and not before?
+    Find,
+    Write {
+        expected: Token,
+        value: Vec<u8>,
+    },
+    Beat {
+        lease: Duration,
+        note: Vec<u8>,
+    },
     Release,
 }
 
@@ -55,6 +64,7 @@ pub(super) enum Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Told(Snapshot),
+    Found(Snapshot),
     Written(Fate, Snapshot),
     Beaten,
     Trouble(Trouble),

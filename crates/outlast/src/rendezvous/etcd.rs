@@ -183,10 +183,11 @@ impl EtcdRegister {
     /// Does what is asked. What fails is answered by the trouble that follows.
     async fn answer(&mut self, etcd: &Etcd, ask: Ask, queues: &mut Queues) -> Result<(), Broken> {
         let answer = match ask {
-            Ask::Read => {
+            Ask::Read | Ask::Find => {
                 let range = etcd.range(self.prefix.as_bytes()).await?;
                 self.adopt(range.revision, range.pairs);
-                Answer::Told(self.snapshot())
+                let snapshot = self.snapshot();
+                if ask == Ask::Find { Answer::Found(snapshot) } else { Answer::Told(snapshot) }
             }
             Ask::Write { expected, value } => {
                 let fate = self.write(etcd, expected, &value).await?;

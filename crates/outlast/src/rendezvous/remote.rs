@@ -9,7 +9,6 @@ use crate::fork::Creator;
 use crate::runtime;
 use crate::sync::{Arc, Condvar, Mutex, lock, sleep};
 use crate::watch;
-use outlast_proto::limits::COUNT_MAX;
 use std::sync::mpsc::{RecvTimeoutError, SyncSender, sync_channel};
 use std::time::{Duration, Instant};
 use tokio::runtime::Handle;
@@ -19,8 +18,6 @@ use tokio::sync::mpsc;
 const COMMANDS_MAX: usize = 64;
 /// Between two attempts of a read at a backend in trouble.
 const PAUSE: Duration = Duration::from_millis(100);
-/// The token of no write there ever was.
-const NOBODYS: Token = Token { era: COUNT_MAX, revision: COUNT_MAX };
 
 /// A register at a backend. Dropping it ends its lease.
 #[derive(Debug)]
@@ -57,11 +54,8 @@ impl RemoteRegister {
     pub fn read(&self, timeout: Duration) -> Result<Snapshot, RendezvousError> {
         let deadline = Instant::now() + timeout;
         loop {
-            // What a backend tells by itself is on its way already, perhaps, and older than this question. The answer to a write
-            // is nobody else's, and one that must lose changes nothing.
-            let ask = Ask::Write { expected: NOBODYS, value: Vec::new() };
-            match self.ask(ask, deadline)? {
-                Answer::Written(_, snapshot) => return Ok(snapshot),
+            match self.ask(Ask::Find, deadline)? {
+                Answer::Found(snapshot) => return Ok(snapshot),
                 Answer::Trouble(trouble) if trouble.is_final() || Instant::now() + PAUSE >= deadline => {
                     return Err(error_of(trouble));
                 }
@@ -201,7 +195,7 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
             }
             answer = backend.next() => {
-                if let Answer::Told(snapshot) | Answer::Written(_, snapshot) = &answer {
+                if let Answer::Told(snapshot) | Answer::Found(snapshot) | Answer::Written(_, snapshot) = &answer {
                     *lock(&news.last) = Some(snapshot.clone());
                     *lock(&news.trouble) = None;
                     news.came.notify_all();
@@ -211,7 +205,8 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
                 let answers = |command: &mut Command| matches!(
                     (&command.ask, &answer),
-                    (Ask::Write { .. }, Answer::Written(..))
+                    (Ask::Find, Answer::Found(_))
+                        | (Ask::Write { .. }, Answer::Written(..))
                         | (Ask::Beat { .. }, Answer::Beaten)
                         | (_, Answer::Trouble(_))
                 );
@@ -236,11 +231,10 @@ mod tests {
         let register = RemoteRegister::start(runtime.handle(), backend);
         let at = |revision| Snapshot { token: Token { era: 1, revision }, ..Snapshot::default() };
         let serving = runtime.spawn(async move {
-            let Some(Ask::Write { expected, .. }) = asks.recv().await else { panic!("a read is a write") };
+            assert_eq!(asks.recv().await, Some(Ask::Find));
             // News that was on its way when the question came.
             answers.send(Answer::Told(at(3))).await.unwrap();
-            assert_eq!(expected, NOBODYS);
-            answers.send(Answer::Written(Fate::Lost, at(4))).await.unwrap();
+            answers.send(Answer::Found(at(4))).await.unwrap();
             asks.recv().await
         });
         assert_eq!(register.read(Duration::from_secs(30)).unwrap().token.revision, 4);
