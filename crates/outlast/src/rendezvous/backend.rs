@@ -3,11 +3,10 @@
 //! # The contract
 //!
 //! A backend is a task between two queues. It takes an [`Ask`] and gives an [`Answer`]; and it tells of every change by
-//! itself, the newest only. One `Read`, one `Beat` and one `Write` or `Find` are under way at most.
+//! itself, the newest only. One `Read`, one `Write` and one `Beat` are under way at most.
 //!
-//! - Every `Read` is answered by `Told`, every `Find` by `Found`, every `Write` by `Written`, every `Beat` by `Beaten`; or one
-//!   `Trouble` answers all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does. A
-//!   `Told` may have been on its way before the `Read` was asked; what is `Found` is not older than its question.
+//! - Every `Read` is answered by `Told`, every `Write` by `Written`, every `Beat` by `Beaten`; or one `Trouble` answers
+//!   all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does.
 //! - A `Write` is accepted only if its token is the last one and, if there is a holder, its lease lasts. After a
 //!   `Trouble` nobody knows whether a write came through: read again.
 //! - Tokens of accepted writes only grow, and no two values share one.
@@ -45,18 +44,9 @@ const QUEUE: usize = 64;
 /// What is asked of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
-    /// How is it? What is on its way already will do.
     Read,
-    /// How is it now, and not before?
-    Find,
-    Write {
-        expected: Token,
-        value: Vec<u8>,
-    },
-    Beat {
-        lease: Duration,
-        note: Vec<u8>,
-    },
+    Write { expected: Token, value: Vec<u8> },
+    Beat { lease: Duration, note: Vec<u8> },
     Release,
 }
 
@@ -64,7 +54,6 @@ pub(super) enum Ask {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Told(Snapshot),
-    Found(Snapshot),
     Written(Fate, Snapshot),
     Beaten,
     Trouble(Trouble),
@@ -126,13 +115,6 @@ pub(super) struct BackendEnd {
 }
 
 impl BackendEnd {
-    /// Both ends.
-    pub(super) fn with_queues() -> (Self, Queues) {
-        let (asks, asked) = mpsc::channel(QUEUE);
-        let (answered, answers) = mpsc::channel(QUEUE);
-        (Self { asks, answers }, Queues { asks: asked, answers: answered })
-    }
-
     /// Asks. It is answered by [`BackendEnd::next`]. False if the backend's task has ended.
     pub(super) fn ask(&self, ask: Ask) -> bool {
         // There is always room: the queue holds more than may be under way, and releases are rare.
@@ -276,7 +258,9 @@ impl Backend {
         access: Option<&Access>,
         opening: Opening,
     ) -> BackendEnd {
-        let (end, queues) = BackendEnd::with_queues();
+        let (asks, asked) = mpsc::channel(QUEUE);
+        let (answered, answers) = mpsc::channel(QUEUE);
+        let queues = Queues { asks: asked, answers: answered };
         match &self.0 {
             Kind::Embedded(addresses) => {
                 let Access { identity, .. } = access.expect("asked for above: it needs a secret").clone();
@@ -294,7 +278,7 @@ impl Backend {
                 runtime.spawn(runtime::to_its_end("the etcd backend", backend.run(queues)));
             }
         }
-        end
+        BackendEnd { asks, answers }
     }
 }
 

@@ -10,9 +10,8 @@ use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::port::{self, FrameError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
-use outlast_proto::limits::COUNT_MAX;
 use outlast_proto::retry;
-use outlast_proto::wire::register::{FromRegister, Note, Snapshot, ToRegister, Token};
+use outlast_proto::wire::register::{FromRegister, Note, Snapshot, ToRegister};
 use outlast_proto::wire::{decode, encode};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -21,8 +20,6 @@ use tokio::time::Instant;
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long last words may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
-/// The token of no write there ever was.
-const NOBODYS: Token = Token { era: COUNT_MAX, revision: COUNT_MAX };
 
 pub(super) struct Embedded {
     addresses: String,
@@ -117,7 +114,7 @@ impl Embedded {
                 self.lease = None;
                 return self.open.retain(|asked| !matches!(asked.ask, Ask::Beat { .. }));
             }
-            Ask::Read | Ask::Find | Ask::Write { .. } => {}
+            Ask::Read | Ask::Write { .. } => {}
         }
         self.open.push(Asked { ask, by: Instant::now() + ANSWER_TIMEOUT });
     }
@@ -205,11 +202,10 @@ impl Embedded {
     fn take(&mut self, message: FromRegister) -> Result<Answer, Broken> {
         let answered: fn(&Ask) -> bool = match &message {
             FromRegister::Told(_) => |ask| matches!(ask, Ask::Read),
-            FromRegister::Written(..) => |ask| matches!(ask, Ask::Write { .. } | Ask::Find),
+            FromRegister::Written(..) => |ask| matches!(ask, Ask::Write { .. }),
             FromRegister::Beaten => |ask| matches!(ask, Ask::Beat { .. }),
             FromRegister::Refused(_) => |_| false,
         };
-        let finds = self.open.iter().any(|asked| asked.ask == Ask::Find);
         self.open.retain(|asked| !answered(&asked.ask));
         match message {
             FromRegister::Told(snapshot) => {
@@ -218,7 +214,7 @@ impl Embedded {
             }
             FromRegister::Written(fate, snapshot) => {
                 self.last = Some(snapshot.clone());
-                Ok(if finds { Answer::Found(snapshot) } else { Answer::Written(fate, snapshot) })
+                Ok(Answer::Written(fate, snapshot))
             }
             FromRegister::Beaten => Ok(Answer::Beaten),
             FromRegister::Refused(text) => {
@@ -242,9 +238,6 @@ async fn say(frames: &mut ControlFrames, words: &[Vec<u8>]) -> Result<(), Broken
 fn message_of(ask: &Ask) -> ToRegister {
     match ask {
         Ask::Read => ToRegister::Read,
-        // The answer to a question looks like news, which may be older. That to a write is nobody else's, and one that must
-        // lose changes nothing.
-        Ask::Find => ToRegister::Write { expected: NOBODYS, value: Vec::new() },
         Ask::Write { expected, value } => ToRegister::Write { expected: *expected, value: value.clone() },
         Ask::Beat { lease, note } => ToRegister::Beat { lease_ms: millis(*lease), note: said(note) },
         Ask::Release => ToRegister::Release,

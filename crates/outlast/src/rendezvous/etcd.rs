@@ -183,11 +183,10 @@ impl EtcdRegister {
     /// Does what is asked. What fails is answered by the trouble that follows.
     async fn answer(&mut self, etcd: &Etcd, ask: Ask, queues: &mut Queues) -> Result<(), Broken> {
         let answer = match ask {
-            Ask::Read | Ask::Find => {
+            Ask::Read => {
                 let range = etcd.range(self.prefix.as_bytes()).await?;
                 self.adopt(range.revision, range.pairs);
-                let snapshot = self.snapshot();
-                if ask == Ask::Find { Answer::Found(snapshot) } else { Answer::Told(snapshot) }
+                Answer::Told(self.snapshot())
             }
             Ask::Write { expected, value } => {
                 let fate = self.write(etcd, expected, &value).await?;

