@@ -3,10 +3,12 @@
 //! # The contract
 //!
 //! A backend is a task between two queues. It takes an [`Ask`] and gives an [`Answer`]; and it tells of every change by
-//! itself, the newest only. One `Read`, one `Write` and one `Beat` are under way at most.
+//! itself, the newest only. One `Read`, one `Beat` and one `Write` or `Find` are under way at most.
 //!
-//! - Every `Read` is answered by `Told`, every `Write` by `Written`, every `Beat` by `Beaten`; or one `Trouble` answers
-//!   all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does.
+//! - Every `Read` is answered by `Told`, every `Find` by `Found`, every `Write` by `Written`, every `Beat` by `Beaten`; or one
+//!   `Trouble` answers all that are under way. An answer comes within [`ANSWER_TIMEOUT`], whatever the other side does. A
+//!   `Told` may have been on its way before the `Read` was asked; what is `Found` is not older than its question.
+//! - What is answered by `Trouble` may be carried out later all the same. Its own answer then has its number, and is news.
 //! - A `Write` is accepted only if its token is the last one and, if there is a holder, its lease lasts. After a
 //!   `Trouble` nobody knows whether a write came through: read again.
 //! - Tokens of accepted writes only grow, and no two values share one.
@@ -44,16 +46,33 @@ const QUEUE: usize = 64;
 /// What is asked of a backend.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Ask {
+    /// How is it? What is on its way already will do.
     Read,
-    Write { expected: Token, value: Vec<u8> },
-    Beat { lease: Duration, note: Vec<u8> },
+    /// How is it now, and not before?
+    Find,
+    Write {
+        expected: Token,
+        value: Vec<u8>,
+    },
+    Beat {
+        lease: Duration,
+        note: Vec<u8>,
+    },
     Release,
+}
+
+impl Ask {
+    /// One of these is under way at most.
+    pub(super) fn is_write(&self) -> bool {
+        matches!(self, Self::Write { .. } | Self::Find)
+    }
 }
 
 /// What a backend says.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Answer {
     Told(Snapshot),
+    Found(Snapshot),
     Written(Fate, Snapshot),
     Beaten,
     Trouble(Trouble),
@@ -107,32 +126,81 @@ pub(super) struct Access {
     pub(super) credentials: Credentials,
 }
 
+/// Something that was asked, and its number. An ask that was answered by trouble may be carried out all the same, in its own
+/// time: by their numbers its answer and that of the next one are told apart.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(super) struct Asked {
+    pub(super) number: u64,
+    pub(super) ask: Ask,
+}
+
 /// The driver's end of a backend.
 #[derive(Debug)]
 pub(super) struct BackendEnd {
-    asks: mpsc::Sender<Ask>,
-    answers: mpsc::Receiver<Answer>,
+    asks: mpsc::Sender<Asked>,
+    answers: mpsc::Receiver<(u64, Answer)>,
+    /// How often it was asked.
+    asked: u64,
+    /// The last `Write` or `Find`, and the last `Beat`.
+    written: u64,
+    beaten: u64,
 }
 
 impl BackendEnd {
-    /// Asks. It is answered by [`BackendEnd::next`]. False if the backend's task has ended.
-    pub(super) fn ask(&self, ask: Ask) -> bool {
-        // There is always room: the queue holds more than may be under way, and releases are rare.
-        self.asks.try_send(ask).is_ok()
+    /// Both ends.
+    pub(super) fn with_queues() -> (Self, Queues) {
+        let (asks, asked) = mpsc::channel(QUEUE);
+        let (answered, answers) = mpsc::channel(QUEUE);
+        let end = Self { asks, answers, asked: 0, written: 0, beaten: 0 };
+        (end, Queues { asks: asked, answers: answered })
     }
 
-    /// The next answer; a task that ended by a panic is trouble for good (rule 40).
+    /// Asks. It is answered by [`BackendEnd::next`]. False if the backend's task has ended.
+    pub(super) fn ask(&mut self, ask: Ask) -> bool {
+        self.asked += 1;
+        match ask {
+            Ask::Write { .. } | Ask::Find => self.written = self.asked,
+            Ask::Beat { .. } => self.beaten = self.asked,
+            Ask::Read | Ask::Release => {}
+        }
+        // There is always room: the queue holds more than may be under way, and releases are rare.
+        self.asks.try_send(Asked { number: self.asked, ask }).is_ok()
+    }
+
+    /// The next answer; a task that ended by a panic is trouble for good (rule 40). What answers an ask that was given up is
+    /// news.
     pub(super) async fn next(&mut self) -> Answer {
         let ended =
             || Trouble::refused("the backend's task has ended: this is a bug in outlast, please report it");
-        self.answers.recv().await.unwrap_or_else(|| Answer::Trouble(ended()))
+        loop {
+            let Some((number, answer)) = self.answers.recv().await else { return Answer::Trouble(ended()) };
+            match answer {
+                Answer::Written(_, snapshot) | Answer::Found(snapshot) if number != self.written => {
+                    return Answer::Told(snapshot);
+                }
+                Answer::Beaten if number != self.beaten => {}
+                answer => return answer,
+            }
+        }
     }
 }
 
 /// The backend's end.
 pub(super) struct Queues {
-    pub(super) asks: mpsc::Receiver<Ask>,
-    pub(super) answers: mpsc::Sender<Answer>,
+    pub(super) asks: mpsc::Receiver<Asked>,
+    answers: mpsc::Sender<(u64, Answer)>,
+}
+
+impl Queues {
+    /// Answers that ask. False if the driver is gone.
+    pub(super) async fn answer(&self, number: u64, answer: Answer) -> bool {
+        self.answers.send((number, answer)).await.is_ok()
+    }
+
+    /// Tells something of its own accord. False if the driver is gone.
+    pub(super) async fn tell(&self, news: Answer) -> bool {
+        self.answer(0, news).await
+    }
 }
 
 /// Where the register is: `embedded://host:port` is a coordinator's, `store://host:port` is kept by the nodes themselves in
@@ -258,9 +326,7 @@ impl Backend {
         access: Option<&Access>,
         opening: Opening,
     ) -> BackendEnd {
-        let (asks, asked) = mpsc::channel(QUEUE);
-        let (answered, answers) = mpsc::channel(QUEUE);
-        let queues = Queues { asks: asked, answers: answered };
+        let (end, queues) = BackendEnd::with_queues();
         match &self.0 {
             Kind::Embedded(addresses) => {
                 let Access { identity, .. } = access.expect("asked for above: it needs a secret").clone();
@@ -278,7 +344,7 @@ impl Backend {
                 runtime.spawn(runtime::to_its_end("the etcd backend", backend.run(queues)));
             }
         }
-        BackendEnd { asks, answers }
+        end
     }
 }
 

@@ -126,7 +126,7 @@ impl Driver {
     fn hear(&mut self, answer: Answer) {
         let now = clock::now();
         match answer {
-            Answer::Told(snapshot) => {
+            Answer::Told(snapshot) | Answer::Found(snapshot) => {
                 self.trouble = None;
                 self.machine.handle_snapshot(now, snapshot);
             }

@@ -4,14 +4,15 @@
 //! snapshot that it was told, and brings it whenever it opens the stream (see `outlast_proto::rendezvous::Register`).
 
 use super::backend::{
-    ANSWER_TIMEOUT, Answer, Ask, DIAL_TIMEOUT, Opening, PAUSES, Queues, Trouble, TroubleKind,
+    ANSWER_TIMEOUT, Answer, Ask, Asked, DIAL_TIMEOUT, Opening, PAUSES, Queues, Trouble, TroubleKind,
 };
 use crate::coordinator::{self, ControlFrames, Unreached};
 use crate::port::{self, FrameError};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
+use outlast_proto::limits::COUNT_MAX;
 use outlast_proto::retry;
-use outlast_proto::wire::register::{FromRegister, Note, Snapshot, ToRegister};
+use outlast_proto::wire::register::{FromRegister, Note, Snapshot, ToRegister, Token};
 use outlast_proto::wire::{decode, encode};
 use std::time::Duration;
 use tokio::time::Instant;
@@ -20,6 +21,8 @@ use tokio::time::Instant;
 const SILENT_AFTER: Duration = Duration::from_secs(5);
 /// How long last words may take.
 const GOODBYE_TIMEOUT: Duration = Duration::from_secs(1);
+/// The token of no write there ever was.
+const NOBODYS: Token = Token { era: COUNT_MAX, revision: COUNT_MAX };
 
 pub(super) struct Embedded {
     addresses: String,
@@ -32,13 +35,22 @@ pub(super) struct Embedded {
     /// What we were told last.
     last: Option<Snapshot>,
     /// Asked and not answered.
-    open: Vec<Asked>,
+    open: Vec<Open>,
+    /// A write that waits for the answer to one that was given up.
+    later: Option<Asked>,
 }
 
-/// Something that was asked.
-struct Asked {
-    ask: Ask,
+/// Something that was asked, and when it must be answered.
+struct Open {
+    asked: Asked,
     by: Instant,
+}
+
+impl Open {
+    /// A coordinator takes one write at a time.
+    fn is_write(&self) -> bool {
+        self.asked.ask.is_write()
+    }
 }
 
 /// Why there is no stream.
@@ -56,7 +68,16 @@ impl From<FrameError> for Broken {
 
 impl Embedded {
     pub(super) fn new(addresses: String, identity: TlsIdentity, opening: Opening) -> Self {
-        Self { addresses, identity, opening, pinned: None, lease: None, last: None, open: Vec::new() }
+        Self {
+            addresses,
+            identity,
+            opening,
+            pinned: None,
+            lease: None,
+            last: None,
+            open: Vec::new(),
+            later: None,
+        }
     }
 
     pub(super) async fn run(mut self, mut queues: Queues) {
@@ -78,7 +99,8 @@ impl Embedded {
             let is_final = trouble.is_final();
             // Whoever asked hears of it now; what came of it nobody knows.
             self.open.clear();
-            if queues.answers.send(Answer::Trouble(trouble)).await.is_err() {
+            self.later = None;
+            if !queues.tell(Answer::Trouble(trouble)).await {
                 return;
             }
             // What is refused for good is tried again only when somebody asks again.
@@ -107,16 +129,18 @@ impl Embedded {
     }
 
     /// Notes what is asked, to be said when there is a stream.
-    fn hold(&mut self, ask: Ask) {
-        match ask {
-            Ask::Beat { lease, ref note } => self.lease = Some((lease, note.clone())),
+    fn hold(&mut self, asked: Asked) {
+        match &asked.ask {
+            Ask::Beat { lease, note } => self.lease = Some((*lease, note.clone())),
             Ask::Release => {
                 self.lease = None;
-                return self.open.retain(|asked| !matches!(asked.ask, Ask::Beat { .. }));
+                return self.open.retain(|open| !matches!(open.asked.ask, Ask::Beat { .. }));
             }
-            Ask::Read | Ask::Write { .. } => {}
+            Ask::Read => {}
+            // One before it was given up, and nobody has heard of it.
+            Ask::Find | Ask::Write { .. } => self.open.retain(|open| !open.is_write()),
         }
-        self.open.push(Asked { ask, by: Instant::now() + ANSWER_TIMEOUT });
+        self.open.push(Open { asked, by: Instant::now() + ANSWER_TIMEOUT });
     }
 
     async fn dial(&mut self, queues: &mut Queues) -> Result<ControlFrames, Broken> {
@@ -165,13 +189,13 @@ impl Embedded {
         let Opening { register, holder } = self.opening.clone();
         let open =
             ToRegister::Open { register, holder, lease_ms, brought: self.last.clone(), note: said(&note) };
-        let held: Vec<_> = self.open.iter().map(|asked| message_of(&asked.ask)).collect();
+        let held: Vec<_> = self.open.iter().map(|open| message_of(&open.asked.ask)).collect();
         let words: Vec<_> = std::iter::once(open).chain(held).map(|message| encode(&message)).collect();
         say(frames, &words).await?;
         // It tells how it is without being asked; that takes no longer than an answer.
         let mut first = Some(Instant::now() + ANSWER_TIMEOUT);
         loop {
-            let due = self.open.iter().map(|asked| asked.by).chain(first).min();
+            let due = self.open.iter().map(|open| open.by).chain(first).min();
             tokio::select! {
                 frame = frames.next() => {
                     let bytes = frame?.ok_or_else(|| passing("the coordinator closed the connection"))?;
@@ -179,17 +203,26 @@ impl Embedded {
                         "what the coordinator said is not understood: {error}"
                     ))))?;
                     first = None;
-                    let answer = self.take(message)?;
-                    queues.answers.send(answer).await.map_err(|_| Broken::Abandoned)?;
+                    let (number, answer) = self.take(message)?;
+                    if !queues.answer(number, answer).await {
+                        return Err(Broken::Abandoned);
+                    }
+                    if !self.open.iter().any(Open::is_write)
+                        && let Some(next) = self.later.take()
+                    {
+                        self.pass_on(frames, next).await?;
+                    }
                 }
-                ask = queues.asks.recv() => {
-                    let Some(ask) = ask else {
+                asked = queues.asks.recv() => {
+                    let Some(asked) = asked else {
                         let _ = tokio::time::timeout(GOODBYE_TIMEOUT, frames.finish()).await;
                         return Err(Broken::Abandoned);
                     };
-                    let message = message_of(&ask);
-                    self.hold(ask);
-                    say(frames, &[encode(&message)]).await?;
+                    if asked.ask.is_write() && self.open.iter().any(Open::is_write) {
+                        self.later = Some(asked);
+                    } else {
+                        self.pass_on(frames, asked).await?;
+                    }
                 }
                 () = at(due) => {
                     return Err(passing(format!("no answer from the coordinator within {ANSWER_TIMEOUT:?}")));
@@ -198,29 +231,40 @@ impl Embedded {
         }
     }
 
-    /// What the coordinator said, as an answer.
-    fn take(&mut self, message: FromRegister) -> Result<Answer, Broken> {
+    /// Asks the coordinator.
+    async fn pass_on(&mut self, frames: &mut ControlFrames, asked: Asked) -> Result<(), Broken> {
+        let message = encode(&message_of(&asked.ask));
+        self.hold(asked);
+        say(frames, &[message]).await
+    }
+
+    /// What the coordinator said, as an answer, and to what.
+    fn take(&mut self, message: FromRegister) -> Result<(u64, Answer), Broken> {
         let answered: fn(&Ask) -> bool = match &message {
             FromRegister::Told(_) => |ask| matches!(ask, Ask::Read),
-            FromRegister::Written(..) => |ask| matches!(ask, Ask::Write { .. }),
+            FromRegister::Written(..) => Ask::is_write,
             FromRegister::Beaten => |ask| matches!(ask, Ask::Beat { .. }),
             FromRegister::Refused(_) => |_| false,
         };
-        self.open.retain(|asked| !answered(&asked.ask));
-        match message {
+        let asked = self.open.iter().position(|open| answered(&open.asked.ask));
+        let asked = asked.map(|at| self.open.remove(at).asked);
+        let number = asked.as_ref().map_or(0, |asked| asked.number);
+        let answer = match message {
             FromRegister::Told(snapshot) => {
                 self.last = Some(snapshot.clone());
                 Ok(Answer::Told(snapshot))
             }
             FromRegister::Written(fate, snapshot) => {
                 self.last = Some(snapshot.clone());
-                Ok(Answer::Written(fate, snapshot))
+                let finds = asked.is_some_and(|asked| asked.ask == Ask::Find);
+                Ok(if finds { Answer::Found(snapshot) } else { Answer::Written(fate, snapshot) })
             }
             FromRegister::Beaten => Ok(Answer::Beaten),
             FromRegister::Refused(text) => {
                 Err(Broken::By(Trouble::refused(format!("the coordinator refused: {text}"))))
             }
-        }
+        };
+        Ok((number, answer?))
     }
 }
 
@@ -238,6 +282,9 @@ async fn say(frames: &mut ControlFrames, words: &[Vec<u8>]) -> Result<(), Broken
 fn message_of(ask: &Ask) -> ToRegister {
     match ask {
         Ask::Read => ToRegister::Read,
+        // The answer to a question looks like news, which may be older. That to a write is nobody else's, and one that must
+        // lose changes nothing.
+        Ask::Find => ToRegister::Write { expected: NOBODYS, value: Vec::new() },
         Ask::Write { expected, value } => ToRegister::Write { expected: *expected, value: value.clone() },
         Ask::Beat { lease, note } => ToRegister::Beat { lease_ms: millis(*lease), note: said(note) },
         Ask::Release => ToRegister::Release,

@@ -10,7 +10,7 @@
 //! transaction also reads both kinds of keys at its revision; in between a watch tells of changes. What comes by the watch
 //! and is older than what was read is dropped, so nothing that is told goes back.
 
-use super::backend::{Answer, Ask, Opening, PAUSES, Queues, Trouble, TroubleKind};
+use super::backend::{Answer, Ask, Asked, Opening, PAUSES, Queues, Trouble, TroubleKind};
 use crate::etcd::{Change, Committed, Etcd, EtcdError, EtcdOptions, LeaseId, Pair, Transaction, Watch};
 use outlast_proto::id::RunId;
 use outlast_proto::retry;
@@ -31,7 +31,7 @@ pub(super) struct EtcdRegister {
     /// The lease that was granted, and for how long.
     granted: Option<(LeaseId, Duration)>,
     /// Asked and not answered, while there is no connection.
-    open: Vec<Ask>,
+    open: Vec<Asked>,
     /// What there is, at which revision.
     pairs: BTreeMap<Vec<u8>, Pair>,
     revision: i64,
@@ -86,7 +86,7 @@ impl EtcdRegister {
             }
             let is_final = trouble.is_final();
             self.open.clear();
-            if queues.answers.send(Answer::Trouble(trouble)).await.is_err() {
+            if !queues.tell(Answer::Trouble(trouble)).await {
                 return;
             }
             let until = if is_final { None } else { Some(Instant::now() + pause) };
@@ -121,13 +121,13 @@ impl EtcdRegister {
         }
     }
 
-    fn hold(&mut self, ask: Ask) {
-        if ask == Ask::Release {
+    fn hold(&mut self, asked: Asked) {
+        if asked.ask == Ask::Release {
             // The lease runs out by itself.
             self.lease = None;
-            self.open.retain(|ask| !matches!(ask, Ask::Beat { .. }));
+            self.open.retain(|asked| !matches!(asked.ask, Ask::Beat { .. }));
         } else {
-            self.open.push(ask);
+            self.open.push(asked);
         }
     }
 
@@ -181,12 +181,14 @@ impl EtcdRegister {
     }
 
     /// Does what is asked. What fails is answered by the trouble that follows.
-    async fn answer(&mut self, etcd: &Etcd, ask: Ask, queues: &mut Queues) -> Result<(), Broken> {
+    async fn answer(&mut self, etcd: &Etcd, asked: Asked, queues: &mut Queues) -> Result<(), Broken> {
+        let Asked { number, ask } = asked;
         let answer = match ask {
-            Ask::Read => {
+            Ask::Read | Ask::Find => {
                 let range = etcd.range(self.prefix.as_bytes()).await?;
                 self.adopt(range.revision, range.pairs);
-                Answer::Told(self.snapshot())
+                let snapshot = self.snapshot();
+                if ask == Ask::Find { Answer::Found(snapshot) } else { Answer::Told(snapshot) }
             }
             Ask::Write { expected, value } => {
                 let fate = self.write(etcd, expected, &value).await?;
@@ -203,7 +205,7 @@ impl EtcdRegister {
                 return Ok(());
             }
         };
-        self.tell(answer, queues).await
+        if queues.answer(number, answer).await { Ok(()) } else { Err(Broken::Abandoned) }
     }
 
     async fn write(&mut self, etcd: &Etcd, expected: Token, value: &[u8]) -> Result<Fate, EtcdError> {
@@ -293,7 +295,7 @@ impl EtcdRegister {
     }
 
     async fn tell(&self, answer: Answer, queues: &Queues) -> Result<(), Broken> {
-        queues.answers.send(answer).await.map_err(|_| Broken::Abandoned)
+        if queues.tell(answer).await { Ok(()) } else { Err(Broken::Abandoned) }
     }
 
     /// What was read at a revision is what there is.

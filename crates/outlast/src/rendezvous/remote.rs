@@ -54,8 +54,8 @@ impl RemoteRegister {
     pub fn read(&self, timeout: Duration) -> Result<Snapshot, RendezvousError> {
         let deadline = Instant::now() + timeout;
         loop {
-            match self.ask(Ask::Read, deadline)? {
-                Answer::Told(snapshot) => return Ok(snapshot),
+            match self.ask(Ask::Find, deadline)? {
+                Answer::Found(snapshot) => return Ok(snapshot),
                 Answer::Trouble(trouble) if trouble.is_final() || Instant::now() + PAUSE >= deadline => {
                     return Err(error_of(trouble));
                 }
@@ -195,7 +195,7 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
             }
             answer = backend.next() => {
-                if let Answer::Told(snapshot) | Answer::Written(_, snapshot) = &answer {
+                if let Answer::Told(snapshot) | Answer::Found(snapshot) | Answer::Written(_, snapshot) = &answer {
                     *lock(&news.last) = Some(snapshot.clone());
                     *lock(&news.trouble) = None;
                     news.came.notify_all();
@@ -205,7 +205,7 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
                 }
                 let answers = |command: &mut Command| matches!(
                     (&command.ask, &answer),
-                    (Ask::Read, Answer::Told(_))
+                    (Ask::Find, Answer::Found(_))
                         | (Ask::Write { .. }, Answer::Written(..))
                         | (Ask::Beat { .. }, Answer::Beaten)
                         | (_, Answer::Trouble(_))
@@ -217,4 +217,51 @@ async fn serve(mut backend: BackendEnd, mut commands: mpsc::Receiver<Command>, n
         }
     }
     backend.ask(Ask::Release);
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_was_told_before_a_read_is_not_its_answer() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (backend, mut queues) = BackendEnd::with_queues();
+        let register = RemoteRegister::start(runtime.handle(), backend);
+        let at = |revision| Snapshot { token: Token { era: 1, revision }, ..Snapshot::default() };
+        let serving = runtime.spawn(async move {
+            let asked = queues.asks.recv().await.unwrap();
+            assert_eq!(asked.ask, Ask::Find);
+            // News that was on its way when the question came.
+            assert!(queues.tell(Answer::Told(at(3))).await);
+            assert!(queues.answer(asked.number, Answer::Found(at(4))).await);
+            queues.asks.recv().await.map(|asked| asked.ask)
+        });
+        assert_eq!(register.read(Duration::from_secs(30)).unwrap().token.revision, 4);
+        drop(register);
+        assert_eq!(runtime.block_on(serving).unwrap(), Some(Ask::Release));
+    }
+
+    #[test]
+    fn a_write_that_was_given_up_does_not_answer_the_next() {
+        let runtime = tokio::runtime::Builder::new_multi_thread().worker_threads(1).build().unwrap();
+        let (backend, mut queues) = BackendEnd::with_queues();
+        let register = RemoteRegister::start(runtime.handle(), backend);
+        let at = |revision| Snapshot { token: Token { era: 1, revision }, ..Snapshot::default() };
+        let serving = runtime.spawn(async move {
+            // What goes wrong is about something else; the write is carried out a moment later.
+            let first = queues.asks.recv().await.unwrap();
+            assert!(queues.tell(Answer::Trouble(Trouble::passing("a look came to nothing"))).await);
+            let second = queues.asks.recv().await.unwrap();
+            assert!(queues.answer(first.number, Answer::Written(Fate::Accepted, at(2))).await);
+            assert!(queues.answer(second.number, Answer::Written(Fate::Lost, at(2))).await);
+            queues
+        });
+        let patience = Duration::from_secs(30);
+        let token = |revision| Token { era: 1, revision };
+        assert!(matches!(register.write(token(1), vec![1], patience), Err(RendezvousError::Timeout(_))));
+        let (fate, told) = register.write(token(1), vec![2], patience).unwrap();
+        assert_eq!((fate, told), (Fate::Lost, at(2)));
+        drop(runtime.block_on(serving).unwrap());
+    }
 }

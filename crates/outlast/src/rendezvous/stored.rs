@@ -17,7 +17,7 @@
 //! stall budget at most.
 
 use super::backend::{
-    ANSWER_TIMEOUT, Access, Answer, Ask, DIAL_TIMEOUT, Opening, PAUSES, Queues, Trouble, TroubleKind,
+    ANSWER_TIMEOUT, Access, Answer, Ask, Asked, DIAL_TIMEOUT, Opening, PAUSES, Queues, Trouble, TroubleKind,
 };
 use super::{Fate, Snapshot, Token};
 use crate::clock;
@@ -64,7 +64,7 @@ pub(super) struct StoredRegister {
     beaten: Option<Instant>,
     beats: u64,
     /// Asked and not answered, while there is no store.
-    open: Vec<Ask>,
+    open: Vec<Asked>,
     /// What was seen last.
     last: Option<Record>,
     sentry: Sentry,
@@ -152,7 +152,7 @@ impl StoredRegister {
             }
             let until = (!trouble.is_final()).then(|| Instant::now() + pause);
             self.open.clear();
-            if queues.answers.send(Answer::Trouble(trouble)).await.is_err() {
+            if !queues.tell(Answer::Trouble(trouble)).await {
                 return;
             }
             if !self.rest(until, &mut queues).await {
@@ -185,13 +185,13 @@ impl StoredRegister {
         }
     }
 
-    fn hold(&mut self, ask: Ask) {
-        if ask == Ask::Release {
+    fn hold(&mut self, asked: Asked) {
+        if asked.ask == Ask::Release {
             // The others see the lease run out.
             self.lease = None;
-            self.open.retain(|ask| !matches!(ask, Ask::Beat { .. }));
+            self.open.retain(|asked| !matches!(asked.ask, Ask::Beat { .. }));
         } else {
-            self.open.push(ask);
+            self.open.push(asked);
         }
     }
 
@@ -262,11 +262,16 @@ impl StoredRegister {
     }
 
     /// Does what is asked. What fails is answered by the trouble that follows.
-    async fn answer(&mut self, home: &Home, ask: Ask, queues: &Queues) -> Result<(), Broken> {
+    async fn answer(&mut self, home: &Home, asked: Asked, queues: &Queues) -> Result<(), Broken> {
+        let Asked { number, ask } = asked;
         let answer = match ask {
             Ask::Read => {
                 self.read(home).await?;
                 Answer::Told(self.snapshot())
+            }
+            Ask::Find => {
+                self.read(home).await?;
+                Answer::Found(self.snapshot())
             }
             Ask::Write { expected, value } => {
                 let fate = self.write(home, expected, value).await?;
@@ -282,7 +287,7 @@ impl StoredRegister {
             }
             Ask::Release => return self.release(home).await,
         };
-        tell(queues, answer).await
+        if queues.answer(number, answer).await { Ok(()) } else { Err(Broken::Abandoned) }
     }
 
     async fn write(&mut self, home: &Home, expected: Token, value: Vec<u8>) -> Result<Fate, Broken> {
@@ -504,7 +509,7 @@ async fn heard(chime: &mut Option<JoinHandle<()>>) {
 }
 
 async fn tell(queues: &Queues, answer: Answer) -> Result<(), Broken> {
-    queues.answers.send(answer).await.map_err(|_| Broken::Abandoned)
+    if queues.tell(answer).await { Ok(()) } else { Err(Broken::Abandoned) }
 }
 
 fn draw() -> Draw {
