@@ -552,10 +552,14 @@ def test_threads_of_a_pool_may_take_turns(peer):
 
 
 def test_importing_is_quick():
-    # Processor time: a busy machine makes no import slow.
-    code = "import time; t = time.process_time(); import outlast; print(time.process_time() - t)"
-    times = [float(subprocess.check_output([sys.executable, "-c", code])) for _ in range(5)]
-    print(f"import outlast: {min(times) * 1e3:.0f} ms at best of {len(times)}")
-    assert min(times) < 0.1
+    # Beside a package of the standard library, by turns: the machine may be slow, and then it is for both.
+    def processor_time(module):
+        code = f"import time; t = time.process_time(); import {module}; print(time.process_time() - t)"
+        return float(subprocess.check_output([sys.executable, "-c", code]))
+
+    turns = [(processor_time("outlast"), processor_time("asyncio")) for _ in range(7)]
+    ours, usual = (min(times) for times in zip(*turns, strict=True))
+    print(f"import outlast: {ours * 1e3:.0f} ms at best of {len(turns)}; import asyncio: {usual * 1e3:.0f} ms")
+    assert ours < 3 * usual
     loaded = "import sys, outlast; print('numpy' in sys.modules, 'torch' in sys.modules)"
     assert subprocess.check_output([sys.executable, "-c", loaded], text=True) == "False False\n"
