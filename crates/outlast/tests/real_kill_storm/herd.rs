@@ -2,7 +2,8 @@
 //!
 //! Every committed collective is entered into a ledger under its (epoch, tag, seq). Two workers that disagree
 //! about contributors or bits are found at once; a worker that lives and never commits what another did is
-//! found at the end. Whoever is thrown out without having been killed is found too.
+//! found at the end. Whoever is thrown out without having been killed is found too. A worker that was put out, and says so, may
+//! have missed what became of the call that it was in, one of each tag: it had voted, and the verdict was given without it.
 
 use crate::roles::{ADDRESS, BYTES_MAX, MIN_WORLD, NAME, ROLE, SECRET, micros};
 use std::collections::{BTreeMap, BTreeSet};
@@ -52,10 +53,27 @@ struct Worker {
     commits: Vec<Commit>,
     aborts: Vec<u64>,
     outs: Vec<String>,
+    /// How many commits it had told of each time it was put out.
+    put_out_after: Vec<usize>,
     streams: Vec<String>,
     children: Vec<i32>,
     killed: bool,
     done: bool,
+}
+
+impl Worker {
+    /// Whether it was put out in the call of that key: the first of its tag that it told nothing of, and what it told next is
+    /// of a later epoch.
+    fn was_put_out_in(&self, (epoch, tag, seq): (u64, u64, u64)) -> bool {
+        self.put_out_after.iter().any(|told| {
+            let (before, after) = self.commits.split_at(*told);
+            let is_earlier = |commit: &Commit| {
+                let (its_epoch, its_tag, its_seq) = commit.key;
+                its_epoch < epoch || its_epoch == epoch && (its_tag != tag || its_seq < seq)
+            };
+            before.iter().all(is_earlier) && after.first().is_none_or(|commit| commit.key.0 > epoch)
+        })
+    }
 }
 
 /// What all who committed a collective must have in common, and who they are.
@@ -135,6 +153,7 @@ impl Herd {
             commits: Vec::new(),
             aborts: Vec::new(),
             outs: Vec::new(),
+            put_out_after: Vec::new(),
             streams: Vec::new(),
             children: Vec::new(),
             killed: false,
@@ -238,7 +257,10 @@ impl Herd {
             "ready" => rest.clone_into(&mut worker.id),
             "child" => worker.children.extend(rest.parse::<i32>()),
             "abort" => worker.aborts.extend(rest.parse::<u64>()),
-            "out" => worker.outs.push(rest.to_owned()),
+            "out" => {
+                worker.outs.push(rest.to_owned());
+                worker.put_out_after.push(worker.commits.len());
+            }
             "streams" => worker.streams.push(rest.to_owned()),
             "done" => worker.done = true,
             "op" => match parse_commit(rest) {
@@ -284,12 +306,16 @@ impl Herd {
             let hung: Vec<_> = alive.iter().filter(|number| !self.workers[**number].done).collect();
             self.faults.push(format!("never stopped: {hung:?}"));
         }
-        let alive: BTreeSet<_> = alive.iter().map(|number| self.workers[*number].id.clone()).collect();
+        // The one call of each tag that a worker may have missed each time it was put out.
+        let mut missed = BTreeSet::new();
         for (key, entry) in &self.ledger {
-            let silent: Vec<_> = entry
-                .contributors
+            let silent = alive
                 .iter()
-                .filter(|id| alive.contains(*id) && !entry.by.contains(*id))
+                .map(|number| &self.workers[*number])
+                .filter(|worker| entry.contributors.contains(&worker.id) && !entry.by.contains(&worker.id));
+            let silent: Vec<_> = silent
+                .filter(|worker| !(worker.was_put_out_in(*key) && missed.insert((&worker.id, key.0, key.1))))
+                .map(|worker| &worker.id)
                 .collect();
             if !silent.is_empty() {
                 let by = &entry.by;
