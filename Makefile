@@ -36,6 +36,7 @@ test:
 verify:
 	@tools/setup
 	@tools/verify
+	@tools/supply-chain
 
 ## format the code and apply what clippy can mend by itself
 fix:
