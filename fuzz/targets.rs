@@ -18,6 +18,7 @@ use outlast_proto::rendezvous::State;
 use outlast_proto::time::Instant;
 use outlast_proto::wire::control::{ToCoordinator, ToPeer};
 use outlast_proto::wire::frame::{self, FrameBuffer};
+use outlast_proto::wire::hatch::Hatch;
 use outlast_proto::wire::hello::{Hello, Versions, negotiate};
 use outlast_proto::wire::inspect::{Inspect, Inspected};
 use outlast_proto::wire::membership::Packet;
@@ -47,6 +48,7 @@ pub(crate) const TARGETS: &[(&str, Target)] = &[
     ("to_register", to_register),
     ("from_register", from_register),
     ("inspect", inspect),
+    ("hatch", hatch),
     ("rendezvous_state", rendezvous_state),
     ("store_hop", store_hop),
     ("store_letter", store_letter),
@@ -158,6 +160,11 @@ pub(crate) fn rendezvous_state(bytes: &[u8]) -> bool {
         return false;
     }
     accepted_and_stable::<State>(bytes)
+}
+
+/// What two ends of a stream tell each other about a hatch within one host.
+pub(crate) fn hatch(bytes: &[u8]) -> bool {
+    accepted_and_stable::<Hatch>(bytes)
 }
 
 /// A frame on a link of the store.

@@ -181,6 +181,11 @@ impl<T: AsFd> Guarded<T> {
         self.lease = Some(Box::new(lease));
     }
 
+    /// Takes over what `other` had leased: this descriptor is there in its place.
+    pub fn take_lease_of<U>(&mut self, other: &mut Guarded<U>) {
+        self.lease = other.lease.take();
+    }
+
     /// Passes the descriptor on to another owner of the same number, still guarded. If `convert` fails, it has
     /// closed the descriptor.
     pub fn convert<U>(self, convert: impl FnOnce(T) -> io::Result<U>) -> io::Result<Guarded<U>> {

@@ -3,7 +3,8 @@
 //! The executor moves frames over byte streams that it drives by itself: it never blocks in one, it sends from
 //! and receives into memory that may belong to a caller, and it must be able to let go of that memory at any
 //! byte (rule 15). [`Wire`] is all it asks of a stream. [`TcpWire`] is plaintext TCP; [`TlsWire`] is TLS over
-//! the same socket, driven without a runtime; a pair of Unix sockets stands in for both in tests.
+//! the same socket, driven without a runtime; [`UnixWire`] is a pair of Unix sockets, between two processes of one host that
+//! have found each other by a hatch (`hatch.rs`), and in tests.
 //!
 //! The invariant: no method of a wire keeps a reference to what it was given, in this process or in the kernel
 //! (no zero-copy sends), and none waits.
@@ -13,12 +14,14 @@
 
 mod dial;
 mod gauge;
+mod hatch;
 mod pulse;
 mod tcp;
 mod tls;
 
 pub use dial::{Dial, PlainDialer, PlainHello, read_plain_hello};
 pub use gauge::Gauge;
+pub(crate) use hatch::{OpenHatch, go_through};
 pub use tcp::{TcpSettings, TcpWire, UnixWire};
 pub use tls::TlsWire;
 pub(crate) use tls::split;

@@ -75,8 +75,7 @@ impl Wire for TcpWire {
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         let read = self.monitored.explain(self.monitored.socket().read_vectored(pieces));
-        let room = pieces.iter().map(|piece| piece.len()).sum();
-        self.is_drained = read.as_ref().map_or(true, |bytes| *bytes < room);
+        self.is_drained = is_short(&read, pieces);
         read
     }
 
@@ -107,18 +106,31 @@ impl Wire for TcpWire {
     }
 }
 
+/// Whether a read has left nothing in the kernel.
+fn is_short(read: &io::Result<usize>, pieces: &[IoSliceMut<'_>]) -> bool {
+    let room: usize = pieces.iter().map(|piece| piece.len()).sum();
+    read.as_ref().map_or(true, |bytes| *bytes < room)
+}
+
 /// A Unix socket: plaintext within one host (rule 34), and the transport of tests.
 #[derive(Debug)]
 pub struct UnixWire {
-    stream: UnixStream,
+    stream: Guarded<UnixStream>,
     checksums: bool,
+    /// The kernel had no more.
+    is_drained: bool,
 }
 
 impl UnixWire {
     /// Takes over a connected socket.
     pub fn new(stream: UnixStream) -> io::Result<Self> {
+        Self::over(Guarded::new(stream)?)
+    }
+
+    /// The same, of one that forked children let go of already.
+    pub(crate) fn over(stream: Guarded<UnixStream>) -> io::Result<Self> {
         stream.set_nonblocking(true)?;
-        Ok(Self { stream, checksums: false })
+        Ok(Self { stream, checksums: false, is_drained: false })
     }
 
     /// Frames carry checksums although they need none.
@@ -131,11 +143,17 @@ impl UnixWire {
 
 impl Wire for UnixWire {
     fn send(&mut self, pieces: &[IoSlice<'_>]) -> io::Result<usize> {
-        SockRef::from(&self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
+        SockRef::from(&*self.stream).send_vectored_with_flags(pieces, NO_SIGNAL)
     }
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        (&self.stream).read_vectored(pieces)
+        let read = (&*self.stream).read_vectored(pieces);
+        self.is_drained = is_short(&read, pieces);
+        read
+    }
+
+    fn is_drained(&self) -> bool {
+        self.is_drained
     }
 
     fn flush(&mut self) -> io::Result<()> {
@@ -143,7 +161,7 @@ impl Wire for UnixWire {
     }
 
     fn descriptor(&self) -> BorrowedFd<'_> {
-        self.stream.as_fd()
+        (*self.stream).as_fd()
     }
 
     fn wants_checksums(&self) -> bool {

@@ -194,6 +194,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Frames<S> {
         Ok(self.stream.shutdown().await?)
     }
 
+    /// The stream, to ask it about itself.
+    pub(crate) fn stream(&self) -> &S {
+        &self.stream
+    }
+
     /// The stream, and what was read of it and not yet taken.
     pub fn into_parts(self) -> (S, FrameBuffer) {
         (self.stream, self.incoming)

@@ -178,7 +178,8 @@ impl StoreBuilder {
         let routes = Routes::new().route(port::STORE, move |stream| {
             let acceptor = acceptor.clone();
             spawner.spawn(async move {
-                let accepting = runtime::to_its_end("a link of the store", links::accept(stream, peer));
+                let accepting = Box::pin(links::accept(stream, peer));
+                let accepting = runtime::to_its_end("a link of the store", accepting);
                 match (accepting.await, acceptor.upgrade()) {
                     (Some(Ok(linked)), Some(shared)) => shared.post(Letter::Linked(Box::new(linked))),
                     (Some(Err(error)), _) => tracing::debug!(%error, "a link to the store was not taken"),

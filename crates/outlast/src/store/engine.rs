@@ -19,7 +19,7 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::fork::Guarded;
 use crate::linger;
-use crate::link::{TlsWire, Wire as _};
+use crate::link::Wire;
 use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::store::registrar::Knocked;
 use outlast_proto::store::{Action, Failure, Member, Ticket};
@@ -119,7 +119,7 @@ impl Inbox {
 }
 
 struct Conn {
-    wire: TlsWire,
+    wire: Box<dyn Wire>,
     token: u64,
     incoming: FrameBuffer,
     out: Vec<u8>,

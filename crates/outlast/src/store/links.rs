@@ -1,15 +1,29 @@
 //! Links between members: dialled or accepted, proved, greeted, and handed to the engine.
+//!
+//! Every link begins as a TLS stream, on which both ends prove who they are (rule 39). If they are on one host, they go on over a
+//! pair of Unix sockets: see `link/hatch.rs`. Then the stream is closed.
 
-use crate::link::{TcpSettings, TlsWire};
-use crate::port::{self, AuthenticatedStream};
+#[cfg(test)]
+mod tests;
+
+use crate::fork::Guarded;
+use crate::link::{self, OpenHatch, TcpSettings, TlsWire, UnixWire, Wire};
+use crate::port::{self, AuthenticatedStream, Frames, Greeted};
 use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
-use outlast_proto::wire::decode;
+use outlast_proto::limits::FRAME_BYTES_MAX;
 use outlast_proto::wire::frame::FrameBuffer;
+use outlast_proto::wire::hatch::{self, Hatch};
 use outlast_proto::wire::store::mesh::Hop;
 use outlast_proto::wire::store::{MemberId, StoreMember};
+use outlast_proto::wire::{decode, encode};
 use std::io;
+use std::net::SocketAddr;
+use std::os::unix::net::UnixStream;
 use std::time::Duration;
+use tokio::io::{AsyncRead, AsyncWrite};
+use tokio::net::TcpStream;
+use tokio_rustls::TlsStream;
 
 /// How long dialling, the hello and the first frame may take.
 const TIMEOUT: Duration = Duration::from_secs(3);
@@ -21,12 +35,15 @@ pub(super) struct Linked {
     pub(super) peer: PeerId,
     /// Whom it means.
     pub(super) to: MemberId,
-    pub(super) wire: TlsWire,
+    pub(super) wire: Box<dyn Wire>,
     pub(super) incoming: FrameBuffer,
     /// What it said first, if it dialled us.
     pub(super) first: Option<Hop>,
     pub(super) dialled: bool,
 }
+
+/// A stream that a link begins on.
+type Stream = TlsStream<Guarded<TcpStream>>;
 
 /// Opens a connection to a member.
 pub(super) async fn dial(
@@ -35,29 +52,119 @@ pub(super) async fn dial(
     member: StoreMember,
 ) -> Result<Linked, String> {
     let stream = port::connect(member.address, port::STORE, identity, TIMEOUT).await;
-    let stream = stream.map_err(|error| error.to_string())?;
-    let greeted = port::greet(stream, identity.peer(), TIMEOUT).await.map_err(|error| error.to_string())?;
+    let stream = stream.map_err(words)?;
+    let mut greeted = port::greet(stream, identity.peer(), TIMEOUT).await.map_err(words)?;
     let peer = greeted.peer;
-    let (stream, incoming) = greeted.frames.into_parts();
-    let wire = wire(stream).map_err(|error| error.to_string())?;
+    let beside = in_time(invite(&mut greeted)).await?;
+    let (stream, mut incoming) = greeted.frames.into_parts();
+    let wire: Box<dyn Wire> = match beside {
+        Some(beside) => {
+            incoming = FrameBuffer::new(FRAME_BYTES_MAX);
+            Box::new(UnixWire::over(beside).map_err(words)?)
+        }
+        None => Box::new(wire(stream).map_err(words)?),
+    };
     Ok(Linked { other: member.id, peer, to: me, wire, incoming, first: None, dialled: true })
 }
 
 /// Takes a connection over that somebody else has opened to us. Its first frame says who that is.
 pub(super) async fn accept(stream: AuthenticatedStream, me: PeerId) -> Result<Linked, String> {
-    let mut greeted = port::greet(stream, me, TIMEOUT).await.map_err(|error| error.to_string())?;
-    let first = tokio::time::timeout(TIMEOUT, greeted.frames.next()).await;
-    let first = first.map_err(|_| "it says nothing")?.map_err(|error| error.to_string())?;
-    let bytes = first.ok_or("it hung up")?;
-    let hop = decode::<Hop>(&bytes).map_err(|error| error.to_string())?;
-    let Hop::Greeting { from, to, .. } = hop else { return Err("its first word is no greeting".to_owned()) };
+    let mut greeted = port::greet(stream, me, TIMEOUT).await.map_err(words)?;
     let peer = greeted.peer;
+    if let Some(mut beside) = in_time(follow(&mut greeted)).await? {
+        let (mut left_behind, _) = link::split(greeted.frames.into_parts().0).map_err(words)?;
+        beside.take_lease_of(&mut left_behind);
+        drop(left_behind);
+        let beside = beside.convert(|stream| {
+            stream.set_nonblocking(true)?;
+            tokio::net::UnixStream::from_std(stream)
+        });
+        let mut frames = Frames::new(beside.map_err(words)?, FRAME_BYTES_MAX);
+        let (hop, from, to) = in_time(greeting(&mut frames)).await?;
+        let (stream, incoming) = frames.into_parts();
+        let stream = stream.convert(tokio::net::UnixStream::into_std).map_err(words)?;
+        let wire = Box::new(UnixWire::over(stream).map_err(words)?);
+        return Ok(Linked { other: from, peer, to, wire, incoming, first: Some(hop), dialled: false });
+    }
+    let (hop, from, to) = in_time(greeting(&mut greeted.frames)).await?;
     let (stream, incoming) = greeted.frames.into_parts();
-    let wire = wire(stream).map_err(|error| error.to_string())?;
+    let wire = Box::new(wire(stream).map_err(words)?);
     Ok(Linked { other: from, peer, to, wire, incoming, first: Some(hop), dialled: false })
 }
 
-fn wire(stream: tokio_rustls::TlsStream<crate::fork::Guarded<tokio::net::TcpStream>>) -> io::Result<TlsWire> {
-    let (socket, session) = crate::link::split(stream)?;
+/// Opens a hatch to whoever was dialled, if that seems to be on this host. Nothing if both stay on the stream.
+async fn invite(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, String> {
+    if greeted.version < hatch::SINCE {
+        return Ok(None);
+    }
+    let here = local_address(greeted.frames.stream());
+    // From here it is only a guess; that it is true is proved at the hatch.
+    let is_near = here.is_some_and(|here| canonical(here).ip() == canonical(greeted.address).ip());
+    let hatch = if is_near { OpenHatch::open().ok() } else { None };
+    let (Some(hatch), Some(here)) = (hatch, here) else {
+        return greeted.frames.send(&encode(&Hatch::None)).await.map(|()| None).map_err(words);
+    };
+    greeted.frames.send(&encode(&hatch.invitation(here))).await.map_err(words)?;
+    match said(&mut greeted.frames).await? {
+        Hatch::Through => hatch.admit().map(Some).map_err(words),
+        Hatch::Stays => Ok(None),
+        Hatch::None | Hatch::Open { .. } => Err("it answers an invitation with another".to_owned()),
+    }
+}
+
+/// Goes through the hatch of whoever dialled us, if there is one. Nothing if both stay on the stream.
+async fn follow(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, String> {
+    if greeted.version < hatch::SINCE {
+        return Ok(None);
+    }
+    let (name, proof, from) = match said(&mut greeted.frames).await? {
+        Hatch::None => return Ok(None),
+        Hatch::Open { name, proof, from } => (name, proof, from),
+        Hatch::Through | Hatch::Stays => return Err("it answers what nobody asked".to_owned()),
+    };
+    let is_direct = canonical(from) == canonical(greeted.address);
+    let beside = if is_direct { link::go_through(&name, &proof).ok() } else { None };
+    let answer = if beside.is_some() { Hatch::Through } else { Hatch::Stays };
+    greeted.frames.send(&encode(&answer)).await.map_err(words)?;
+    Ok(beside)
+}
+
+async fn said(frames: &mut Frames<Stream>) -> Result<Hatch, String> {
+    let bytes = frames.next().await.map_err(words)?.ok_or("it hung up")?;
+    decode(&bytes).map_err(words)
+}
+
+/// The first word of whoever dialled us: who it is, and whom it means.
+async fn greeting<S>(frames: &mut Frames<S>) -> Result<(Hop, MemberId, MemberId), String>
+where
+    S: AsyncRead + AsyncWrite + Unpin,
+{
+    let bytes = frames.next().await.map_err(words)?.ok_or("it hung up")?;
+    match decode::<Hop>(&bytes).map_err(words)? {
+        hop @ Hop::Greeting { from, to, .. } => Ok((hop, from, to)),
+        _ => Err("its first word is no greeting".to_owned()),
+    }
+}
+
+async fn in_time<T>(what: impl Future<Output = Result<T, String>>) -> Result<T, String> {
+    // Each has room for what it reads.
+    tokio::time::timeout(TIMEOUT, Box::pin(what)).await.map_err(|_| "it says nothing")?
+}
+
+fn words(error: impl std::fmt::Display) -> String {
+    error.to_string()
+}
+
+fn local_address(stream: &Stream) -> Option<SocketAddr> {
+    stream.get_ref().0.local_addr().ok()
+}
+
+/// An address of IPv4 may come as one of IPv6.
+fn canonical(address: SocketAddr) -> SocketAddr {
+    SocketAddr::new(address.ip().to_canonical(), address.port())
+}
+
+fn wire(stream: Stream) -> io::Result<TlsWire> {
+    let (socket, session) = link::split(stream)?;
     TlsWire::new(socket, session, &TcpSettings::default())
 }

@@ -18,6 +18,7 @@ use outlast_proto::wire::control::{
 };
 use outlast_proto::wire::encode;
 use outlast_proto::wire::frame;
+use outlast_proto::wire::hatch::{HATCH_NAME_BYTES, HATCH_PROOF_BYTES, Hatch};
 use outlast_proto::wire::hello::{Hello, Standing, Version, Versions};
 use outlast_proto::wire::inspect::{Inspect, Inspected};
 use outlast_proto::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
@@ -39,6 +40,7 @@ pub(super) fn write() {
         ("to_register", to_register()),
         ("from_register", from_register()),
         ("inspect", inspections()),
+        ("hatch", hatches()),
         ("rendezvous_state", rendezvous_states()),
         ("datagram", datagrams()),
     ] {
@@ -112,6 +114,20 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
         ("invalid-cut-off", ping[..ping.len() - 1].to_vec()),
         ("invalid-trailing", trailing),
         ("invalid-array-of-2-pow-64", vec![0x82, 0xf6, 0x9b, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff]),
+    ]
+}
+
+fn hatches() -> Vec<(&'static str, Vec<u8>)> {
+    let from = "[::1]:41000".parse().expect("an address");
+    let open = Hatch::Open { name: [3; HATCH_NAME_BYTES].into(), proof: [4; HATCH_PROOF_BYTES].into(), from };
+    let open = encode(&open);
+    vec![
+        ("valid-none", encode(&Hatch::None)),
+        ("valid-open", open.clone()),
+        ("valid-through", encode(&Hatch::Through)),
+        ("valid-stays", encode(&Hatch::Stays)),
+        ("invalid-cut-off", open[..open.len() - 1].to_vec()),
+        ("invalid-variant", vec![0x82, 0x04, 0x80]),
     ]
 }
 

@@ -22,6 +22,7 @@
 
 pub mod control;
 pub mod frame;
+pub mod hatch;
 pub mod hello;
 pub mod inspect;
 pub mod lateness;

@@ -7,6 +7,7 @@ use crate::collective::{DataType, Fingerprint, Layout, OpKey, OpKind, Quantisati
 use crate::id::PeerId;
 use crate::state::election::Strategy;
 use crate::wire::control::*;
+use crate::wire::hatch::{HATCH_NAME_BYTES, HATCH_PROOF_BYTES, Hatch};
 use crate::wire::hello::{Hello, Versions};
 use crate::wire::inspect::{Inspect, Inspected};
 use crate::wire::membership::{Body, DeathReason, MemberInfo, Packet, Record, SignOfLife, Silence};
@@ -296,6 +297,12 @@ fn to_peer() -> Vec<ToPeer> {
     ]
 }
 
+fn hatches() -> Vec<Hatch> {
+    let from = "127.0.0.1:41000".parse().expect("an address");
+    let open = Hatch::Open { name: [3; HATCH_NAME_BYTES].into(), proof: [4; HATCH_PROOF_BYTES].into(), from };
+    vec![Hatch::None, open, Hatch::Through, Hatch::Stays]
+}
+
 fn inspected() -> Vec<Inspected> {
     let text = || "{}".to_owned();
     vec![Inspected::View(text()), Inspected::Flight(text()), Inspected::Refused("too often".to_owned())]
@@ -484,6 +491,7 @@ pub(super) fn families() -> Vec<Family> {
         message("RendezvousWish", None, register::wishes()),
         message("Inspect", Some(Part), vec![Inspect::View, Inspect::Flight]),
         message("Inspected", Some(Part), inspected()),
+        message("Hatch", Some(Part), hatches()),
         message("Wish", Some(Part), sync::wishes()),
         message("Outcome", Some(Part), sync::outcomes()),
         family("Strategy", Some(Part), Strategy::ALL.to_vec()),

@@ -10,6 +10,7 @@ use crate::ballot::sync::{Outcome, Wish};
 use crate::collective::{DataType, Fingerprint, OpKey, OpKind, Quantisation, ReduceOp, Scope};
 use crate::state::election::{NoDonor, Strategy};
 use crate::wire::control::*;
+use crate::wire::hatch::Hatch;
 use crate::wire::inspect::{Inspect, Inspected};
 use crate::wire::membership::{Body, DeathReason, Packet, Record, SignOfLife, Silence};
 use crate::wire::register::{Fate, FromRegister, ToRegister};
@@ -261,7 +262,7 @@ fn variants_of_the_future_are_met_as_their_policies_say() {
 }
 
 fn inspections() -> Vec<Carrier> {
-    vec![whole::<Inspect>("Inspect"), whole::<Inspected>("Inspected")]
+    vec![whole::<Inspect>("Inspect"), whole::<Inspected>("Inspected"), whole::<Hatch>("Hatch")]
 }
 
 fn rings() -> Vec<Carrier> {

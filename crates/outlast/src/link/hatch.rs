@@ -1,0 +1,231 @@
+//! A hatch between two processes of one host.
+//!
+//! # The problem
+//!
+//! Two processes of one host that talk over TCP and TLS pay for a network that is not there: the kernel takes every small
+//! message through all of TCP, and both ends seal and open what nobody can read. A message of the store costs about twice as
+//! much that way as it has to.
+//!
+//! # The intuition
+//!
+//! Both ends have proved who they are on a TLS stream already (rule 39). On that stream whoever dialled tells the other of a
+//! Unix socket that it listens at, its *hatch*, and of a proof that nobody else knows. The other one comes to the hatch, shows
+//! the proof and hands over one end of a pair of sockets; from there on they talk over the pair. Who is at the other end
+//! was proved by TLS, that both are on one host is proved by the descriptor that was passed (rule 34): no relay can pass
+//! one on.
+//!
+//! ```text
+//!   dialler                                          listener
+//!      |---- TLS: Hatch::Open { name, proof, from } ----->|
+//!      |<--- at the hatch: proof, one end of a pair ------|
+//!      |<--- TLS: Hatch::Through -------------------------|   (or Stays: both go on over TLS)
+//!      |<================== the pair ===================>|
+//! ```
+//!
+//! # The invariant
+//!
+//! What goes through a hatch goes between the two processes that proved themselves, or both stay where they are. Names of
+//! hatches can be seen by everybody on the host, so the name alone opens nothing: both ends look at whose process is there, and it
+//! must be of the same user. Hatches are in the abstract namespace: a name lasts as long as its socket, leaves no file behind, and
+//! is known only within one network namespace, so that hosts of the lab stay hosts.
+//!
+//! # What it does not do
+//!
+//! It decides nothing about who may talk. And it leaves a way alone that somebody stands in the middle of, a relay or a forwarded
+//! port: whoever put that there wants what is said to pass it. Both ends know their addresses of the stream that they have; if these
+//! are not the same two, somebody is in between.
+
+use crate::fork::Guarded;
+use crate::security::random_bytes;
+use outlast_proto::wire::hatch::{HATCH_NAME_BYTES, HATCH_PROOF_BYTES, Hatch};
+use rustix::net::{
+    AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+};
+use socket2::SockRef;
+use std::io::{self, IoSlice, IoSliceMut};
+use std::mem::MaybeUninit;
+use std::net::SocketAddr;
+use std::os::fd::{AsFd, OwnedFd};
+use std::os::unix::net::UnixStream;
+
+/// Who comes to a hatch before its guest does is sent away; so many may wait there.
+const BACKLOG: i32 = 8;
+/// Room in each direction of a pair. A sender is woken only when three quarters of it are free again, so with the usual fifth of a
+/// megabyte a large value takes many changes of processes: 1 MiB to 15 others took four times as long as over TCP, and with this much
+/// half as long. The kernel gives what `net.core.wmem_max` allows.
+const ROOM_BYTES: usize = 2 << 20;
+
+/// A hatch that is open for one guest. It is gone when this is dropped.
+#[derive(Debug)]
+pub(crate) struct OpenHatch {
+    listener: Guarded<OwnedFd>,
+    name: [u8; HATCH_NAME_BYTES],
+    proof: [u8; HATCH_PROOF_BYTES],
+}
+
+impl OpenHatch {
+    /// Opens one.
+    pub(crate) fn open() -> io::Result<Self> {
+        let (name, proof) = (random_bytes(), random_bytes());
+        let listener = Guarded::new(socket()?)?;
+        rustix::net::bind(&*listener, &address(&name)?)?;
+        rustix::net::listen(&*listener, BACKLOG)?;
+        Ok(Self { listener, name, proof })
+    }
+
+    /// What the guest is told, on a stream whose own end is at `from`.
+    pub(crate) fn invitation(&self, from: SocketAddr) -> Hatch {
+        Hatch::Open { name: self.name.into(), proof: self.proof.into(), from }
+    }
+
+    /// The guest's end of the way between the two. It has come already when it says so: this never waits.
+    pub(crate) fn admit(&self) -> io::Result<Guarded<UnixStream>> {
+        loop {
+            let visitor =
+                rustix::net::accept_with(&*self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
+            let visitor = visitor.map_err(|errno| match errno {
+                rustix::io::Errno::WOULDBLOCK => io::Error::other("whoever was invited has not come"),
+                errno => errno.into(),
+            })?;
+            if let Some(stream) = self.receive(&visitor)? {
+                return Ok(stream);
+            }
+        }
+    }
+
+    /// What a visitor brings; nothing if it is not the guest.
+    fn receive(&self, visitor: &OwnedFd) -> io::Result<Option<Guarded<UnixStream>>> {
+        if !is_of_this_user(visitor) {
+            return Ok(None);
+        }
+        let mut shown = [0; HATCH_PROOF_BYTES];
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = RecvAncillaryBuffer::new(&mut space);
+        let flags = RecvFlags::CMSG_CLOEXEC;
+        let received =
+            rustix::net::recvmsg(visitor, &mut [IoSliceMut::new(&mut shown)], &mut ancillary, flags);
+        let passed = ancillary.drain().filter_map(|message| match message {
+            RecvAncillaryMessage::ScmRights(descriptors) => Some(descriptors),
+            _ => None,
+        });
+        let passed: Vec<OwnedFd> = passed.flatten().collect();
+        if !received.is_ok_and(|received| received.bytes == shown.len()) || shown != self.proof {
+            return Ok(None);
+        }
+        passed.into_iter().next().map(|end| Guarded::new(UnixStream::from(end))).transpose()
+    }
+}
+
+/// Goes through a hatch: our end of the way between the two.
+pub(crate) fn go_through(
+    name: &[u8; HATCH_NAME_BYTES],
+    proof: &[u8; HATCH_PROOF_BYTES],
+) -> io::Result<Guarded<UnixStream>> {
+    let visitor = socket()?;
+    rustix::net::connect(&visitor, &address(name)?)?;
+    if !is_of_this_user(&visitor) {
+        return Err(io::Error::other("somebody else is at that hatch"));
+    }
+    let (ours, theirs) = UnixStream::pair()?;
+    for end in [&ours, &theirs] {
+        SockRef::from(end).set_send_buffer_size(ROOM_BYTES)?;
+    }
+    let ours = Guarded::new(ours)?;
+    let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+    let mut ancillary = SendAncillaryBuffer::new(&mut space);
+    let handed = [theirs.as_fd()];
+    ancillary.push(SendAncillaryMessage::ScmRights(&handed));
+    let sent = rustix::net::sendmsg(&visitor, &[IoSlice::new(proof)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    if sent == proof.len() { Ok(ours) } else { Err(io::ErrorKind::WriteZero.into()) }
+}
+
+/// Messages keep their bounds and never wait.
+fn socket() -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+    Ok(rustix::net::socket_with(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?)
+}
+
+fn address(name: &[u8; HATCH_NAME_BYTES]) -> io::Result<SocketAddrUnix> {
+    let name = format!("outlast-hatch-{:032x}", u128::from_be_bytes(*name));
+    Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
+}
+
+/// Whether the process at the other end is one of our own user.
+fn is_of_this_user(socket: &OwnedFd) -> bool {
+    let there = rustix::net::sockopt::socket_peercred(socket);
+    there.is_ok_and(|there| there.uid == rustix::process::geteuid())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::io::{Read as _, Write as _};
+
+    fn told(hatch: &OpenHatch) -> ([u8; HATCH_NAME_BYTES], [u8; HATCH_PROOF_BYTES]) {
+        (hatch.name, hatch.proof)
+    }
+
+    /// What any process may ask for here.
+    fn allowed_room() -> usize {
+        let told = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
+        told.trim().parse().unwrap()
+    }
+
+    #[test]
+    fn both_ends_of_a_hatch_talk_over_the_pair() {
+        let hatch = OpenHatch::open().unwrap();
+        let (name, proof) = told(&hatch);
+        let mut there = go_through(&name, &proof).unwrap();
+        let mut here = hatch.admit().unwrap();
+        drop(hatch);
+        there.write_all(b"from there").unwrap();
+        here.write_all(b"from here!").unwrap();
+        for end in [&*there, &*here] {
+            let room = SockRef::from(end).send_buffer_size().unwrap();
+            assert!(room >= ROOM_BYTES.min(allowed_room()), "{room}");
+        }
+        let mut words = [0; 10];
+        here.read_exact(&mut words).unwrap();
+        assert_eq!(&words, b"from there");
+        there.read_exact(&mut words).unwrap();
+        assert_eq!(&words, b"from here!");
+    }
+
+    #[test]
+    fn nobody_at_the_hatch_is_an_error_and_no_wait() {
+        let hatch = OpenHatch::open().unwrap();
+        assert!(hatch.admit().unwrap_err().to_string().contains("has not come"));
+    }
+
+    #[test]
+    fn who_knows_only_the_name_is_passed_over() {
+        let hatch = OpenHatch::open().unwrap();
+        let (name, proof) = told(&hatch);
+        let mut false_one = go_through(&name, &[7; HATCH_PROOF_BYTES]).unwrap();
+        assert!(hatch.admit().is_err(), "that was no proof");
+        let _empty_handed = {
+            let visitor = socket().unwrap();
+            rustix::net::connect(&visitor, &address(&name).unwrap()).unwrap();
+            rustix::net::send(&visitor, &proof, SendFlags::NOSIGNAL).unwrap();
+            visitor
+        };
+        let silent = socket().unwrap();
+        rustix::net::connect(&silent, &address(&name).unwrap()).unwrap();
+        let mut there = go_through(&name, &proof).unwrap();
+        let mut here = hatch.admit().unwrap();
+        there.write_all(b"it").unwrap();
+        let mut words = [0; 2];
+        here.read_exact(&mut words).unwrap();
+        assert_eq!(&words, b"it");
+        assert_eq!(false_one.read(&mut words).unwrap(), 0, "its pair was dropped");
+    }
+
+    #[test]
+    fn a_hatch_that_is_shut_leads_nowhere() {
+        let hatch = OpenHatch::open().unwrap();
+        let (name, proof) = told(&hatch);
+        drop(hatch);
+        assert_eq!(go_through(&name, &proof).unwrap_err().kind(), io::ErrorKind::ConnectionRefused);
+    }
+}

@@ -1,0 +1,195 @@
+//! Two ends of a link: on one host, with somebody in between, and of which one is older.
+
+use super::*;
+use crate::port::{Port, Routes, Serving};
+use crate::security::{ProcessKey, RunKeys, RunSecret};
+use outlast_proto::id::RunId;
+use outlast_proto::wire::frame;
+use outlast_proto::wire::hello::{Hello, Version, Versions};
+use outlast_proto::wire::store::ClientId;
+use rustix::net::AddressFamily;
+use std::io::IoSlice;
+use tokio::net::TcpListener;
+use tokio::runtime::Handle;
+use tokio::sync::mpsc;
+
+/// The last version that knew no hatches.
+const BEFORE: Version = Version { major: 3, minor: 1 };
+const ME: MemberId = MemberId(3);
+const OTHER: MemberId = MemberId(4);
+
+fn identity(secret: &RunSecret) -> TlsIdentity {
+    TlsIdentity::derived(&RunKeys::derive(secret, &run()), &ProcessKey::generate())
+}
+
+fn run() -> RunId {
+    "default".parse().unwrap()
+}
+
+/// A member that takes links, where it listens, and what becomes of them.
+struct Listening {
+    address: SocketAddr,
+    taken: mpsc::UnboundedReceiver<Result<Linked, String>>,
+    _serving: (Port, Serving),
+}
+
+fn listening(secret: &RunSecret) -> Listening {
+    let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let (tell, taken) = mpsc::unbounded_channel();
+    let us = identity(secret);
+    let me = us.peer();
+    let routes = Routes::new().route(port::STORE, move |stream| {
+        let tell = tell.clone();
+        tokio::spawn(async move { drop(tell.send(Box::pin(accept(stream, me)).await)) });
+    });
+    let serving = port.serve(&Handle::current(), us, routes).unwrap();
+    Listening { address: port.address(), taken, _serving: (port, serving) }
+}
+
+fn member_at(address: SocketAddr) -> StoreMember {
+    StoreMember {
+        id: OTHER,
+        peer: PeerId::from_bytes([0; 16]),
+        client: ClientId(4),
+        rank: 0,
+        address,
+        closed_port: 0,
+        name: "other".to_owned(),
+        host: 0,
+        ends_store: false,
+    }
+}
+
+fn hello_of(me: &TlsIdentity, newest: Version) -> Vec<u8> {
+    encode(&Hello {
+        versions: Versions::of(newest),
+        run: run(),
+        peer: me.peer(),
+        software: "outlast, an older one".to_owned(),
+        plane: String::from_utf8_lossy(port::STORE).into_owned(),
+        key_is_kept: false,
+        standing: None,
+    })
+}
+
+fn greeting_of_ours() -> Hop {
+    Hop::Greeting { from: ME, to: OTHER, received: 0, count: 1, others_count: 0 }
+}
+
+fn is_within_the_host(linked: &Linked) -> bool {
+    let address = rustix::net::getsockname(linked.wire.descriptor()).unwrap();
+    address.address_family() == AddressFamily::UNIX
+}
+
+/// Dials, greets, and returns both ends.
+async fn linked(secret: &RunSecret, at: SocketAddr, listening: &mut Listening) -> (Linked, Linked) {
+    let mut ours = dial(&identity(secret), ME, member_at(at)).await.unwrap();
+    let mut bytes = Vec::new();
+    frame::append_message(&greeting_of_ours(), &mut bytes);
+    assert_eq!(ours.wire.send(&[IoSlice::new(&bytes)]).unwrap(), bytes.len());
+    ours.wire.flush().unwrap();
+    let theirs = listening.taken.recv().await.unwrap().unwrap();
+    assert_eq!((theirs.other, theirs.to, theirs.first.clone()), (ME, OTHER, Some(greeting_of_ours())));
+    (ours, theirs)
+}
+
+#[tokio::test]
+async fn within_a_host_a_link_leaves_its_stream() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    let address = listening.address;
+    let (ours, theirs) = linked(&secret, address, &mut listening).await;
+    assert!(is_within_the_host(&ours) && is_within_the_host(&theirs));
+    assert!(!ours.wire.wants_checksums());
+}
+
+/// Whoever put something between two members wants what they say to pass it.
+#[tokio::test]
+async fn behind_a_relay_a_link_stays_on_its_stream() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    let target = listening.address;
+    let relay = TcpListener::bind("127.0.0.1:0").await.unwrap();
+    let address = relay.local_addr().unwrap();
+    tokio::spawn(async move {
+        let (mut here, _) = relay.accept().await.unwrap();
+        let mut there = TcpStream::connect(target).await.unwrap();
+        let _ = tokio::io::copy_bidirectional(&mut here, &mut there).await;
+    });
+    let (ours, theirs) = linked(&secret, address, &mut listening).await;
+    assert!(!is_within_the_host(&ours) && !is_within_the_host(&theirs));
+}
+
+#[tokio::test]
+async fn an_older_member_that_dials_is_not_asked_for_a_hatch() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    let older = identity(&secret);
+    let stream = port::connect(listening.address, port::STORE, &older, TIMEOUT).await.unwrap();
+    let mut frames = Frames::new(stream.stream, FRAME_BYTES_MAX);
+    let said = [hello_of(&older, BEFORE), encode(&greeting_of_ours())];
+    frames.send_all(said.iter().map(Vec::as_slice)).await.unwrap();
+    let theirs = listening.taken.recv().await.unwrap().unwrap();
+    assert_eq!(theirs.first, Some(greeting_of_ours()));
+    assert!(!is_within_the_host(&theirs));
+}
+
+#[tokio::test]
+async fn an_older_member_that_is_dialled_is_told_of_no_hatch() {
+    let secret = RunSecret::generate();
+    let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
+    let older = identity(&secret);
+    let (tell, mut heard) = mpsc::unbounded_channel();
+    let hello = hello_of(&older, BEFORE);
+    let routes = Routes::new().route(port::STORE, move |stream| {
+        let (tell, hello) = (tell.clone(), hello.clone());
+        tokio::spawn(async move {
+            let mut frames = Frames::new(stream.stream, FRAME_BYTES_MAX);
+            frames.send(&hello).await.unwrap();
+            while let Ok(Some(frame)) = frames.next().await {
+                drop(tell.send(frame));
+            }
+        });
+    });
+    let _serving = port.serve(&Handle::current(), older, routes).unwrap();
+    let mut ours = dial(&identity(&secret), ME, member_at(port.address())).await.unwrap();
+    assert!(!is_within_the_host(&ours));
+    let mut bytes = Vec::new();
+    frame::append_message(&greeting_of_ours(), &mut bytes);
+    ours.wire.send(&[IoSlice::new(&bytes)]).unwrap();
+    ours.wire.flush().unwrap();
+    assert!(decode::<Hello>(&heard.recv().await.unwrap()).is_ok());
+    assert_eq!(heard.recv().await.unwrap(), encode(&greeting_of_ours()), "nothing comes before it");
+}
+
+/// Somebody who proved itself, and then does not keep to the order of words.
+#[tokio::test]
+async fn who_answers_what_nobody_asked_is_not_taken() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    for wrong in [Hatch::Through, Hatch::Stays] {
+        let us = identity(&secret);
+        let stream = port::connect(listening.address, port::STORE, &us, TIMEOUT).await.unwrap();
+        let mut greeted = port::greet(stream, us.peer(), TIMEOUT).await.unwrap();
+        greeted.frames.send(&encode(&wrong)).await.unwrap();
+        let refused = listening.taken.recv().await.unwrap();
+        assert_eq!(refused.err().as_deref(), Some("it answers what nobody asked"));
+    }
+}
+
+/// A hatch that nobody opened, or that was shut meanwhile: both go on over the stream.
+#[tokio::test]
+async fn a_hatch_that_leads_nowhere_is_said_and_the_stream_is_kept() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    let us = identity(&secret);
+    let stream = port::connect(listening.address, port::STORE, &us, TIMEOUT).await.unwrap();
+    let mut greeted = port::greet(stream, us.peer(), TIMEOUT).await.unwrap();
+    let from = local_address(greeted.frames.stream()).unwrap();
+    let nowhere = Hatch::Open { name: [9; 16].into(), proof: [9; 32].into(), from };
+    greeted.frames.send(&encode(&nowhere)).await.unwrap();
+    assert_eq!(said(&mut greeted.frames).await, Ok(Hatch::Stays));
+    greeted.frames.send(&encode(&greeting_of_ours())).await.unwrap();
+    let theirs = listening.taken.recv().await.unwrap().unwrap();
+    assert!(!is_within_the_host(&theirs));
+}

@@ -1,0 +1,56 @@
+//! Whether two processes that have found each other over TLS are on one host, and go on there.
+//!
+//! The first message of whoever dialled, after the hellos: a hatch that it has opened, or that it has none. A hatch is answered.
+//! How a hatch works, and why nobody else gets through it, is told in the runtime (`link/hatch.rs`).
+
+use super::hello::Version;
+use super::{InvalidMessage, Message};
+use minicbor::bytes::ByteArray;
+use minicbor::{CborLen, Decode, Encode};
+use std::net::SocketAddr;
+
+/// Bytes of a hatch's name.
+pub const HATCH_NAME_BYTES: usize = 16;
+/// Bytes of what a guest shows.
+pub const HATCH_PROOF_BYTES: usize = 32;
+
+/// Since when hatches are spoken of: to software of an older version nothing of this is said.
+pub const SINCE: Version = Version { major: 3, minor: 2 };
+
+/// What two ends of a stream tell each other about a way within one host.
+#[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]
+pub enum Hatch {
+    /// From whoever dialled: there is no hatch, and what follows comes on this stream. Not answered.
+    #[n(0)]
+    None,
+    /// From whoever dialled: there is one.
+    #[n(1)]
+    Open {
+        /// Where: part of the name of a Unix socket.
+        #[n(0)]
+        name: ByteArray<HATCH_NAME_BYTES>,
+        /// What the guest shows at the hatch. Nobody else knows it.
+        #[n(1)]
+        proof: ByteArray<HATCH_PROOF_BYTES>,
+        /// The sender's own end of this stream, as its kernel calls it. If it is another one for the reader, somebody stands
+        /// between the two.
+        #[n(2)]
+        from: SocketAddr,
+    },
+    /// In answer: a descriptor is at the hatch, and nothing more comes on this stream.
+    #[n(2)]
+    Through,
+    /// In answer: what follows comes on this stream.
+    #[n(3)]
+    Stays,
+}
+
+impl Message for Hatch {
+    const BYTES_MAX: usize = 256;
+    fn since(&self) -> Version {
+        SINCE
+    }
+    fn check(&self) -> Result<(), InvalidMessage> {
+        Ok(())
+    }
+}
