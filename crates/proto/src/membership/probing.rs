@@ -31,11 +31,13 @@ const SIGHTINGS_MAX: usize = 256;
 const REUNION_TICKS: u64 = 10;
 /// Members in doubt that are looked at again per interval, beside the sweep.
 const SECOND_LOOKS: usize = 2;
-/// In a group with up to this many others each member also watches its neighbour. Random sweeps of a few members
-/// leave somebody unasked for four intervals now and then; those of many do not.
-const NEIGHBOUR_WATCH_MAX: usize = 16;
-/// On this many intervals falls one look at the neighbour.
+/// Random sweeps leave somebody unasked for long now and then: of many members, for eight intervals once in three thousand
+/// deaths. So each member also watches its neighbour. In a group with up to this many others it does so beside its sweep.
+const SMALL_GROUP_MAX: usize = 16;
+/// On this many intervals falls one look at the neighbour there.
 const NEIGHBOUR_TICKS: u64 = 2;
+/// In a larger group, where packets count, every so many turns of the sweep are given to the neighbour.
+const NEIGHBOUR_TURNS: u64 = 4;
 
 /// One unfinished question to one member.
 #[derive(Clone, Debug)]
@@ -91,13 +93,16 @@ impl Membership {
         let forget_after = self.config.forget_after;
         self.failed.retain(|_, failed| now.since(failed.since) < forget_after);
 
-        if let Some(target) = self.table.next_in_sweep(&mut self.rng) {
+        let is_small = self.table.len() <= SMALL_GROUP_MAX;
+        let turns = if is_small { NEIGHBOUR_TICKS } else { NEIGHBOUR_TURNS };
+        let is_due = self.ticks.is_multiple_of(turns);
+        let neighbour = if is_due { self.neighbour(now) } else { None };
+        if (is_small || neighbour.is_none())
+            && let Some(target) = self.table.next_in_sweep(&mut self.rng)
+        {
             self.look(now, target);
         }
-        if self.ticks.is_multiple_of(NEIGHBOUR_TICKS)
-            && self.table.len() <= NEIGHBOUR_WATCH_MAX
-            && let Some(neighbour) = self.neighbour()
-        {
+        if let Some(neighbour) = neighbour {
             self.look(now, neighbour);
         }
         let spacing = self.config.probe_interval * 2;
@@ -117,11 +122,14 @@ impl Membership {
         }
     }
 
-    /// The next member in the order of ids. As everybody watches one, everybody is watched by one: a death goes
-    /// unnoticed for two intervals at most, whatever the sweeps drew.
-    fn neighbour(&self) -> Option<PeerId> {
-        let after = self.table.following(Some(self.me.id)).first();
-        after.or_else(|| self.table.following(None).first()).map(Entry::id)
+    /// The next member in the order of ids who is not known to be stalled: that one is watched anyway, and who comes after it
+    /// must not go unwatched meanwhile. As everybody watches one, everybody is watched by one, and a death goes unnoticed
+    /// for a few intervals at most, whatever the sweeps drew.
+    fn neighbour(&self, now: Instant) -> Option<PeerId> {
+        let stalled =
+            |entry: &&Entry| self.cases.get(&entry.id()).is_some_and(|case| case.kernel_vouches(now));
+        let after = self.table.following(Some(self.me.id)).iter();
+        after.chain(self.table.iter()).find(|entry| !stalled(entry)).map(Entry::id)
     }
 
     /// Starts a probe of that member, unless one is under way.

@@ -9,7 +9,8 @@
 //! - its process had ended, or ended and was started again under the same name a moment ago;
 //! - its process was stopped for longer than `stall_budget` (20d);
 //! - nothing could leave its host, or the host stood still, for the suspicion time (20e);
-//! - nothing could reach it for `dead_after`, whether it talked or not (20e);
+//! - nothing could reach it for `dead_after`, whether it talked or not (20e). It may have been cut off first and deaf
+//!   then: what follows without a break is one;
 //! - a firewall refused connects for it and dropped what it should hear: it is saved by what it says, and storms
 //!   lose some of that. Without loss the scenario `reject-all` allows no such death;
 //! - a firewall refused for it while it was also stopped or unreachable: that looks like an exit (20b); or a
@@ -84,6 +85,11 @@ impl NoFalseDeath {
             .any(|spell| matches!(spell.ailment, Ailment::RefusingTcp | Ailment::Rejecting));
         let udp_blocked =
             chronicle.all_spells().any(|(_, spell)| spell.ailment == Ailment::UdpBlocked && recent(&spell));
+        let deaf = own.iter().filter(|spell| spell.ailment == Ailment::Deaf);
+        let unreached = deaf.map(|spell| without_a_break(spell, chronicle.spells(subject.host)).lasted(at));
+        if unreached.max() > Some(self.config.dead_after.mul_f64(0.8)) {
+            return Some("out of reach and deaf for dead_after");
+        }
         self.own_excuse(&own, firewalled, udp_blocked, at)
             .or_else(|| self.others_excuse(chronicle, subject.host, at))
     }
@@ -165,6 +171,22 @@ impl NoFalseDeath {
             })
             .map(|_| "somebody else was cut off for dead_after and took the others for dead")
     }
+}
+
+/// That spell, from when its host was first out of reach without a break.
+fn without_a_break(spell: &Spell, spells: &[Spell]) -> Spell {
+    let mut whole = *spell;
+    let cuts = spells.iter().filter(|cut| {
+        matches!(cut.ailment, Ailment::CutOff | Ailment::Deaf | Ailment::Frozen | Ailment::Parted)
+    });
+    let mut cuts: Vec<_> = cuts.collect();
+    cuts.sort_unstable_by_key(|cut| std::cmp::Reverse(cut.until.map_or(u64::MAX, Instant::as_nanos)));
+    for cut in cuts {
+        if cut.touches(whole.from, whole.from) {
+            whole.from = whole.from.min(cut.from);
+        }
+    }
+    whole
 }
 
 impl<N: HealthNode> Checker<N> for NoFalseDeath {
