@@ -22,6 +22,7 @@
 
 mod builder;
 mod client;
+mod conn;
 mod datagrams;
 mod engine;
 mod error;

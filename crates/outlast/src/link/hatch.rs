@@ -16,18 +16,24 @@
 //!
 //! ```text
 //!   dialler                                          listener
-//!      |---- TLS: Hatch::Open { name, proof, from } ----->|
+//!      |---- TLS: Hatch::Open { name, proof, from, to } -->|
 //!      |<--- at the hatch: proof, one end of a pair ------|
 //!      |<--- TLS: Hatch::Through -------------------------|   (or Stays: both go on over TLS)
+//!      |---- TLS: Hatch::Through ------------------------>|   (the same)
 //!      |<================== the pair ===================>|
 //! ```
 //!
 //! # The invariant
 //!
 //! What goes through a hatch goes between the two processes that proved themselves, or both stay where they are. Names of
-//! hatches can be seen by everybody on the host, so the name alone opens nothing: both ends look at whose process is there, and it
-//! must be of the same user. Hatches are in the abstract namespace: a name lasts as long as its socket, leaves no file behind, and
-//! is known only within one network namespace, so that hosts of the lab stay hosts.
+//! hatches can be seen by everybody on the host, and a name that is free again can be taken by somebody else. So the guest shows a
+//! proof to whoever listens there, whoever listens there says on the TLS stream that it has what the guest brought, and neither goes
+//! on over the pair before. Both also look at whose process is there, which must be of the same user: that keeps
+//! others from seeing the proof. Hatches are in the abstract namespace: a name lasts as long as its socket, leaves no file behind,
+//! and is known only within one network namespace, so that hosts of the lab stay hosts.
+//!
+//! A descriptor that came from another process is that process's, too: it can change what the two share. So sockets of a pair are
+//! never waited in, whatever they are set to ([`UnixWire`](super::UnixWire)), and what is no such socket is not taken.
 //!
 //! # What it does not do
 //!
@@ -40,7 +46,7 @@ use crate::security::random_bytes;
 use outlast_proto::wire::hatch::{HATCH_NAME_BYTES, HATCH_PROOF_BYTES, Hatch};
 use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
-    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType,
+    SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
 use socket2::SockRef;
 use std::io::{self, IoSlice, IoSliceMut};
@@ -49,7 +55,8 @@ use std::net::SocketAddr;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 
-/// Who comes to a hatch before its guest does is sent away; so many may wait there.
+/// Who comes to a hatch before its guest does is sent away; so many may wait there, and the guest is among them when it says that
+/// it has come.
 const BACKLOG: i32 = 8;
 /// Room in each direction of a pair. A sender is woken only when three quarters of it are free again, so with the usual fifth of a
 /// megabyte a large value takes many changes of processes: 1 MiB to 15 others took four times as long as over TCP, and with this much
@@ -74,24 +81,27 @@ impl OpenHatch {
         Ok(Self { listener, name, proof })
     }
 
-    /// What the guest is told, on a stream whose own end is at `from`.
-    pub(crate) fn invitation(&self, from: SocketAddr) -> Hatch {
-        Hatch::Open { name: self.name.into(), proof: self.proof.into(), from }
+    /// What the guest is told, on a stream that goes from `from` to `to`.
+    pub(crate) fn invitation(&self, from: SocketAddr, to: SocketAddr) -> Hatch {
+        Hatch::Open { name: self.name.into(), proof: self.proof.into(), from, to }
     }
 
     /// The guest's end of the way between the two. It has come already when it says so: this never waits.
     pub(crate) fn admit(&self) -> io::Result<Guarded<UnixStream>> {
-        loop {
-            let visitor =
-                rustix::net::accept_with(&*self.listener, SocketFlags::CLOEXEC | SocketFlags::NONBLOCK);
-            let visitor = visitor.map_err(|errno| match errno {
-                rustix::io::Errno::WOULDBLOCK => io::Error::other("whoever was invited has not come"),
-                errno => errno.into(),
-            })?;
-            if let Some(stream) = self.receive(&visitor)? {
-                return Ok(stream);
+        // The kernel lets one more wait than it was told to.
+        for _ in 0..=BACKLOG {
+            let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
+            match rustix::net::accept_with(&*self.listener, flags) {
+                Ok(visitor) => {
+                    if let Some(stream) = self.receive(&visitor)? {
+                        return Ok(stream);
+                    }
+                }
+                Err(rustix::io::Errno::WOULDBLOCK) => break,
+                Err(errno) => return Err(errno.into()),
             }
         }
+        Err(io::Error::other("whoever was invited has not come"))
     }
 
     /// What a visitor brings; nothing if it is not the guest.
@@ -113,7 +123,8 @@ impl OpenHatch {
         if !received.is_ok_and(|received| received.bytes == shown.len()) || shown != self.proof {
             return Ok(None);
         }
-        passed.into_iter().next().map(|end| Guarded::new(UnixStream::from(end))).transpose()
+        let end = passed.into_iter().find(is_end_of_a_pair);
+        end.map(|end| Guarded::new(UnixStream::from(end))).transpose()
     }
 }
 
@@ -122,21 +133,21 @@ pub(crate) fn go_through(
     name: &[u8; HATCH_NAME_BYTES],
     proof: &[u8; HATCH_PROOF_BYTES],
 ) -> io::Result<Guarded<UnixStream>> {
-    let visitor = socket()?;
-    rustix::net::connect(&visitor, &address(name)?)?;
+    let visitor = Guarded::new(socket()?)?;
+    rustix::net::connect(&*visitor, &address(name)?)?;
     if !is_of_this_user(&visitor) {
         return Err(io::Error::other("somebody else is at that hatch"));
     }
     let (ours, theirs) = UnixStream::pair()?;
-    for end in [&ours, &theirs] {
+    let (ours, theirs) = (Guarded::new(ours)?, Guarded::new(theirs)?);
+    for end in [&*ours, &*theirs] {
         SockRef::from(end).set_send_buffer_size(ROOM_BYTES)?;
     }
-    let ours = Guarded::new(ours)?;
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
-    let handed = [theirs.as_fd()];
+    let handed = [(*theirs).as_fd()];
     ancillary.push(SendAncillaryMessage::ScmRights(&handed));
-    let sent = rustix::net::sendmsg(&visitor, &[IoSlice::new(proof)], &mut ancillary, SendFlags::NOSIGNAL)?;
+    let sent = rustix::net::sendmsg(&*visitor, &[IoSlice::new(proof)], &mut ancillary, SendFlags::NOSIGNAL)?;
     if sent == proof.len() { Ok(ours) } else { Err(io::ErrorKind::WriteZero.into()) }
 }
 
@@ -151,25 +162,32 @@ fn address(name: &[u8; HATCH_NAME_BYTES]) -> io::Result<SocketAddrUnix> {
     Ok(SocketAddrUnix::new_abstract_name(name.as_bytes())?)
 }
 
+/// Whether that is a stream of Unix sockets, and nothing that can be waited in for ever.
+fn is_end_of_a_pair(end: &OwnedFd) -> bool {
+    sockopt::socket_domain(end) == Ok(AddressFamily::UNIX)
+        && sockopt::socket_type(end) == Ok(SocketType::STREAM)
+}
+
 /// Whether the process at the other end is one of our own user.
 fn is_of_this_user(socket: &OwnedFd) -> bool {
-    let there = rustix::net::sockopt::socket_peercred(socket);
+    let there = sockopt::socket_peercred(socket);
     there.is_ok_and(|there| there.uid == rustix::process::geteuid())
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::link::{UnixWire, Wire as _};
     use std::io::{Read as _, Write as _};
 
     fn told(hatch: &OpenHatch) -> ([u8; HATCH_NAME_BYTES], [u8; HATCH_PROOF_BYTES]) {
         (hatch.name, hatch.proof)
     }
 
-    /// What any process may ask for here.
+    /// What any process may ask for here. A container may not know it.
     fn allowed_room() -> usize {
-        let told = std::fs::read_to_string("/proc/sys/net/core/wmem_max").unwrap();
-        told.trim().parse().unwrap()
+        let told = std::fs::read_to_string("/proc/sys/net/core/wmem_max").ok();
+        told.and_then(|told| told.trim().parse().ok()).unwrap_or(0)
     }
 
     #[test]
@@ -219,6 +237,50 @@ mod tests {
         here.read_exact(&mut words).unwrap();
         assert_eq!(&words, b"it");
         assert_eq!(false_one.read(&mut words).unwrap(), 0, "its pair was dropped");
+    }
+
+    /// Whoever listens at a hatch could be kept busy with visitors for ever.
+    #[test]
+    fn no_more_visitors_are_looked_at_than_could_wait_before_the_guest() {
+        let hatch = OpenHatch::open().unwrap();
+        let (name, _) = told(&hatch);
+        let visitors: Vec<_> = (0..)
+            .map(|_| socket().unwrap())
+            .take_while(|visitor| rustix::net::connect(visitor, &address(&name).unwrap()).is_ok())
+            .collect();
+        assert!(visitors.len() <= BACKLOG as usize + 1, "{}", visitors.len());
+        assert!(hatch.admit().unwrap_err().to_string().contains("has not come"));
+    }
+
+    /// A pipe can be waited in for ever, and so can a file of somebody's own making.
+    #[test]
+    fn what_is_no_pair_of_sockets_is_not_taken() {
+        let hatch = OpenHatch::open().unwrap();
+        let (name, proof) = told(&hatch);
+        let visitor = socket().unwrap();
+        rustix::net::connect(&visitor, &address(&name).unwrap()).unwrap();
+        let (_read, write) = std::io::pipe().unwrap();
+        let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
+        let mut ancillary = SendAncillaryBuffer::new(&mut space);
+        let handed = [write.as_fd()];
+        ancillary.push(SendAncillaryMessage::ScmRights(&handed));
+        rustix::net::sendmsg(&visitor, &[IoSlice::new(&proof)], &mut ancillary, SendFlags::NOSIGNAL).unwrap();
+        assert!(hatch.admit().is_err());
+    }
+
+    /// Both processes hold the end that was passed, and each can set it to wait for both.
+    #[test]
+    fn nobody_is_made_to_wait_in_a_pair_by_the_other_one() {
+        let (ours, _theirs) = UnixStream::pair().unwrap();
+        let of_the_other = ours.try_clone().unwrap();
+        let mut wire = UnixWire::new(ours).unwrap();
+        of_the_other.set_nonblocking(false).unwrap();
+        let mut room = [0; 8];
+        let read = wire.receive(&mut [IoSliceMut::new(&mut room)]);
+        assert_eq!(read.unwrap_err().kind(), io::ErrorKind::WouldBlock);
+        let much = vec![0; 1 << 20];
+        let full = (0..64).map(|_| wire.send(&[IoSlice::new(&much)])).find_map(Result::err);
+        assert_eq!(full.unwrap().kind(), io::ErrorKind::WouldBlock);
     }
 
     #[test]

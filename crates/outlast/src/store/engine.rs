@@ -11,6 +11,7 @@
 //! The invariant: the engine never waits inside, and holds no lock while it reads or writes. However short the calls of the
 //! program are, links are looked at every [`LOOK_AFTER`].
 
+use super::conn::Conn;
 use super::datagrams::Datagrams;
 use super::links::Linked;
 use super::shared::{Pending, Shared};
@@ -19,13 +20,11 @@ use crate::bell::Bell;
 use crate::clock;
 use crate::fork::Guarded;
 use crate::linger;
-use crate::link::Wire;
 use crate::sync::{Arc, Mutex, lock};
 use outlast_proto::store::registrar::Knocked;
 use outlast_proto::store::{Action, Failure, Member, Ticket};
 use outlast_proto::time::Instant as Moment;
 use outlast_proto::wire::decode;
-use outlast_proto::wire::frame::{self, FrameBuffer};
 use outlast_proto::wire::store::client::{FromClient, ToClient};
 use outlast_proto::wire::store::mesh::Hop;
 use outlast_proto::wire::store::operation::{Answer, Key, Operation};
@@ -33,7 +32,7 @@ use outlast_proto::wire::store::views::{FromRegistrar, ToRegistrar};
 use outlast_proto::wire::store::{CallName, MemberId};
 use rustix::event::{Timespec, epoll};
 use std::collections::BTreeMap;
-use std::io::{self, IoSlice, IoSliceMut};
+use std::io;
 use std::os::fd::OwnedFd;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
@@ -116,19 +115,6 @@ impl Inbox {
             Vec::new()
         }
     }
-}
-
-struct Conn {
-    wire: Box<dyn Wire>,
-    token: u64,
-    incoming: FrameBuffer,
-    out: Vec<u8>,
-    /// How much of `out` is gone.
-    written: usize,
-    /// The socket takes no more at present.
-    is_full: bool,
-    /// Whoever has the lower id dialled it: of two connections this one stays.
-    dialled_by_lower: bool,
 }
 
 /// See the module's essay.
@@ -298,14 +284,8 @@ impl Engine {
         self.drop_conn(other);
         self.next_token += 1;
         let token = self.next_token;
-        let flags = epoll::EventFlags::IN;
-        if epoll::add(&*self.shared.watch, wire.descriptor(), epoll::EventData::new_u64(token), flags)
-            .is_err()
-        {
-            return self.member.handle_unreachable(now, other);
-        }
-        let (out, written, is_full) = (Vec::new(), 0, false);
-        let conn = Conn { wire, token, incoming, out, written, is_full, dialled_by_lower };
+        let conn = Conn::watched(wire, incoming, dialled_by_lower, token, &self.shared.watch);
+        let Ok(conn) = conn else { return self.member.handle_unreachable(now, other) };
         self.tokens.insert(token, other);
         self.conns.insert(other, conn);
         self.member.handle_connected(now, other);
@@ -319,7 +299,7 @@ impl Engine {
     fn drop_conn(&mut self, other: MemberId) {
         if let Some(conn) = self.conns.remove(&other) {
             self.tokens.remove(&conn.token);
-            let _ = epoll::delete(&*self.shared.watch, conn.wire.descriptor());
+            conn.unwatch(&self.shared.watch);
         }
     }
 
@@ -348,7 +328,7 @@ impl Engine {
                 token => {
                     let Some(other) = self.tokens.get(&token).copied() else { continue };
                     if let Some(conn) = self.conns.get_mut(&other) {
-                        conn.is_full = false;
+                        conn.is_ready();
                     }
                     self.read(other);
                 }
@@ -367,14 +347,13 @@ impl Engine {
     fn read(&mut self, other: MemberId) {
         for _ in 0..READS_MAX {
             let Some(conn) = self.conns.get_mut(&other) else { return };
-            let read = conn.wire.receive(&mut [IoSliceMut::new(&mut self.scratch)]);
-            let ended = match read {
+            let ended = match conn.receive(&mut self.scratch) {
                 Ok(0) => true,
                 Ok(count) => {
                     conn.incoming.push(&self.scratch[..count]);
                     let goes_on = self.take_frames(other);
                     let is_all = count < READ_BYTES;
-                    let is_drained = |conn: &Conn| is_all && conn.wire.is_drained();
+                    let is_drained = |conn: &Conn| is_all && conn.is_drained();
                     if goes_on && self.conns.get(&other).is_none_or(is_drained) {
                         return;
                     }
@@ -424,7 +403,7 @@ impl Engine {
             match action {
                 Action::Send(other, hop) => {
                     if let Some(conn) = self.conns.get_mut(&other) {
-                        frame::append_message(&hop, &mut conn.out);
+                        conn.say(&hop);
                     }
                 }
                 Action::Finish(ticket, result) => {
@@ -478,36 +457,15 @@ impl Engine {
     }
 
     fn flush(&mut self) {
-        let mut broken = Vec::new();
-        for (other, conn) in &mut self.conns {
-            if conn.is_full || (conn.out.is_empty() && conn.written == 0) {
-                continue;
+        let watch = &*self.shared.watch;
+        let is_broken = |conn: &mut Conn| conn.flush(watch).is_err();
+        let broken = self.conns.iter_mut().filter_map(|(other, conn)| is_broken(conn).then_some(*other));
+        for other in broken.collect::<Vec<_>>() {
+            // What it said before it went.
+            self.read(other);
+            if self.conns.contains_key(&other) {
+                self.hang_up(other);
             }
-            let flushed = loop {
-                if conn.written == conn.out.len() {
-                    conn.out.clear();
-                    conn.written = 0;
-                    break conn.wire.flush();
-                }
-                match conn.wire.send(&[IoSlice::new(&conn.out[conn.written..])]) {
-                    Ok(count) => conn.written += count,
-                    Err(error) => break Err(error),
-                }
-            };
-            let waits = matches!(&flushed, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-            if !waits && flushed.is_err() {
-                broken.push(*other);
-            }
-            let flags =
-                if waits { epoll::EventFlags::IN | epoll::EventFlags::OUT } else { epoll::EventFlags::IN };
-            if waits != conn.is_full || waits {
-                let data = epoll::EventData::new_u64(conn.token);
-                let _ = epoll::modify(&*self.shared.watch, conn.wire.descriptor(), data, flags);
-            }
-            conn.is_full = waits;
-        }
-        for other in broken {
-            self.hang_up(other);
         }
     }
 

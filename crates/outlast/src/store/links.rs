@@ -25,7 +25,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::TcpStream;
 use tokio_rustls::TlsStream;
 
-/// How long dialling, the hello and the first frame may take.
+/// How long each of these may take: to dial, the hellos, the words about a hatch, the first frame.
 const TIMEOUT: Duration = Duration::from_secs(3);
 
 /// A connection with another member.
@@ -100,13 +100,20 @@ async fn invite(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, St
     let here = local_address(greeted.frames.stream());
     // From here it is only a guess; that it is true is proved at the hatch.
     let is_near = here.is_some_and(|here| canonical(here).ip() == canonical(greeted.address).ip());
-    let hatch = if is_near { OpenHatch::open().ok() } else { None };
+    let hatch = if is_near { or_stay(OpenHatch::open()) } else { None };
     let (Some(hatch), Some(here)) = (hatch, here) else {
         return greeted.frames.send(&encode(&Hatch::None)).await.map(|()| None).map_err(words);
     };
-    greeted.frames.send(&encode(&hatch.invitation(here))).await.map_err(words)?;
+    let invitation = hatch.invitation(here, greeted.address);
+    greeted.frames.send(&encode(&invitation)).await.map_err(words)?;
     match said(&mut greeted.frames).await? {
-        Hatch::Through => hatch.admit().map(Some).map_err(words),
+        Hatch::Through => {
+            // Who came to the hatch is told here, where it has proved who it is, whether it came to us.
+            let beside = or_stay(hatch.admit());
+            let answer = if beside.is_some() { Hatch::Through } else { Hatch::Stays };
+            greeted.frames.send(&encode(&answer)).await.map_err(words)?;
+            Ok(beside)
+        }
         Hatch::Stays => Ok(None),
         Hatch::None | Hatch::Open { .. } => Err("it answers an invitation with another".to_owned()),
     }
@@ -117,16 +124,28 @@ async fn follow(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, St
     if greeted.version < hatch::SINCE {
         return Ok(None);
     }
-    let (name, proof, from) = match said(&mut greeted.frames).await? {
+    let (name, proof, ends) = match said(&mut greeted.frames).await? {
         Hatch::None => return Ok(None),
-        Hatch::Open { name, proof, from } => (name, proof, from),
+        Hatch::Open { name, proof, from, to } => (name, proof, [from, to]),
         Hatch::Through | Hatch::Stays => return Err("it answers what nobody asked".to_owned()),
     };
-    let is_direct = canonical(from) == canonical(greeted.address);
-    let beside = if is_direct { link::go_through(&name, &proof).ok() } else { None };
-    let answer = if beside.is_some() { Hatch::Through } else { Hatch::Stays };
-    greeted.frames.send(&encode(&answer)).await.map_err(words)?;
-    Ok(beside)
+    let seen_here = local_address(greeted.frames.stream()).map(|here| [greeted.address, here]);
+    let is_direct = seen_here.is_some_and(|seen| seen.map(canonical) == ends.map(canonical));
+    let beside = if is_direct { or_stay(link::go_through(&name, &proof)) } else { None };
+    let Some(beside) = beside else {
+        return greeted.frames.send(&encode(&Hatch::Stays)).await.map(|()| None).map_err(words);
+    };
+    greeted.frames.send(&encode(&Hatch::Through)).await.map_err(words)?;
+    match said(&mut greeted.frames).await? {
+        Hatch::Through => Ok(Some(beside)),
+        Hatch::Stays => Ok(None),
+        Hatch::None | Hatch::Open { .. } => Err("it answers an answer with an invitation".to_owned()),
+    }
+}
+
+/// Nothing where a hatch does not work out: that is no fault of the link.
+fn or_stay<T>(tried: io::Result<T>) -> Option<T> {
+    tried.inspect_err(|error| tracing::debug!(%error, "a link of the store stays on TLS")).ok()
 }
 
 async fn said(frames: &mut Frames<Stream>) -> Result<Hatch, String> {

@@ -118,8 +118,9 @@ fn packets() -> Vec<(&'static str, Vec<u8>)> {
 }
 
 fn hatches() -> Vec<(&'static str, Vec<u8>)> {
-    let from = "[::1]:41000".parse().expect("an address");
-    let open = Hatch::Open { name: [3; HATCH_NAME_BYTES].into(), proof: [4; HATCH_PROOF_BYTES].into(), from };
+    let [from, to] = ["[::1]:41000", "[::1]:42000"].map(|text| text.parse().expect("an address"));
+    let open =
+        Hatch::Open { name: [3; HATCH_NAME_BYTES].into(), proof: [4; HATCH_PROOF_BYTES].into(), from, to };
     let open = encode(&open);
     vec![
         ("valid-none", encode(&Hatch::None)),

@@ -1,7 +1,8 @@
 //! Whether two processes that have found each other over TLS are on one host, and go on there.
 //!
-//! The first message of whoever dialled, after the hellos: a hatch that it has opened, or that it has none. A hatch is answered.
-//! How a hatch works, and why nobody else gets through it, is told in the runtime (`link/hatch.rs`).
+//! The first message of whoever dialled, after the hellos: a hatch that it has opened, or that it has none. A hatch is answered:
+//! `Through` or `Stays`. Whoever dialled answers a `Through` in turn, with one if it has what was brought. Only when both have
+//! said it they leave the stream. How a hatch works, and why nobody else gets through it, is told in the runtime (`link/hatch.rs`).
 
 use super::hello::Version;
 use super::{InvalidMessage, Message};
@@ -32,15 +33,19 @@ pub enum Hatch {
         /// What the guest shows at the hatch. Nobody else knows it.
         #[n(1)]
         proof: ByteArray<HATCH_PROOF_BYTES>,
-        /// The sender's own end of this stream, as its kernel calls it. If it is another one for the reader, somebody stands
-        /// between the two.
+        /// The sender's own end of this stream, as its kernel calls it. If this or the next is another one for the reader,
+        /// somebody stands between the two.
         #[n(2)]
         from: SocketAddr,
+        /// The other end, as the sender's kernel calls it.
+        #[n(3)]
+        to: SocketAddr,
     },
-    /// In answer: a descriptor is at the hatch, and nothing more comes on this stream.
+    /// From whoever was invited: a descriptor is at the hatch. From whoever invited: it has it, and nothing more comes on this
+    /// stream.
     #[n(2)]
     Through,
-    /// In answer: what follows comes on this stream.
+    /// From either: what follows comes on this stream.
     #[n(3)]
     Stays,
 }

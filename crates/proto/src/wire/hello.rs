@@ -143,7 +143,7 @@ impl Version {
     /// What this software speaks. Since 2 all votes besides collectives are ballots; before, there were only those for
     /// newcomers, in messages of their own. Since 3 small all-reduces go whole around the ring, and a replica of the store
     /// answers whoever asked for a change; since 3.1 a goodbye says whether it is for good, and a resume how far the state of
-    /// its group had come; since 3.2 whoever dials a member of the store on its own host may tell it of a hatch
+    /// its group had come; since 3.2 whoever dials a member of the store tells it first of a hatch, or that there is none
     /// ([`super::hatch`]).
     pub const CURRENT: Self = Self { major: 3, minor: 2 };
 }

@@ -4,8 +4,9 @@
 //! barriers, and says how often and how long. All crowds are there at once, and take turns: whatever else the machine does
 //! hits all of them alike. What is given is the median of the turns, with the quantiles of all calls of all turns.
 //!
-//! Two things are not alike, and both are against us: our writes are with two members when they return, torch's `set` is
-//! not even acknowledged (so it is measured in pairs with a `get` of the same key); and our links are encrypted.
+//! One thing is not alike, and is against us: our writes are with two members when they return, torch's `set` is
+//! not even acknowledged (so it is measured in pairs with a `get` of the same key). That all members are on one host is for
+//! us: links there leave TLS for pairs of Unix sockets. torch's are plain TCP anywhere.
 
 use super::Members;
 use super::rendezvous::Walker;

@@ -185,11 +185,60 @@ async fn a_hatch_that_leads_nowhere_is_said_and_the_stream_is_kept() {
     let us = identity(&secret);
     let stream = port::connect(listening.address, port::STORE, &us, TIMEOUT).await.unwrap();
     let mut greeted = port::greet(stream, us.peer(), TIMEOUT).await.unwrap();
-    let from = local_address(greeted.frames.stream()).unwrap();
-    let nowhere = Hatch::Open { name: [9; 16].into(), proof: [9; 32].into(), from };
+    let (from, to) = (local_address(greeted.frames.stream()).unwrap(), greeted.address);
+    let nowhere = Hatch::Open { name: [9; 16].into(), proof: [9; 32].into(), from, to };
     greeted.frames.send(&encode(&nowhere)).await.unwrap();
     assert_eq!(said(&mut greeted.frames).await, Ok(Hatch::Stays));
     greeted.frames.send(&encode(&greeting_of_ours())).await.unwrap();
     let theirs = listening.taken.recv().await.unwrap().unwrap();
     assert!(!is_within_the_host(&theirs));
+}
+
+/// A dialler that opens a hatch, and what it is told.
+async fn invited(secret: &RunSecret, listening: &Listening) -> (Greeted, OpenHatch) {
+    let us = identity(secret);
+    let stream = port::connect(listening.address, port::STORE, &us, TIMEOUT).await.unwrap();
+    let mut greeted = port::greet(stream, us.peer(), TIMEOUT).await.unwrap();
+    let hatch = OpenHatch::open().unwrap();
+    let from = local_address(greeted.frames.stream()).unwrap();
+    greeted.frames.send(&encode(&hatch.invitation(from, greeted.address))).await.unwrap();
+    assert_eq!(said(&mut greeted.frames).await, Ok(Hatch::Through));
+    (greeted, hatch)
+}
+
+/// It has no descriptors left, say. The link was lost, and dialled again the same way for ever.
+#[tokio::test]
+async fn who_cannot_take_what_was_brought_says_so_and_both_stay() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    let (mut greeted, hatch) = invited(&secret, &listening).await;
+    drop(hatch);
+    let said = [encode(&Hatch::Stays), encode(&greeting_of_ours())];
+    greeted.frames.send_all(said.iter().map(Vec::as_slice)).await.unwrap();
+    let theirs = listening.taken.recv().await.unwrap().unwrap();
+    assert!(!is_within_the_host(&theirs));
+    assert_eq!(theirs.first, Some(greeting_of_ours()));
+}
+
+/// A name that is free again can be taken by somebody else: only who proved itself on the stream can say that it was there.
+#[tokio::test]
+async fn nobody_talks_to_a_hatch_whose_opener_does_not_say_on_the_stream_that_it_has_the_guest() {
+    let secret = RunSecret::generate();
+    let mut listening = listening(&secret);
+    let (greeted, hatch) = invited(&secret, &listening).await;
+    // The false one has the guest's proof and its pair; whoever invited is gone.
+    let mut false_one = Frames::new(
+        hatch
+            .admit()
+            .unwrap()
+            .convert(|stream| {
+                stream.set_nonblocking(true)?;
+                tokio::net::UnixStream::from_std(stream)
+            })
+            .unwrap(),
+        FRAME_BYTES_MAX,
+    );
+    drop(greeted);
+    let _ = false_one.send(&encode(&greeting_of_ours())).await;
+    assert!(listening.taken.recv().await.unwrap().is_err());
 }

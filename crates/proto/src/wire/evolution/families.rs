@@ -298,8 +298,9 @@ fn to_peer() -> Vec<ToPeer> {
 }
 
 fn hatches() -> Vec<Hatch> {
-    let from = "127.0.0.1:41000".parse().expect("an address");
-    let open = Hatch::Open { name: [3; HATCH_NAME_BYTES].into(), proof: [4; HATCH_PROOF_BYTES].into(), from };
+    let [from, to] = ["127.0.0.1:41000", "127.0.0.1:42000"].map(|text| text.parse().expect("an address"));
+    let open =
+        Hatch::Open { name: [3; HATCH_NAME_BYTES].into(), proof: [4; HATCH_PROOF_BYTES].into(), from, to };
     vec![Hatch::None, open, Hatch::Through, Hatch::Stays]
 }
 
