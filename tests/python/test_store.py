@@ -173,7 +173,8 @@ def test_numbers_are_no_bytes(coordinator):
         assert store.get("array") == b"bytes too"
 
 
-def test_one_shuts_it_down_for_all(coordinator):
+@pytest.mark.parametrize("ends", ["shutdown", "del"])
+def test_one_shuts_it_down_for_all(coordinator, ends):
     one, two = join(coordinator), join(coordinator)
     raised = []
 
@@ -185,7 +186,10 @@ def test_one_shuts_it_down_for_all(coordinator):
 
     waiting = threading.Thread(target=wait)
     waiting.start()
-    one.shutdown()
+    if ends == "shutdown":
+        one.shutdown()
+    else:
+        del one
     waiting.join(PATIENCE)
     assert raised == ["the store was shut down"]
 

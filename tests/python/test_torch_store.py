@@ -66,6 +66,22 @@ def test_every_operation_also_by_way_of_c_plus_plus(join, prefixes):
     assert "/".join([*prefixes, "text"]) in member.list_keys()
 
 
+def test_a_prefix_store_refuses_queues_and_lists_and_does_nothing(join):
+    member = join()
+    through = dist.PrefixStore("p", join())
+    calls = {
+        "queue_push": lambda: through.queue_push("line", "e"),
+        "queue_pop": lambda: through.queue_pop("line", False),
+        "queue_len": lambda: through.queue_len("line"),
+        "list_keys": lambda: through.list_keys(),
+    }
+    for call in calls.values():
+        # Torch's refusal: NotImplementedError is a RuntimeError.
+        with pytest.raises(RuntimeError):
+            call()
+    assert [member.queue_len(queue) for queue in ("line", "p/line")] == [0, 0]
+
+
 def test_the_same_as_torchs_own_store_where_both_can_be_asked(join):
     """Whatever a HashStore answers, ours answers, by type and value."""
     ours, theirs = join(), dist.HashStore()

@@ -121,6 +121,83 @@ fn a_coordinator_says_how_it_is_used_and_status_shows_its_run() {
     assert!(String::from_utf8(odd.stderr).unwrap().contains("write host:port, or several"), "what to write");
 }
 
+fn member(service: &Service) -> outlast::Store {
+    outlast::Store::builder()
+        .coordinator(&*service.address)
+        .secret(RunSecret::from_file(&service.secret).unwrap())
+        .listen("127.0.0.1:0".parse().unwrap())
+        .preset(Preset::Local)
+        .timeout(Duration::from_secs(20))
+        .join()
+        .unwrap()
+}
+
+#[test]
+fn status_shows_what_a_store_holds_and_who_waits() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(folder.path());
+    let stores = [member(&service), member(&service)];
+    for number in 0..10 {
+        stores[0].set(format!("key/{number}"), [0; 1_000]).unwrap();
+    }
+    std::thread::scope(|scope| {
+        let waiting: Vec<_> = (0..3).map(|_| scope.spawn(|| stores[1].get("late", None))).collect();
+        // Members say what they hold whenever they say that they live.
+        let deadline = Instant::now() + Duration::from_secs(20);
+        let text = loop {
+            let text = String::from_utf8(service.status(folder.path(), &[]).stdout).unwrap();
+            if text.contains("; 10 keys, ") && text.contains(" bytes with copies, 3 calls wait") {
+                break text;
+            }
+            assert!(Instant::now() < deadline, "{text}");
+            std::thread::sleep(Duration::from_millis(20));
+        };
+        assert!(text.contains(" of 2 members; "), "{text}");
+        let bytes = text.split("keys, ").nth(1).unwrap().split(' ').next().unwrap().parse::<u64>().unwrap();
+        assert!(bytes >= 20_000, "ten values of 1,000 bytes, twice: {text}");
+        // The rows of the table say the same, of each member.
+        let heading = |line: &&str| {
+            line.split_whitespace().eq(["rank", "name", "address", "state", "keys", "bytes", "waits"])
+        };
+        let mut rows = text.lines().skip_while(|line| !heading(line)).skip(1).take(2);
+        let mut sums = [0, 0, 0];
+        for row in &mut rows {
+            let columns: Vec<_> = row.split_whitespace().collect();
+            let numbers = columns[columns.len() - 3..].iter().map(|number| number.parse::<u64>().unwrap());
+            sums.iter_mut().zip(numbers).for_each(|(sum, number)| *sum += number);
+        }
+        assert_eq!(sums, [10, bytes, 3], "{text}");
+        stores[0].set("late", "here").unwrap();
+        waiting.into_iter().for_each(|waiting| assert_eq!(waiting.join().unwrap().unwrap(), b"here"));
+    });
+}
+
+#[test]
+fn every_store_command_prints_one_object_with_json() {
+    let folder = tempfile::tempdir().unwrap();
+    let service = Service::start(folder.path());
+    let store = member(&service);
+    let ask = |words: &[&str]| -> serde_json::Value {
+        let mut command = outlast(folder.path());
+        command.args(["store", "--coordinator", &service.address, "--secret-file"]).arg(&service.secret);
+        let output = command.arg("--json").args(words).output().unwrap();
+        assert!(output.status.success(), "{words:?}: {output:?}");
+        assert!(output.stdout.ends_with(b"\n"), "{words:?}: {output:?}");
+        serde_json::from_slice(&output.stdout).unwrap()
+    };
+    let json = |text: &str| serde_json::from_str::<serde_json::Value>(text).unwrap();
+    assert_eq!(ask(&["set", "text", "value"]), json(r#"{"key": "text", "bytes": 5}"#));
+    assert_eq!(ask(&["wait", "text"]), json(r#"{"keys": ["text"]}"#));
+    assert_eq!(ask(&["add", "n", "-2"]), json(r#"{"key": "n", "sum": -2}"#));
+    assert_eq!(ask(&["cas", "text", "value", "other"]), json(r#"{"key": "text", "value": "other"}"#));
+    assert_eq!(ask(&["cas", "text", "value", "third"]), json(r#"{"key": "text", "value": "other"}"#));
+    assert_eq!(ask(&["del", "text"]), json(r#"{"key": "text", "deleted": true}"#));
+    assert_eq!(ask(&["del", "text"]), json(r#"{"key": "text", "deleted": false}"#));
+    store.set("bytes", [0xff, 0]).unwrap();
+    assert_eq!(ask(&["get", "bytes"]), json(r#"{"key": "bytes", "value_hex": "ff00"}"#));
+    assert_eq!(ask(&["keys"]), json(r#"{"keys": [{"key": "bytes"}, {"key": "n"}]}"#));
+}
+
 /// A flood was to be seen only by whoever asked for a log beforehand.
 #[test]
 fn strangers_are_told_of_without_being_asked() {

@@ -79,6 +79,23 @@ fn what_one_member_writes_all_members_read() {
 }
 
 #[test]
+fn a_store_whose_handle_is_dropped_ends_for_all() {
+    let world = World::new();
+    let mut stores = world.members(3, true);
+    let dropped = stores.pop().unwrap();
+    thread::scope(|scope| {
+        let waiting: Vec<_> =
+            stores.iter().map(|store| scope.spawn(|| store.get("never", None).unwrap_err())).collect();
+        let begun = Instant::now();
+        drop(dropped);
+        for waiting in waiting {
+            assert_eq!(waiting.join().unwrap().to_string(), "the store was shut down");
+        }
+        assert!(begun.elapsed() < PATIENCE, "they were not told, their time was over");
+    });
+}
+
+#[test]
 fn operations_do_what_their_names_say() {
     let world = World::new();
     let stores = world.members(3, true);

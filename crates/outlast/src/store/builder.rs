@@ -252,10 +252,22 @@ fn bootstrap_address(address: &str) -> io::Result<SocketAddr> {
     found.next().ok_or_else(|| io::Error::other(format!("{address:?} names no address; write host:port")))
 }
 
-/// Members with one address are on one host.
+/// Members with one address are on one host, in whichever of the two ways an address of IPv4 is written.
 fn host(address: SocketAddr) -> u64 {
     use std::hash::{Hash as _, Hasher as _};
     let mut hasher = std::hash::DefaultHasher::new();
-    address.ip().hash(&mut hasher);
+    address.ip().to_canonical().hash(&mut hasher);
     hasher.finish()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::host;
+
+    #[test]
+    fn one_address_is_one_host_however_it_is_written() {
+        let host = |address: &str| host(address.parse().unwrap());
+        assert_eq!(host("127.0.0.2:4000"), host("[::ffff:127.0.0.2]:5000"));
+        assert_ne!(host("127.0.0.1:4000"), host("127.0.0.2:4000"));
+    }
 }

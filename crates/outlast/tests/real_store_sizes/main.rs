@@ -4,10 +4,13 @@
 //! What is printed is what `bench/RESULTS.md` holds. What is asserted are counts and proportions, never a speed.
 
 mod members;
+#[path = "../support/store_waits.rs"]
+mod waits;
 
-use members::{Manner, World, millis, value};
+use members::{Manner, PATIENCE, World, millis, value};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
+use waits::until_waiting;
 
 const MIB: u64 = 1 << 20;
 
@@ -65,25 +68,40 @@ fn a_hundred_thousand_keys_survive_a_death() {
     keys_survive(99_999);
 }
 
-#[test]
-fn ten_thousand_waiters_on_one_key_are_all_woken() {
-    let mut world = World::of(4, Manner::USUAL);
+fn waiters(manner: Manner) {
+    let mut world = World::of(4, manner);
     for member in &mut world.members {
         member.order("await late 2500");
     }
     // They are all there when their owner knows of them; and until then nobody may be told that the key is.
-    std::thread::sleep(Duration::from_millis(500));
+    until_waiting(&world.coordinator, 10_000, PATIENCE);
     assert!(!world.store.check(&["late"]).expect("an answer"));
     let begun = Instant::now();
     world.store.set("late", "here").expect("set");
     let set = millis(begun);
     assert!(world.members.iter().all(|member| member.outcome() == "came"));
     println!("the set took {set} ms, the last of 10,000 waiters was woken after {} ms", millis(begun));
+    until_waiting(&world.coordinator, 0, PATIENCE);
+}
+
+#[test]
+fn ten_thousand_waiters_on_one_key_are_all_woken() {
+    waiters(Manner::USUAL);
+}
+
+#[test]
+#[ignore = "more of the same: make soak"]
+fn ten_thousand_waiters_on_one_key_are_all_woken_without_direct_links() {
+    waiters(Manner::MESH);
 }
 
 /// Values of those sizes go from one process to another; small ones pass meanwhile.
 fn sizes(sizes: &[u64]) {
-    let mut world = World::of(3, Manner::USUAL);
+    sizes_among(3, Manner::USUAL, sizes);
+}
+
+fn sizes_among(processes: usize, manner: Manner, sizes: &[u64]) {
+    let mut world = World::of(processes, manner);
     let key = "k".repeat(10_000);
     for bytes in sizes {
         let (stops, mut slowest, mut small) = (AtomicBool::new(false), Duration::ZERO, 0_u32);
@@ -130,6 +148,13 @@ fn values_of_256_mib_pass_and_small_ones_between_them() {
     sizes(&[64 * MIB, 256 * MIB]);
 }
 
+/// Large values pass through the hands of others, who pass small ones on meanwhile.
+#[test]
+#[ignore = "half a minute, and gigabytes of memory: make soak"]
+fn values_of_16_and_64_mib_pass_and_small_ones_between_them_without_direct_links() {
+    sizes_among(7, Manner::MESH, &[16 * MIB, 64 * MIB]);
+}
+
 /// A member that is full says so, and takes no more memory than that.
 #[test]
 fn a_full_store_refuses_more_and_stays_as_it_is() {
@@ -160,8 +185,7 @@ fn a_full_store_refuses_more_and_stays_as_it_is() {
 }
 
 fn without_direct_links(processes: usize, rounds: u64) {
-    let manner = Manner { direct: false, ..Manner::USUAL };
-    let mut world = World::of(processes, manner);
+    let mut world = World::of(processes, Manner::MESH);
     let begun = Instant::now();
     for round in 0..rounds {
         assert!(world.all(&format!("meet round/{round} {processes}")).iter().all(|met| met == "met"));

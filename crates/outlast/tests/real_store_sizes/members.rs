@@ -22,6 +22,8 @@ pub(crate) struct Manner {
 
 impl Manner {
     pub(crate) const USUAL: Self = Self { direct: true, bytes_max: None };
+    /// Only the links of the mesh.
+    pub(crate) const MESH: Self = Self { direct: false, ..Self::USUAL };
 }
 
 /// The test's own member, or that of a process.

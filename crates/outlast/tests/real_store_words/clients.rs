@@ -3,11 +3,11 @@
 
 use super::{all_see, coordinator, members};
 use crate::members::{Member, PATIENCE};
+use crate::waits::until_waiting;
 use outlast::Coordinator;
-use outlast::coordinator::ask_status;
 use outlast::store::Client;
 use rustix::process::Signal;
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 fn client(coordinator: &Coordinator) -> Client {
     let run = "default".parse().expect("a run id");
@@ -23,22 +23,6 @@ fn in_order(coordinator: &Coordinator) -> (Vec<Member>, Vec<String>) {
     let mut named: Vec<_> = names.into_iter().zip(members).collect();
     named.sort_by_key(|(name, _)| rank_of(name));
     named.into_iter().map(|(name, member)| (member, name.to_owned())).unzip()
-}
-
-/// Waits until so many calls wait for keys.
-fn until_waiting(coordinator: &Coordinator, count: u64) {
-    let (run, deadline) = ("default".parse().expect("a run id"), Instant::now() + PATIENCE);
-    let address = coordinator.address().to_string();
-    loop {
-        let status = ask_status(&address, coordinator.secret(), &run, PATIENCE).expect("a status");
-        let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
-        let there = status["store"]["members"].as_array().into_iter().flatten();
-        if there.filter_map(|member| member["waits"].as_u64()).sum::<u64>() == count {
-            return;
-        }
-        assert!(Instant::now() < deadline, "{count} calls were to wait: {}", status["store"]);
-        std::thread::sleep(Duration::from_millis(5));
-    }
 }
 
 #[test]
@@ -57,7 +41,7 @@ fn a_client_asks_another_member_when_the_first_is_stopped() {
     let late = format!("{key}/late");
     std::thread::scope(|scope| {
         let waits = scope.spawn(|| client.wait(&late, PATIENCE));
-        until_waiting(&coordinator, 1);
+        until_waiting(&coordinator, 1, PATIENCE);
         members[0].stop();
         assert_eq!(members[1].done(&format!("set {late} here")).text, "set");
         waits.join().expect("no panic").expect("another is asked");

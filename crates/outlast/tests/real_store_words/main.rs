@@ -3,14 +3,19 @@
 //! outside is answered though the member that it asks is stopped.
 
 mod clients;
+mod far;
+mod hosts;
 mod members;
 #[path = "../support/ports.rs"]
 mod ports;
 mod relay;
 mod shutdown;
+mod static_stores;
 #[path = "../support/stopped.rs"]
 mod stopped;
 mod timeouts;
+#[path = "../support/store_waits.rs"]
+mod waits;
 
 use members::{Member, PATIENCE, Role};
 use outlast::Coordinator;

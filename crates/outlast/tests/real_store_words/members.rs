@@ -8,7 +8,7 @@ use outlast_proto::store::mesh::Mesh;
 use outlast_proto::wire::store::StoreMember;
 use outlast_proto::wire::store::operation::Key;
 use rustix::process::{Pid, Signal, kill_process};
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
 use std::sync::mpsc;
@@ -18,6 +18,16 @@ use std::time::{Duration, Instant};
 const ROLE: &str = "OUTLAST_STORE_WORDS_ROLE";
 /// How long anything is waited for that has no bound of its own.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(40);
+
+/// Over which links members talk to each other.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Links {
+    /// Those of the mesh, and one to everybody to whom there is something to say.
+    #[default]
+    Direct,
+    /// Those of the mesh only.
+    Mesh,
+}
 
 /// How a member is started.
 #[derive(Clone, Default)]
@@ -31,6 +41,7 @@ pub(crate) struct Role {
     pub(crate) listen: Option<String>,
     pub(crate) advertise: Option<String>,
     pub(crate) ends_store: bool,
+    pub(crate) links: Links,
     pub(crate) join_ms: u64,
     /// Its process stops before it joins.
     pub(crate) never_starts: bool,
@@ -50,6 +61,7 @@ impl Role {
             self.ends_store.to_string(),
             self.join_ms.to_string(),
             self.never_starts.to_string(),
+            (self.links == Links::Direct).to_string(),
         ]
         .join(" ")
     }
@@ -64,6 +76,7 @@ impl Role {
             .secret(self.secret.parse().expect("a secret"))
             .listen(listen.parse().expect("an address"))
             .preset(Preset::Local)
+            .configure(|config| config.direct = self.links == Links::Direct)
             .name(&self.name)
             .shutdown_on_exit(self.ends_store)
             .timeout(Duration::from_millis(self.join_ms));
@@ -101,6 +114,7 @@ pub(crate) fn play() -> bool {
         ends_store: words[7] == "true",
         join_ms: words[8].parse().expect("milliseconds"),
         never_starts: words[9] == "true",
+        links: if words[10] == "true" { Links::Direct } else { Links::Mesh },
     };
     if role.never_starts {
         kill_process(rustix::process::getpid(), Signal::STOP).expect("it is ours");
@@ -134,6 +148,25 @@ fn act(store: &Store, words: &[&str]) -> String {
             store.get(key, Some(limit)).map(|value| String::from_utf8_lossy(&value).into_owned())
         }
         ["set", key, value] => store.set(key, value).map(|()| "set".to_owned()),
+        ["set-within", key, value, ms] => {
+            let limit = Duration::from_millis(ms.parse().expect("milliseconds"));
+            store.within(limit).set(key, value).map(|()| "set".to_owned())
+        }
+        // So many keys, one after the other; and later, which of them are not as they were set.
+        ["fill", prefix, count] => {
+            let numbers = 0..count.parse::<u32>().expect("a number");
+            let mut sets = numbers.map(|number| store.set(format!("{prefix}/{number}"), number.to_string()));
+            sets.find(Result::is_err).unwrap_or(Ok(())).map(|()| "filled".to_owned())
+        }
+        ["missing", prefix, count] => {
+            let numbers = 0..count.parse::<u32>().expect("a number");
+            let has = |number: &u32| {
+                let found = store.look(format!("{prefix}/{number}"));
+                found.is_ok_and(|value| value.as_deref() == Some(number.to_string().as_bytes()))
+            };
+            let missing = numbers.filter(|number| !has(number)).map(|number| number.to_string());
+            return missing.collect::<Vec<_>>().join(" ");
+        }
         ["push", key, value] => store.queue_push(key, value).map(|()| "pushed".to_owned()),
         ["pop", key, ms] => {
             let limit = Duration::from_millis(ms.parse().expect("milliseconds"));
@@ -152,10 +185,35 @@ fn act(store: &Store, words: &[&str]) -> String {
             let is_it = |other: &&StoreMember| other.id != one.id && !mesh.has(one.id, other.id);
             return members.iter().find(is_it).expect("one of four").name.clone();
         }
+        // Two with as many hops between them as any two have.
+        ["farthest"] => {
+            let view = store.view().expect("a view");
+            let (mesh, none) = (Mesh::new(&view), BTreeSet::new());
+            let pairs = view.members.iter().flat_map(|one| {
+                let routes = mesh.routes(one.id, &none);
+                view.members.iter().map(move |other| (routes.hops(other.id), &one.name, &other.name))
+            });
+            let (_, one, other) = pairs.max().expect("a pair");
+            return format!("{one} {other}");
+        }
+        // Those with whom the member of that name has a link of the mesh.
+        ["neighbours", name] => {
+            let view = store.view().expect("a view");
+            let (mesh, members) = (Mesh::new(&view), &view.members);
+            let one = members.iter().find(|member| member.name == name).expect("a member");
+            let names = members.iter().filter(|other| mesh.has(one.id, other.id)).map(|other| &*other.name);
+            return names.collect::<Vec<_>>().join(" ");
+        }
         // All members, in the order of the view.
         ["names"] => {
             let view = store.view().expect("a view");
             return view.members.iter().map(|member| member.name.as_str()).collect();
+        }
+        ["ranks"] => {
+            let view = store.view().expect("a view");
+            let mut ranks: Vec<_> = view.members.iter().map(|member| member.rank).collect();
+            ranks.sort_unstable();
+            return format!("{ranks:?}");
         }
         ["members"] => return store.view().map_or(0, |view| view.members.len()).to_string(),
         ref other => panic!("no such order: {other:?}"),
@@ -255,6 +313,10 @@ impl Member {
 
     pub(crate) fn signal(&self, signal: Signal) {
         kill_process(Pid::from_child(&self.process), signal).expect("it is ours");
+    }
+
+    pub(crate) fn process(&self) -> u32 {
+        self.process.id()
     }
 
     /// None of its threads runs when this returns.

@@ -1,6 +1,6 @@
 //! Shutting down: everybody is told, everybody returns, whatever happens to one of them meanwhile.
 
-use crate::members::{Member, PATIENCE, Role};
+use crate::members::{Links, Member, PATIENCE, Role};
 use crate::relay::Relay;
 use crate::{all_see, coordinator, free_address, role_at, role_of};
 use outlast::coordinator::ask_status;
@@ -50,12 +50,12 @@ struct Waiting {
 
 impl Waiting {
     /// All of them are in, except for a last one that never starts.
-    fn start(count: usize, fault: Fault) -> Self {
+    fn start(count: usize, links: Links, fault: Fault) -> Self {
         let coordinator = coordinator();
         let mut relays = Vec::new();
         let mut members: Vec<_> = (0..count)
             .map(|place| {
-                let mut role = role_at(&coordinator, &format!("m{place}"));
+                let mut role = Role { links, ..role_at(&coordinator, &format!("m{place}")) };
                 if place == 0 || place + 1 == count {
                     let listen = free_address();
                     relays.push(Relay::to(listen));
@@ -113,8 +113,12 @@ impl Waiting {
 
 /// The first of so many shuts the store down; at that moment something happens to the last one.
 fn shut_down(count: usize, fault: Fault, moment: Moment) {
-    let case = format!("{count} members, {fault:?}, {moment:?}");
-    let mut store = Waiting::start(count, fault);
+    shut_down_linked(count, Links::Direct, fault, moment);
+}
+
+fn shut_down_linked(count: usize, links: Links, fault: Fault, moment: Moment) {
+    let case = format!("{count} members, {links:?}, {fault:?}, {moment:?}");
+    let mut store = Waiting::start(count, links, fault);
     // Whoever is stopped does not join in, so the first phase takes its time.
     let holds = (moment == Moment::Shutdown).then_some(1);
     if let Some(place) = holds {
@@ -203,10 +207,41 @@ fn a_member_that_never_started_holds_nobody_up() {
     shut_down(3, Fault::NeverStarted, Moment::Exit);
 }
 
+/// Every fault at every moment, without links beside the mesh. Of the faults, each with its moments, all run side by side: they
+/// mostly wait.
+fn everything_without_direct_links(count: usize) {
+    shut_down_linked(count, Links::Mesh, Fault::Nothing, Moment::Before);
+    std::thread::scope(|scope| {
+        for fault in [Fault::Stopped, Fault::Killed, Fault::Unreachable, Fault::NeverStarted] {
+            scope.spawn(move || {
+                for moment in [Moment::Before, Moment::Shutdown, Moment::Exit] {
+                    shut_down_linked(count, Links::Mesh, fault, moment);
+                }
+            });
+        }
+    });
+}
+
+#[test]
+fn all_of_it_with_three_members_without_direct_links() {
+    everything_without_direct_links(3);
+}
+
+#[test]
+fn all_of_it_with_four_members_without_direct_links() {
+    everything_without_direct_links(4);
+}
+
+#[test]
+#[ignore = "half a minute: make soak"]
+fn all_of_it_with_eight_members_without_direct_links() {
+    everything_without_direct_links(8);
+}
+
 /// One shuts the store down, everybody hears of it, and then it dies with the others' answers on their way.
 #[test]
 fn whoever_shuts_a_store_down_may_die_meanwhile() {
-    let mut store = Waiting::start(4, Fault::Nothing);
+    let mut store = Waiting::start(4, Links::Direct, Fault::Nothing);
     // Somebody does not answer, so the first phase takes its time.
     store.members[3].stop();
     let begun = Instant::now();
@@ -223,7 +258,7 @@ fn whoever_shuts_a_store_down_may_die_meanwhile() {
 /// Those between it and whoever shuts down are stopped, so no member tells it.
 #[test]
 fn who_is_behind_members_that_are_stopped_hears_of_a_shutdown_from_the_coordinator() {
-    let mut store = Waiting::start(4, Fault::Nothing);
+    let mut store = Waiting::start(4, Links::Direct, Fault::Nothing);
     let opposite = store.members[0].done("opposite m0").text;
     let opposite = (0..4).find(|place| format!("m{place}") == opposite).expect("one of them");
     let between: Vec<_> = (1..4).filter(|place| *place != opposite).collect();

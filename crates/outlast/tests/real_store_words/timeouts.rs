@@ -9,16 +9,16 @@ use rustix::process::Signal;
 use std::time::Duration;
 
 /// How long a call may take here: long enough that silence is noticed, short enough that nobody is put out.
-const CALL_MS: u64 = 2_500;
+pub(crate) const CALL_MS: u64 = 2_500;
 
-fn assert_says(text: &str, parts: &[&str]) {
+pub(crate) fn assert_says(text: &str, parts: &[&str]) {
     for part in parts {
         assert!(text.contains(part), "{part:?} is missing in:\n{text}");
     }
 }
 
 /// A get of that key ends at its time, and its text has those parts.
-fn assert_timeout(member: &mut Member, key: &str, parts: &[&str]) {
+pub(crate) fn assert_timeout(member: &mut Member, key: &str, parts: &[&str]) -> String {
     let outcome = member.done(&format!("get {key} {CALL_MS}"));
     println!("{}", outcome.text);
     let begins = format!("get of {key:?} timed out after ");
@@ -27,6 +27,7 @@ fn assert_timeout(member: &mut Member, key: &str, parts: &[&str]) {
     let bound = Duration::from_millis(CALL_MS) + Duration::from_millis(500);
     assert!(outcome.took < bound, "it took {:?}", outcome.took);
     assert!(outcome.text.len() <= 4_096, "{} bytes", outcome.text.len());
+    outcome.text
 }
 
 #[test]
@@ -68,7 +69,12 @@ fn an_owner_that_is_stopped_and_a_replica_that_is() {
             "says nothing; its kernel accepts connections; whoever decides on views heard it ",
         ],
     );
-    // Another member is needed for a call of that length to the copy: its time is that of the store's default.
+    let (begins, replica) = (format!("set of {ours:?} timed out after "), ", to acknowledge\n");
+    let waits = ": the owner, this member, rank 0, waits for its replica, rank 1 (b, 127.0.0.1:";
+    let unacknowledged = "1 changes not acknowledged by its replica";
+    let text = both[0].done(&format!("set-within {ours} value {CALL_MS}")).text;
+    assert_says(&text, &[&begins, waits, replica, unacknowledged]);
+    // Another one is there in time.
     let set = both[0].order(&format!("set {ours} value"));
     assert!(both[0].outcome_within(set, Duration::from_secs(1)).is_none(), "it waits for the copy");
     both[1].signal(Signal::CONT);

@@ -228,11 +228,15 @@ impl Registrar {
             return self.turn_away(stream, why);
         }
         // A process that comes under a new name has forgotten all that it held under the one before. And who listens where
-        // somebody else did has its port because that one is gone: its kernel would refuse, were it asked.
+        // somebody else did has its port because that one is gone: its kernel would refuse, were it asked. That holds too if
+        // the one who is gone is heard of later, from a member of its view.
+        let here: BTreeSet<_> =
+            self.seats.values().filter(|seat| seat.is_attached()).map(|seat| seat.member.address).collect();
         let others = self.seats.iter_mut().filter(|(other, _)| **other != id).map(|(_, seat)| seat);
         for seat in others {
-            let is_replaced = seat.member.address == member.address && !seat.is_attached();
-            seat.is_forgotten |= seat.member.peer == peer || is_replaced;
+            let (address, is_hearsay) = (seat.member.address, seat.brought.is_none());
+            let is_taken = address == member.address || (is_hearsay && here.contains(&address));
+            seat.is_forgotten |= seat.member.peer == peer || (is_taken && !seat.is_attached());
         }
         if member.rank == u32::MAX {
             let known = self.seats.get(&id).map(|seat| seat.member.rank);

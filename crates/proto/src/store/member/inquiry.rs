@@ -170,7 +170,7 @@ impl Member {
                 else {
                     return Vec::new();
                 };
-                let way = self.post.way(holders.owner);
+                let way = self.post.way_or_cut(self.me.id, holders.owner);
                 [Some(holders.owner), holders.replica].into_iter().flatten().chain(way).collect()
             }
             What::Keys(_, _, left) => left.keys().copied().take(ASKED_MAX).collect(),

@@ -53,6 +53,12 @@ impl WaitingRoom {
         self.count
     }
 
+    /// As many more wait here, whom a test need not make.
+    #[cfg(test)]
+    pub(super) fn crowd(&mut self, count: usize) {
+        self.count += count;
+    }
+
     pub(super) fn due(&self) -> Option<Instant> {
         self.sweep_at
     }

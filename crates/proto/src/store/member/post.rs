@@ -221,6 +221,17 @@ impl Post {
         way
     }
 
+    /// The way to somebody; if every way is cut, the one that the mesh has for it. What is to be found out about a cut is found
+    /// out there.
+    pub(super) fn way_or_cut(&self, me: MemberId, to: MemberId) -> Vec<MemberId> {
+        let mut way = self.way(to);
+        if way.is_empty() {
+            way = self.mesh.routes(me, &BTreeSet::new()).path(to).collect();
+            way.reverse();
+        }
+        way
+    }
+
     /// The links of the mesh that do not carry, for all we know.
     pub(super) fn broken_links(&self, me: MemberId) -> BTreeSet<Link> {
         let ours = self.broken.iter().map(|other| link(me, *other));

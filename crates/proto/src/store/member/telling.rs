@@ -191,7 +191,7 @@ impl Told<'_> {
     /// The way to the owner, hop by hop, as each of those on it tells.
     fn hops(&self, owner: MemberId) -> Vec<(MemberId, MemberId, Option<LinkAccount>)> {
         let (me, post) = (self.member.me.id, &self.member.post);
-        let mut way = post.way(owner);
+        let mut way = post.way_or_cut(me, owner);
         if way.is_empty() {
             way.push(owner);
         }
@@ -201,7 +201,10 @@ impl Told<'_> {
             let link = if from == me {
                 post.links().get(&to).map(|link| link_account(self.now, to, link))
             } else {
-                self.said.get(&from).and_then(|said| said.account.link(to).cloned())
+                // Who is stopped says nothing; then whoever is at the other end tells.
+                let tells =
+                    |one, other| self.said.get(&one).and_then(|said| said.account.link(other).cloned());
+                tells(from, to).or_else(|| tells(to, from))
             };
             hops.push((from, to, link));
             from = to;

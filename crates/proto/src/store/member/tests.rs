@@ -9,7 +9,9 @@
 mod given_up;
 
 use super::{Action, Member, Ticket};
-use crate::limits::{STORE_CASTS_MAX, STORE_HOPS_MAX, STORE_PIECE_BYTES, STORE_STRANGERS_MAX};
+use crate::limits::{
+    STORE_CASTS_MAX, STORE_HOPS_MAX, STORE_PIECE_BYTES, STORE_STRANGERS_MAX, STORE_WAITERS_MAX,
+};
 use crate::preset::Preset;
 use crate::store::Config;
 use crate::store::layout::{Layout, bucket};
@@ -308,6 +310,41 @@ fn who_waited_for_a_key_hears_of_it_without_another_question() {
     circle.settle();
     assert_eq!(circle.answer(others[1], waits), Some(&Answer::Done));
     assert!(!circle.words().iter().any(|(_, _, word)| *word == "how far"));
+}
+
+#[test]
+fn as_many_calls_wait_as_may_and_the_next_one_is_refused() {
+    let mut circle = Circle::new(4);
+    let (key, owner, _, others) = circle.key();
+    circle.members.get_mut(&owner).unwrap().waiting_room.crowd(STORE_WAITERS_MAX - 1);
+    let last = circle.call(others[0], &key, Operation::Get);
+    circle.settle();
+    assert_eq!(circle.answer(others[0], last), None);
+    let refused = circle.call(others[1], &key, Operation::Get);
+    let mut failed = Vec::new();
+    while let Some((from, to, hop)) = circle.under_way.pop_front() {
+        let now = circle.now;
+        circle.members.get_mut(&to).unwrap().handle_hop(now, MemberId(from), hop);
+        if to != others[1] {
+            circle.carry_out(to);
+            continue;
+        }
+        while let Some(action) = circle.members.get_mut(&to).and_then(Member::poll_action) {
+            match action {
+                Action::Finish(ticket, Err(failure)) => failed.push((ticket, failure.to_string())),
+                Action::Send(other, hop) => circle.under_way.push_back((to, other.0, hop)),
+                _ => {}
+            }
+        }
+    }
+    let [(ticket, text)] = &failed[..] else { panic!("one fails: {failed:?}") };
+    assert_eq!(*ticket, refused);
+    assert!(text.contains("as many calls wait at the key's owner as may"), "{text}");
+    // Whoever does not have to wait is served, and makes room.
+    circle.call(others[1], &key, set("here"));
+    circle.settle();
+    assert_eq!(circle.answer(others[0], last), Some(&value("here")));
+    assert_eq!(circle.members[&owner].waiting_room.waiting(), STORE_WAITERS_MAX - 1);
 }
 
 #[test]

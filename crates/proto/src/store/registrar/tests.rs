@@ -224,6 +224,29 @@ fn a_restarted_registrar_without_a_coordinator_goes_on_with_a_majority_only() {
     assert!(words.starts_with(&["1: view 4".to_owned(), "2: view 4".to_owned()]), "{words:?}");
 }
 
+/// It has come before anybody could say who was there in the life before.
+#[test]
+fn of_two_the_one_that_decides_on_views_is_back_and_takes_its_own_place() {
+    let mut registrar = restarted();
+    registrar.found_with(2);
+    let mut newcomer = member(7);
+    newcomer.address = member(1).address;
+    let register =
+        ToRegistrar::Register { member: newcomer, view: None, term: 0, epoch: 0, next: None, founder: None };
+    says(&mut registrar, at(10), 7, register);
+    comes(&mut registrar, at(20), 2, Some(view(4, &[1, 2])), None);
+    for now in (30..3_000).step_by(100) {
+        [2, 7].iter().for_each(|number| says(&mut registrar, at(now), *number, renew()));
+        // Where it listened somebody else answers by now.
+        registrar.handle_knock(at(now), MemberId(1), Knocked::Accepted);
+        registrar.handle_timeout(at(now));
+    }
+    let words = said(&mut registrar);
+    for word in ["2: view 4", "2: prepare 5", "7: prepare 5"] {
+        assert!(words.iter().any(|said| said == word), "{word:?} was not said: {words:?}");
+    }
+}
+
 #[test]
 fn who_listens_where_somebody_listened_before_has_taken_its_place() {
     let mut registrar = bootstrapped(2);
