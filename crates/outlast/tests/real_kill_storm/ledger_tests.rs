@@ -44,7 +44,8 @@ fn who_stayed_in_and_never_committed_what_another_did_is_found() {
 
 #[test]
 fn who_was_no_contributor_misses_nothing() {
-    let entry = Entry { contributors: vec!["a".to_owned()], hash: String::new(), by: ["a".to_owned()].into() };
+    let entry =
+        Entry { contributors: vec!["a".to_owned()], hash: String::new(), by: ["a".to_owned()].into() };
     let account = Account::default();
     assert_eq!(silent(&[((1, 0, 0), entry)].into(), &[("a", &account), ("x", &account)]), []);
 }
