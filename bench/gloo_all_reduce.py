@@ -2,6 +2,7 @@
 
 import json
 import os
+import statistics
 import sys
 import time
 
@@ -34,7 +35,7 @@ def member(rank: int, world: int, port: int, sizes: list[int]) -> None:
         if rank == 0:
             processor = (time.process_time() - processor) / len(times)
             times.sort()
-            line = {"world": world, "bytes": size, "median": times[len(times) // 2], "best": times[0], "processor": processor}
+            line = {"world": world, "bytes": size, "median": statistics.median(times), "best": times[0], "processor": processor}
             print(json.dumps(line), flush=True)
     dist.destroy_process_group()
 

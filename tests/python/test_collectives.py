@@ -139,6 +139,31 @@ def test_one_other_type_at_one_peer_is_named_and_restored(together):
     together(3, work)
 
 
+def test_more_tags_than_there_may_be_cost_the_calls_that_are_too_many(together, coordinator):
+    limit, too_many = 1024, 176
+
+    def program(number, comm):
+        def begin(tags):
+            tensors = {tag: np.ones(16, np.float32) for tag in tags}
+            return tensors, {tag: comm.all_reduce_async(tensors[tag], tag=tag) for tag in tags}
+
+        # All at once is tried in Rust: a thousand threads are slow to take turns.
+        for first in range(0, limit, 64):
+            tensors, handles = begin(range(first, first + 64))
+            assert all(len(handle.wait().contributors) == 2 for handle in handles.values())
+            assert all((tensor == 2).all() for tensor in tensors.values())
+        tensors, handles = begin(range(limit, limit + too_many))
+        for handle in handles.values():
+            with pytest.raises(outlast.InvalidArgument, match=f"takes part in {limit} tags"):
+                handle.wait()
+        assert all((tensor == 1).all() for tensor in tensors.values())
+        assert comm.barrier().world_size == 2
+
+    together(2, program)
+    status = coordinator.status()
+    assert (status["evictions"], status["kicks"]) == (0, 0)
+
+
 def test_async_tags_in_any_order(together):
     def work(number, comm):
         tags = list(range(6)) if number else list(reversed(range(6)))

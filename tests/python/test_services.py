@@ -3,10 +3,12 @@
 import doctest
 import importlib
 import json
+import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import outlast
@@ -123,6 +125,48 @@ def test_membership_tells_who_comes_stalls_recovers_dies_and_leaves(coordinator,
         watcher.active()
     watcher.leave()
     assert "gone" in repr(watcher)
+
+
+SLEEPER = """
+    import sys, outlast
+    member = outlast.Membership("127.0.0.1:0", join=sys.argv[1:2], preset="local", name="sleeper")
+    while True:
+        for event in member.events(0.1):
+            if isinstance(event, outlast.Rejoined):
+                print(f"{event.seconds} {event.reason}")
+                sys.exit()
+"""
+
+
+def test_a_member_that_was_stopped_for_too_long_is_told_that_it_was_out_and_why(coordinator, program):
+    # Two with less patience than the presets have: one alone could be the one that is cut off.
+    command = [sys.executable, "-m", "outlast", "members", "--json", "--listen", "127.0.0.1:0", "--preset", "local"]
+    command += ["--stall-budget", "1500ms", "--dead-after", "1500ms"]
+    env = os.environ | {"OUTLAST_SECRET": coordinator.secret}
+    watcher = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    other = None
+
+    def told(event):
+        return next(line for line in map(json.loads, watcher.stdout) if line["event"] == event)
+
+    try:
+        seed = told("started")["member"]["address"]
+        other = subprocess.Popen([*command, "--join", seed], env=env, stdout=subprocess.DEVNULL)
+        told("joined")
+        child = program(SLEEPER, seed)
+        assert told("joined")["member"]["name"] == "sleeper"
+        stopped_at = time.monotonic()
+        stop(child)
+        died = told("died")
+        assert died["member"]["name"] == "sleeper"
+        child.send_signal(signal.SIGCONT)
+        seconds, reason = child.stdout.readline().rstrip().split(" ", 1)
+        assert reason == died["reason_text"]
+        assert 0 <= float(seconds) <= time.monotonic() - stopped_at
+    finally:
+        for process in filter(None, (watcher, other)):
+            process.kill()
+            process.communicate()
 
 
 def test_settings_of_a_member():

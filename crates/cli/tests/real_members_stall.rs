@@ -69,6 +69,7 @@ fn a_stall_beyond_its_budget_is_a_death_and_the_process_comes_back_by_itself() {
     let members = group(4, &new_secret(), &options);
     let (stopped, others) = members.split_last().unwrap();
     let marks: Vec<_> = members.iter().map(Member::mark).collect();
+    let stopped_at = Instant::now();
     stopped.signal(Signal::STOP);
     for (member, mark) in others.iter().zip(&marks) {
         let died = member
@@ -76,6 +77,15 @@ fn a_stall_beyond_its_budget_is_a_death_and_the_process_comes_back_by_itself() {
         assert_eq!(died.json["reason"], "stalled_too_long", "{}", died.json);
     }
     stopped.signal(Signal::CONT);
+    // It hears that it was out, why and since when.
+    let mark = *marks.last().unwrap();
+    let told = stopped.wait_for("that it was out", 15 * SECOND, mark, |line| line.is("rejoined"));
+    assert_eq!(told.json["reason"], "stalled_too_long", "{}", told.json);
+    assert!(told.json["reason_text"].as_str().is_some_and(|text| !text.is_empty()), "{}", told.json);
+    assert!(told.json["incarnation"].as_u64().is_some_and(|incarnation| incarnation > 0), "{}", told.json);
+    let out = Duration::from_secs_f64(told.json["out_seconds"].as_f64().expect("since when"));
+    // What it is told may have waited in its socket while it was stopped, and was true when it was sent. So this is a lower bound.
+    assert!(out <= told.at.saturating_duration_since(stopped_at), "{out:?}");
     for (member, mark) in others.iter().zip(&marks) {
         member.wait_for("its return", 15 * SECOND, *mark, |line| line.is_about("joined", &stopped.id));
         member.wait_settled(4, 10 * SECOND);

@@ -5,10 +5,12 @@ mod peers;
 use outlast::Coordinator;
 use outlast::communicator::{Call, Error, Interrupt, NextStep};
 use outlast::membership::Preset;
+use outlast_proto::limits::TAGS_MAX;
+use outlast_proto::session::CallError;
 use peers::{coordinator, each, peer};
 use std::sync::{Arc, Barrier};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 #[test]
 fn a_world_of_one_reduces_alone() {
@@ -138,6 +140,75 @@ fn a_call_that_differs_is_told_so_and_the_others_wait_for_the_right_one() {
         comm.all_reduce(&mut right, &Call::sum()).expect("a sum");
         assert!(right.iter().all(|value| value.to_bits() == 3.0f32.to_bits()));
     });
+}
+
+/// The majority once decided: the trained member was told that it was wrong, and the newcomers went on from nothing (rule 42).
+#[test]
+fn newcomers_whose_call_differs_are_told_so_and_the_trained_member_goes_on() {
+    let coordinator = coordinator();
+    let trained = peer(&coordinator, "trained");
+    trained.connect(1).expect("admitted");
+    let mut weights = vec![1.0f32; 1000];
+    trained.all_reduce(&mut weights, &Call::sum()).expect("what it has in common with nobody yet");
+    let newcomers: Vec<_> = (0..2)
+        .map(|number| {
+            let comm = peer(&coordinator, &format!("newcomer{number}"));
+            thread::spawn(move || {
+                comm.connect(3).expect("admitted");
+                let mut wrong = vec![0.0f32; 77];
+                let error = comm.all_reduce(&mut wrong, &Call::sum()).expect_err("a mismatch");
+                assert!(matches!(error.cause(), Some(CallError::Mismatch { .. })), "{error}");
+                assert!(error.to_string().contains("77") && error.to_string().contains("1000"), "{error}");
+                assert!(wrong.iter().all(|value| value.to_bits() == 0.0f32.to_bits()), "data untouched");
+            })
+        })
+        .collect();
+    let deadline = Instant::now() + Duration::from_secs(30);
+    while trained.all_reduce(&mut weights, &Call::sum()).expect("a sum").pending < 2 {
+        assert!(Instant::now() < deadline, "the newcomers come");
+        thread::sleep(Duration::from_millis(5));
+    }
+    trained.update_topology(3).expect("they are let in");
+    assert_eq!(trained.world_size(), 3);
+    let receipt = trained.all_reduce(&mut weights, &Call::sum()).expect("it goes on");
+    assert_eq!((receipt.world_size, receipt.contributors), (1, vec![trained.peer_id()]));
+    assert!(weights.iter().all(|value| value.to_bits() == 1.0f32.to_bits()));
+    newcomers.into_iter().for_each(|newcomer| newcomer.join().expect("it was told"));
+    trained.barrier(&Call::default()).expect("and on");
+}
+
+/// What is beyond the limit once cost a peer its place, and the other one all its calls.
+#[test]
+fn more_tags_than_there_may_be_cost_the_calls_that_are_too_many_and_nobody_its_place() {
+    const TOO_MANY: usize = 176;
+    let coordinator = coordinator();
+    each(&coordinator, 2, |_, comm| {
+        comm.connect(2).expect("admitted");
+        let sum_under = |tags: std::ops::Range<usize>| {
+            let begin = |tag| comm.all_reduce_async(vec![1.0f32; 16], Call::sum().tag(tag as u64));
+            let handles: Vec<_> = tags.map(begin).collect();
+            handles.into_iter().map(outlast::communicator::Handle::wait).collect::<Vec<_>>()
+        };
+        // In the background they begin in any order, and each peer would refuse others: first come those that fit.
+        for (data, receipt) in sum_under(0..TAGS_MAX) {
+            assert_eq!(receipt.expect("a sum").contributors.len(), 2);
+            assert!(data.iter().all(|value| value.to_bits() == 2.0f32.to_bits()));
+        }
+        for (data, receipt) in sum_under(TAGS_MAX..TAGS_MAX + TOO_MANY) {
+            let error = receipt.expect_err("one too many");
+            assert!(matches!(error.cause(), Some(CallError::TooManyTags { tags: TAGS_MAX, .. })), "{error}");
+            assert!(data.iter().all(|value| value.to_bits() == 1.0f32.to_bits()), "data untouched");
+        }
+        // Those that are in use go on, in the same epoch.
+        for (data, receipt) in sum_under(TAGS_MAX - TOO_MANY..TAGS_MAX) {
+            assert_eq!(receipt.expect("a sum").seq, 1);
+            assert!(data.iter().all(|value| value.to_bits() == 2.0f32.to_bits()));
+        }
+        let receipt = comm.barrier(&Call::default()).expect("the next one works");
+        assert_eq!((receipt.world_size, receipt.attempts), (2, 1));
+    });
+    let status = coordinator.status(&"default".parse().expect("a run")).expect("an answer").expect("a run");
+    assert!(status.contains("\"evictions\":0") && status.contains("\"kicks\":0"), "{status}");
 }
 
 #[test]

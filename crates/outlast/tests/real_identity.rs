@@ -275,25 +275,16 @@ fn a_secret_is_rotated_under_a_running_run() {
     assert_eq!(number(&coordinator, "evictions"), 0);
 }
 
-/// A coordinator with the first of these secrets, which accepts the others.
+/// A coordinator with the first of these secrets, which accepts the others. The port of the one before is free at once.
 fn coordinator_at(listen: SocketAddr, secrets: &[&RunSecret], key: Option<&Path>) -> Coordinator {
-    let deadline = Instant::now() + PATIENCE;
-    loop {
-        let mut builder =
-            Coordinator::builder().listen(listen).preset(Preset::Local).secret(secrets[0].clone());
-        for accepted in &secrets[1..] {
-            builder = builder.accept_secret((*accepted).clone());
-        }
-        if let Some(path) = key {
-            builder = builder.key_file(path);
-        }
-        match builder.start() {
-            Ok(coordinator) => return coordinator,
-            // The port of the one before may take a moment to be free.
-            Err(error) => assert!(Instant::now() < deadline, "{error}"),
-        }
-        std::thread::sleep(Duration::from_millis(10));
+    let mut builder = Coordinator::builder().listen(listen).preset(Preset::Local).secret(secrets[0].clone());
+    for accepted in &secrets[1..] {
+        builder = builder.accept_secret((*accepted).clone());
     }
+    if let Some(path) = key {
+        builder = builder.key_file(path);
+    }
+    builder.start().expect("a coordinator")
 }
 
 #[test]

@@ -158,6 +158,28 @@ mod tests {
     }
 
     #[test]
+    fn many_peers_that_ask_together_are_refused_together_and_answered_again_at_the_pace_of_all() {
+        let (mut customers, now) = (Customers::default(), Instant::ORIGIN + Duration::from_secs(10));
+        let peer = |number: u32| {
+            let mut bytes = [9; 16];
+            bytes[..4].copy_from_slice(&number.to_be_bytes());
+            PeerId::from_bytes(bytes)
+        };
+        let crowd: Vec<_> = (0..2 * QUESTIONS_BURST_ALL).map(peer).collect();
+        for asker in &crowd[..QUESTIONS_BURST_ALL as usize] {
+            assert_eq!(customers.may_ask(now, *asker), Ok(()), "none of them has asked before");
+        }
+        let refusal = customers.may_ask(now, crowd[QUESTIONS_BURST_ALL as usize]).unwrap_err();
+        assert!(
+            refusal.contains("200 questions") && refusal.contains("by all peers together"),
+            "it is told that it was not it alone: {refusal}"
+        );
+        let later = now + 5 * Duration::from_millis(QUESTION_MILLIS_ALL);
+        let rest = &crowd[QUESTIONS_BURST_ALL as usize + 1..];
+        assert_eq!(rest.iter().filter(|asker| customers.may_ask(later, **asker).is_ok()).count(), 5);
+    }
+
+    #[test]
     fn connections_are_counted_by_peer_and_forgotten() {
         let peer = PeerId::from_bytes([1; 16]);
         let mut customers = Customers::default();

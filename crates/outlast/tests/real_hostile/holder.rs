@@ -23,6 +23,7 @@ pub(crate) struct Holder {
     runtime: std::sync::Arc<Runtime>,
     address: SocketAddr,
     identity: TlsIdentity,
+    key: ProcessKey,
     session: SessionId,
     frames: Frames<tokio_rustls::TlsStream<outlast::fork::Guarded<TcpStream>>>,
 }
@@ -30,9 +31,9 @@ pub(crate) struct Holder {
 impl Holder {
     pub(crate) fn connect(address: SocketAddr, secret: &RunSecret, run: &str) -> Self {
         let runtime = tokio::runtime::Builder::new_current_thread().enable_all().build().expect("a runtime");
-        let keys = RunKeys::derive(secret, &run.parse().expect("a run"));
-        let identity = TlsIdentity::derived(&keys, &ProcessKey::generate());
-        Self::open(std::sync::Arc::new(runtime), address, identity, SessionId(random_bytes()))
+        let (keys, key) = (RunKeys::derive(secret, &run.parse().expect("a run")), ProcessKey::generate());
+        let identity = TlsIdentity::derived(&keys, &key);
+        Self::open(std::sync::Arc::new(runtime), address, (identity, key), SessionId(random_bytes()))
             .expect("a coordinator answers")
     }
 
@@ -47,21 +48,35 @@ impl Holder {
 
     /// One more connection under the same identity.
     pub(crate) fn again(&self) -> Self {
-        Self::open(self.runtime.clone(), self.address, self.identity.clone(), self.session)
+        Self::open(
+            self.runtime.clone(),
+            self.address,
+            (self.identity.clone(), self.key.clone()),
+            self.session,
+        )
+        .expect("a coordinator answers")
+    }
+
+    /// The same identity in another run of that secret.
+    pub(crate) fn again_in(&self, secret: &RunSecret, run: &str) -> Self {
+        let keys = RunKeys::derive(secret, &run.parse().expect("a run"));
+        let identity = TlsIdentity::derived(&keys, &self.key);
+        assert_eq!(identity.peer(), self.peer(), "a key has one name");
+        Self::open(self.runtime.clone(), self.address, (identity, self.key.clone()), self.session)
             .expect("a coordinator answers")
     }
 
     fn open(
         runtime: std::sync::Arc<Runtime>,
         address: SocketAddr,
-        identity: TlsIdentity,
+        (identity, key): (TlsIdentity, ProcessKey),
         session: SessionId,
     ) -> Option<Self> {
         let frames = runtime.block_on(async {
             let stream = port::connect(address, CONTROL, &identity, PATIENCE).await.ok()?;
             Some(port::greet(stream, identity.peer(), PATIENCE).await.ok()?.frames)
         })?;
-        Some(Self { runtime, address, identity, session, frames })
+        Some(Self { runtime, address, identity, key, session, frames })
     }
 
     /// Who this is.

@@ -14,7 +14,7 @@ mod holder;
 mod strangers;
 
 use cast::Stage;
-use outlast_proto::limits::{QUESTIONS_BURST, RUNS_MAX};
+use outlast_proto::limits::{QUESTIONS_BURST, QUESTIONS_BURST_ALL, RUNS_MAX, RUNS_PER_PEER_MAX};
 use std::time::{Duration, Instant};
 use strangers::{Crowd, Flood};
 
@@ -57,6 +57,10 @@ fn links_are_dialled_though_strangers_hold_every_place() {
     drop(crowd);
 }
 
+/// How many times longer a step may take while hellos pour in. It was a hundred times, and is two to five on a quiet machine of
+/// two processors, where the flood itself keeps one of them busy.
+const SLOWDOWN_MAX: f64 = 20.0;
+
 #[test]
 fn a_flood_of_hellos_slows_nobody_to_a_halt() {
     let mut stage = Stage::new(2);
@@ -68,15 +72,19 @@ fn a_flood_of_hellos_slows_nobody_to_a_halt() {
         let flood = Flood::start(&targets, 64);
         let hellos = flood.wait_for_hellos(500);
         let began = Instant::now();
-        let flooded = stage.median_step(STEPS);
+        // A machine that others use may be slow for a while for another reason; hellos that slow a step down slow all of them.
+        let medians: Vec<_> = (0..3).map(|_| stage.median_step(STEPS)).collect();
+        let flooded = medians.into_iter().min().expect("three");
         let hellos_per_second = (flood.hellos() - hellos) as f64 / began.elapsed().as_secs_f64();
         drop(flood);
-        println!(
-            "hellos to {what}: {hellos_per_second:.0} per second; a step took {:.2} ms instead of {:.2} ms: {:.1} times",
+        let times = flooded.as_secs_f64() / calm.as_secs_f64();
+        let report = format!(
+            "hellos to {what}: {hellos_per_second:.0} per second; a step took {:.2} ms instead of {:.2} ms: {times:.1} times",
             flooded.as_secs_f64() * 1e3,
             calm.as_secs_f64() * 1e3,
-            flooded.as_secs_f64() / calm.as_secs_f64(),
         );
+        println!("{report}");
+        assert!(hellos_per_second > 0.0 && times <= SLOWDOWN_MAX, "{report}");
     }
     let status = stage.status();
     assert!(status.contains("\"evictions\":0") && status.contains("\"kicks\":0"), "{status}");
@@ -128,6 +136,68 @@ fn one_holder_cannot_have_more_runs_than_there_are_places_for() {
         assert!(Instant::now() < deadline, "a place becomes free");
         std::thread::sleep(Duration::from_millis(50));
     }
+}
+
+#[test]
+fn one_identity_is_refused_its_fifth_run_and_keeps_the_four_that_it_is_in() {
+    let mut stage = Stage::new(2);
+    let first = stage.holder("run-0");
+    let in_run = |number: usize| {
+        let mut holder = first.again_in(stage.secret(), &format!("run-{number}"));
+        holder.register("everywhere", 99);
+        let told = holder.hear().expect("an answer");
+        (holder, told)
+    };
+    let (mut taken, told): (Vec<_>, Vec<_>) = (0..RUNS_PER_PEER_MAX).map(in_run).unzip();
+    assert!(told.iter().all(|told| told == "registered"), "{told:?}");
+    let (mut fifth, told) = in_run(RUNS_PER_PEER_MAX);
+    assert!(
+        told.contains("is in 4 runs, the limit is 4: leave one of them, or give every process"),
+        "{told}"
+    );
+    assert_eq!(fifth.hear(), None, "the connection is closed");
+    // Somebody else is let in there, and the four are untouched.
+    let mut other = stage.holder("run-4");
+    other.register("elsewhere", 99);
+    assert_eq!(other.hear().as_deref(), Some("registered"));
+    for (number, holder) in taken.iter_mut().enumerate() {
+        holder.ask(1);
+        let status = holder.hear().expect("an answer");
+        assert!(status.contains("everywhere"), "run-{number}: {status}");
+    }
+    // Who leaves one has room for another. It is known there until its connection has been seen to end.
+    drop(taken.pop());
+    let deadline = Instant::now() + cast::PATIENCE;
+    loop {
+        let (holder, told) = in_run(RUNS_PER_PEER_MAX);
+        if told == "registered" {
+            drop(holder);
+            break;
+        }
+        assert!(Instant::now() < deadline, "a place becomes free: {told}");
+        std::thread::sleep(Duration::from_millis(50));
+    }
+    stage.everybody_steps(STEPS, 2);
+}
+
+/// No single one of them asks too often.
+#[test]
+fn questions_of_many_identities_together_are_limited_and_nobodys_training_waits_for_them() {
+    let mut stage = Stage::new(2);
+    // So many that the pace of all answers not half of them while they are read.
+    let askers = 4 * QUESTIONS_BURST_ALL.div_ceil(QUESTIONS_BURST);
+    let mut crowd: Vec<_> = (0..askers).map(|_| stage.holder("default")).collect();
+    crowd.iter_mut().for_each(|holder| holder.ask(QUESTIONS_BURST as usize));
+    let answers: Vec<_> =
+        crowd.iter_mut().flat_map(|holder| holder.hear_statuses(QUESTIONS_BURST as usize)).collect();
+    assert_eq!(answers.len(), (askers * QUESTIONS_BURST) as usize, "everybody hears something");
+    let refused = |answer: &&String| answer.contains("more than 200 questions");
+    let refusal = answers.iter().find(refused).expect("some are refused");
+    assert!(refusal.contains("by all peers together") && refusal.contains("ask again in"), "{refusal}");
+    let told = answers.iter().filter(|answer| answer.contains("\"world_size\":2")).count();
+    assert!(told >= QUESTIONS_BURST_ALL as usize, "only {told} are answered");
+    assert!(!answers.iter().any(|answer| answer.contains("by one peer")), "none of them asked too often");
+    stage.everybody_steps(STEPS, 2);
 }
 
 #[test]

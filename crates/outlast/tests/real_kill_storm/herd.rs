@@ -2,10 +2,13 @@
 //!
 //! Every committed collective is entered into a ledger under its (epoch, tag, seq). Two workers that disagree
 //! about contributors or bits are found at once; a worker that lives and never commits what another did is
-//! found at the end. Whoever is thrown out without having been killed is found too. A worker that was put out, and says so, may
-//! have missed what became of the call that it was in, one of each tag: it had voted, and the verdict was given without it.
+//! found at the end (`ledger.rs` says what it may have missed). Whoever is thrown out without having been killed is found too.
+
+#[path = "ledger.rs"]
+pub(crate) mod ledger;
 
 use crate::roles::{ADDRESS, BYTES_MAX, MIN_WORLD, NAME, ROLE, SECRET, micros};
+use ledger::{Account, Entry, Key};
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::process::{Child, ChildStdin, Command, Stdio};
@@ -35,7 +38,7 @@ pub(crate) fn spawn_by(mut command: Command, role: &str, settings: &[(&str, Stri
 pub(crate) struct Commit {
     pub(crate) at: u64,
     pub(crate) began: u64,
-    pub(crate) key: (u64, u64, u64),
+    pub(crate) key: Key,
     pub(crate) attempts: u32,
     pub(crate) contributors: Vec<String>,
     hash: String,
@@ -53,35 +56,11 @@ struct Worker {
     commits: Vec<Commit>,
     aborts: Vec<u64>,
     outs: Vec<String>,
-    /// How many commits it had told of each time it was put out.
-    put_out_after: Vec<usize>,
+    account: Account,
     streams: Vec<String>,
     children: Vec<i32>,
     killed: bool,
     done: bool,
-}
-
-impl Worker {
-    /// Whether it was put out in the call of that key: the first of its tag that it told nothing of, and what it told next is
-    /// of a later epoch.
-    fn was_put_out_in(&self, (epoch, tag, seq): (u64, u64, u64)) -> bool {
-        self.put_out_after.iter().any(|told| {
-            let (before, after) = self.commits.split_at(*told);
-            let is_earlier = |commit: &Commit| {
-                let (its_epoch, its_tag, its_seq) = commit.key;
-                its_epoch < epoch || its_epoch == epoch && (its_tag != tag || its_seq < seq)
-            };
-            before.iter().all(is_earlier) && after.first().is_none_or(|commit| commit.key.0 > epoch)
-        })
-    }
-}
-
-/// What all who committed a collective must have in common, and who they are.
-#[derive(Debug)]
-struct Entry {
-    contributors: Vec<String>,
-    hash: String,
-    by: BTreeSet<String>,
 }
 
 /// All workers that ever were.
@@ -90,7 +69,7 @@ pub(crate) struct Herd {
     workers: Vec<Worker>,
     lines: Receiver<(usize, String)>,
     sender: Sender<(usize, String)>,
-    ledger: BTreeMap<(u64, u64, u64), Entry>,
+    ledger: BTreeMap<Key, Entry>,
     /// Whatever must not happen and did.
     pub(crate) faults: Vec<String>,
     /// How long a worker may say nothing.
@@ -153,7 +132,7 @@ impl Herd {
             commits: Vec::new(),
             aborts: Vec::new(),
             outs: Vec::new(),
-            put_out_after: Vec::new(),
+            account: Account::default(),
             streams: Vec::new(),
             children: Vec::new(),
             killed: false,
@@ -259,7 +238,7 @@ impl Herd {
             "abort" => worker.aborts.extend(rest.parse::<u64>()),
             "out" => {
                 worker.outs.push(rest.to_owned());
-                worker.put_out_after.push(worker.commits.len());
+                worker.account.put_out();
             }
             "streams" => worker.streams.push(rest.to_owned()),
             "done" => worker.done = true,
@@ -287,12 +266,14 @@ impl Herd {
         if !entry.by.insert(id) {
             self.faults.push(format!("w{number} committed {:?} twice", commit.key));
         }
+        self.workers[number].account.commit(commit.key);
         self.workers[number].commits.push(commit);
     }
 
     /// A run begins whose epochs are counted from the start.
     pub(crate) fn forget_ledger(&mut self) {
         self.ledger.clear();
+        self.workers.iter_mut().for_each(|worker| worker.account = Account::default());
     }
 
     /// Tells all to stop, waits for them, and holds the books against each other.
@@ -306,21 +287,11 @@ impl Herd {
             let hung: Vec<_> = alive.iter().filter(|number| !self.workers[**number].done).collect();
             self.faults.push(format!("never stopped: {hung:?}"));
         }
-        // The one call of each tag that a worker may have missed each time it was put out.
-        let mut missed = BTreeSet::new();
-        for (key, entry) in &self.ledger {
-            let silent = alive
-                .iter()
-                .map(|number| &self.workers[*number])
-                .filter(|worker| entry.contributors.contains(&worker.id) && !entry.by.contains(&worker.id));
-            let silent: Vec<_> = silent
-                .filter(|worker| !(worker.was_put_out_in(*key) && missed.insert((&worker.id, key.0, key.1))))
-                .map(|worker| &worker.id)
-                .collect();
-            if !silent.is_empty() {
-                let by = &entry.by;
-                self.faults.push(format!("{key:?} was committed by {by:?} and never by {silent:?}"));
-            }
+        let workers = alive.iter().map(|number| &self.workers[*number]);
+        let living: Vec<_> = workers.map(|worker| (&*worker.id, &worker.account)).collect();
+        for (key, silent) in ledger::silent(&self.ledger, &living) {
+            let by = &self.ledger[&key].by;
+            self.faults.push(format!("{key:?} was committed by {by:?} and never by {silent:?}"));
         }
     }
 

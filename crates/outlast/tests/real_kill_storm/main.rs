@@ -3,6 +3,7 @@
 
 #[expect(dead_code, reason = "tests in a lab ask it for more")]
 mod herd;
+mod ledger_tests;
 mod roles;
 mod scene;
 mod stops;

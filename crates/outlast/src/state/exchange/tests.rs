@@ -66,7 +66,8 @@ enum Manner {
     Closes(i64),
     /// The second of its streams, counted without the one for the list, cannot be opened.
     Limps,
-    /// Whoever receives from it panics after that many bytes.
+    /// Whoever receives from it panics after that many bytes, by the first of its streams that comes so far; the other one goes on
+    /// as if nothing had been.
     Panics(i64),
     /// Honest, but no leaf of it arrives before somebody was told that it is busy.
     Crowded,
@@ -109,11 +110,11 @@ struct Tampered {
 const ALL: usize = STREAMS_PER_DONOR;
 
 impl Tampered {
-    fn show(&mut self) {
+    /// Whether it is the first stream that shows it, and for the first time.
+    fn show(&mut self) -> bool {
         let at_once = self.is_list || matches!(self.manner, Manner::Corrupt | Manner::Panics(_));
-        if !std::mem::replace(&mut self.has_shown, true) {
-            self.shown.fetch_add(if at_once { ALL } else { 1 }, Ordering::SeqCst);
-        }
+        !std::mem::replace(&mut self.has_shown, true)
+            && self.shown.fetch_add(if at_once { ALL } else { 1 }, Ordering::SeqCst) == 0
     }
 }
 
@@ -124,10 +125,10 @@ impl Wire for Tampered {
 
     fn receive(&mut self, pieces: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
         if self.left.load(Ordering::SeqCst) <= 0 {
-            self.show();
+            let is_first = self.show();
             match self.manner {
                 Manner::Closes(_) => return Ok(0),
-                Manner::Panics(_) => panic!("planted"),
+                Manner::Panics(_) => assert!(!is_first, "planted"),
                 _ => return Err(io::ErrorKind::ConnectionReset.into()),
             }
         }
@@ -336,17 +337,19 @@ fn one_donor_heals_more_receivers_than_it_serves_at_once() {
 }
 
 /// Its donor stayed engaged until it counted as stalled, five seconds later; and the panic came through although everything
-/// was there.
+/// was there. Later a panic counted as one of two broken streams: the donor was kept as long as the other one lived.
 #[test]
 fn a_panic_in_one_stream_costs_its_donor_at_once_and_nothing_else() {
-    let began = Instant::now();
+    // Whoever is let go after patience has ended is said to have stalled.
+    let panicked =
+        |dropped: &[(PeerId, Fault)]| matches!(dropped, [(_, Fault::Gone(why))] if why.contains("panicked"));
     let (_, found, outcome, _) = heal_from(3, &[Manner::Honest, Manner::Panics(100)], false);
     assert_eq!(outcome, Ok(()));
-    assert!(matches!(&found.dropped[..], [(_, Fault::Gone(why))] if why.contains("panicked")), "{found:?}");
+    assert!(panicked(&found.dropped) && found.dropped[0].0 == peer(2), "{found:?}");
     let (ours, found, outcome, _) = heal_from(3, &[Manner::Panics(3 * LEAF_BYTES as i64)], false);
-    assert_eq!((outcome, found.dropped.len()), (Err(Unhealed::NoDonor), 1));
+    assert_eq!(outcome, Err(Unhealed::NoDonor));
+    assert!(panicked(&found.dropped), "{found:?}");
     assert!(ours.is_torn() && ours.revision().is_none());
-    assert!(began.elapsed() < STALLED, "{:?}", began.elapsed());
 }
 
 /// The state was marked after the fact, which an unwinding thread never came to.

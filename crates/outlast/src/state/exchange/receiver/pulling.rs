@@ -166,7 +166,8 @@ impl<'a> Pulling<'a> {
             let mut asked = VecDeque::new();
             let ended =
                 runtime::guarded("what takes a stream of a heal", || self.pull(donor, received, &mut asked));
-            match ended.unwrap_or_else(|| Err(self.panicked().into())) {
+            let Some(ended) = ended else { return self.panicked(donor) };
+            match ended {
                 Ok(()) => return,
                 Err(Setback::Busy) => self.lock().plan.hand_back(donor, asked),
                 Err(Setback::Fault(fault)) => {
@@ -185,11 +186,15 @@ impl<'a> Pulling<'a> {
         }
     }
 
-    /// A stream panicked. Its donor is let go at once, and others bring what it owes, unless that happened in the middle of
-    /// what all streams share: then nobody knows what is in its place, and the panic goes on.
-    fn panicked(&self) -> Fault {
+    /// A stream panicked. Its donor is let go at once, with its other stream, which would only panic next, and others bring
+    /// what it owes; unless that happened in the middle of what all streams share: then nobody knows what is in its place, and
+    /// the panic goes on. A heal that is complete by then still names the donor: it ends after all of its streams.
+    fn panicked(&self, donor: PeerId) {
         assert!(!self.work.is_poisoned(), "a heal panicked while it put a leaf in its place");
-        gone(io::Error::other("what received from it panicked"))
+        let fault = gone(io::Error::other("what received from it panicked"));
+        tracing::warn!(%donor, %fault, "a donor is replaced");
+        self.lock().plan.drop_donor(donor, fault);
+        self.changed.notify_all();
     }
 
     /// Asks for as much as the plan allows, and takes what comes. `asked` is what was asked for and did not come.
