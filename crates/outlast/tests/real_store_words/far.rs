@@ -33,12 +33,12 @@ impl Meshed {
         let (asks, owns) = (place(asks), place(owns));
         members.iter_mut().for_each(see_its_links);
         let mut between = Vec::new();
-        for one in 0..count {
+        for (one, relay) in relays.iter().enumerate() {
             let linked = members[0].done(&format!("neighbours m{one}")).text;
             let linked: Vec<_> = linked.split(' ').map(place).collect();
             // Links of smaller views last, and would be taken. Nobody dials them again.
             for other in (0..count).filter(|other| *other != one && !linked.contains(other)) {
-                relays[one].hang_up(members[other].process());
+                relay.hang_up(members[other].process());
             }
             if one == owns {
                 between = linked;
