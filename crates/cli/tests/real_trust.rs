@@ -94,6 +94,9 @@ fn peer(service: &Service, secret: &Path) -> Communicator {
         .unwrap()
 }
 
+/// Options and variables.
+type Said<'a> = (&'a [&'a Path], &'a [(&'a str, &'a Path)]);
+
 fn flag(name: &str) -> &Path {
     Path::new(name)
 }
@@ -117,7 +120,7 @@ fn a_secret_is_rotated_with_the_programs_own_commands() {
 
     // 1. The coordinator is started again and takes both, however that is said: its peer notices a pause.
     let address = service.end();
-    let both: [(&[&Path], &[(&str, &Path)]); 2] = [
+    let both: [Said<'_>; 2] = [
         (&[flag("--secret-file"), &new, flag("--accept-secret-file"), &old], &[]),
         (&[], &[("OUTLAST_SECRET_FILE", &new), ("OUTLAST_ACCEPT_SECRET_FILE", &old)]),
     ];
