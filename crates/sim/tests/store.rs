@@ -118,6 +118,21 @@ fn a_second_death_before_the_first_is_mended_loses_what_just_those_two_held() {
 }
 
 #[test]
+fn members_that_die_while_others_are_cut_off_or_stopped_for_a_moment() {
+    let kills: u64 = worlds("store-kills-in-cuts", 0..8).map(|world| world.kills_in_trouble).sum();
+    assert!(kills >= 8, "{kills} of the kills were in a cut or a stop");
+}
+
+#[test]
+fn broadcasts_are_heard_once_by_whoever_is_there_all_the_time() {
+    let (mut sent, mut heard) = (0, 0);
+    for world in worlds("store-broadcasts", 1..4) {
+        (sent, heard) = (sent + world.broadcasts.0, heard + world.broadcasts.1);
+    }
+    assert!(sent > 100 && heard > sent, "{sent} broadcasts, heard {heard} times");
+}
+
+#[test]
 fn clients_that_are_no_members() {
     let (mut calls, mut again) = (0, 0);
     for world in worlds("store-clients", 0..8) {
@@ -142,6 +157,12 @@ fn linearizable_finds_leases_that_never_end() {
 #[test]
 fn linearizable_finds_a_replica_that_never_got_what_it_acknowledged() {
     assert_found("store-kills", Sabotage::FalseCopy, "linearizable");
+}
+
+#[test]
+fn broadcasts_finds_one_that_somebody_did_not_hear_and_one_that_was_heard_twice() {
+    assert_found("store-broadcasts", Sabotage::LostBroadcast, "broadcasts");
+    assert_found("store-broadcasts", Sabotage::RepeatedBroadcast, "broadcasts");
 }
 
 #[test]

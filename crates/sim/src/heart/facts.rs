@@ -165,6 +165,19 @@ pub enum Fact {
         /// The last revision that any of those took part in agreeing on who were with it in that moment.
         known: Option<Revision>,
     },
+    /// A coordinator tells a peer that the run goes on without it.
+    Superseded {
+        /// Which coordinator.
+        coordinator: usize,
+        /// Whom.
+        peer: PeerId,
+        /// For how long this coordinator has had the address by now.
+        reigned: std::time::Duration,
+        /// Whether it was the one that last told this peer to go on.
+        was_let_on: bool,
+        /// Whether it has its address back, and the peer has obeyed or joined another one meanwhile.
+        is_behind: bool,
+    },
     /// A peer's session is over.
     Out {
         /// Which process.

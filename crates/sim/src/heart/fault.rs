@@ -68,6 +68,8 @@ pub enum Sabotage {
     TakeSilenceForGoodbye,
     /// An abort that ends a call is kept from one member, which goes on with the next attempt instead.
     HideAnAbort,
+    /// A coordinator that was started again does not wait for those who were in.
+    NoGrace,
     /// A link that is lost is still taken for the link.
     KeepLostLinks,
 }

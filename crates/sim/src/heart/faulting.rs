@@ -108,9 +108,8 @@ impl World {
                     .find(|index| self.coordinators[*index].lives && self.coordinators[*index].deposed);
                 let (Some(old), Some(new)) = (deposed, self.at_address) else { return false };
                 self.line(|| format!("the address leads to coordinator {old} again"));
-                self.coordinators[old].deposed = false;
                 self.coordinators[new].deposed = true;
-                self.at_address = Some(old);
+                self.come_back(old);
                 self.cut_wires_of(new, Duration::from_secs(1));
                 self.coordinator_trouble_until = now + *time;
                 self.after(*time, Event::EndRelapse(new));
@@ -137,6 +136,15 @@ impl World {
         *blocked = (*blocked).max(until);
     }
 
+    /// A coordinator that was cut off has the address again.
+    fn come_back(&mut self, index: usize) {
+        let now = self.now;
+        let coordinator = &mut self.coordinators[index];
+        (coordinator.deposed, coordinator.since) = (false, now);
+        coordinator.relapsed = Some(coordinator.run.term());
+        self.at_address = Some(index);
+    }
+
     pub(super) fn end_relapse(&mut self, back_to: usize) {
         let Some(old) = self.at_address.filter(|old| *old != back_to && self.coordinators[back_to].lives)
         else {
@@ -144,8 +152,7 @@ impl World {
         };
         self.line(|| format!("the address leads to coordinator {back_to} again"));
         self.coordinators[old].deposed = true;
-        self.coordinators[back_to].deposed = false;
-        self.at_address = Some(back_to);
+        self.come_back(back_to);
         self.coordinator_trouble_until = self.now;
         self.cut_wires_of(old, Duration::from_secs(1));
     }

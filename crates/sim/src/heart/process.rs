@@ -124,6 +124,12 @@ pub struct Process {
     pub blocked_until: Instant,
     /// When its last dial that ran into such a thing is given up: it may outlast what swallowed it.
     pub swallowed_until: Instant,
+    /// When its connection to a coordinator that had greeted it was last lost.
+    pub(super) went_down: Instant,
+    /// When a coordinator last turned it away whose term is lower than one it has obeyed, which it may not believe.
+    pub turned_away: Instant,
+    /// Which coordinator last told it to go on, after it had joined or resumed there.
+    pub(super) let_on_by: Option<usize>,
     /// The highest term it has obeyed under this id.
     pub(super) obeyed: u64,
 }
@@ -151,6 +157,11 @@ impl Process {
     /// For how long it could not run since it was born.
     pub(super) fn stopped_for(&self, now: Instant) -> Duration {
         self.stopped_total + self.stopped.map_or(Duration::ZERO, |since| now.since(since))
+    }
+
+    /// When its connection to a coordinator that had greeted it was last lost.
+    pub fn went_down(&self) -> Instant {
+        self.went_down
     }
 
     /// The id under which it takes part.

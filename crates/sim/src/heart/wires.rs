@@ -226,19 +226,25 @@ impl World {
 
     fn peer_hears(&mut self, wire: u64, sent: Instant, message: ToPeer) {
         let Some(held) = self.wires.get_mut(&wire) else { return };
-        let process = held.process;
+        let (process, coordinator) = (held.process, held.coordinator);
         if let ToPeer::Registered { term } | ToPeer::Resumed { term } = &message {
             held.term = held.term.max(*term);
         }
         let (now, term) = (self.now, held.term);
         self.trace.event(now, b'p', [wire, process as u64, term]);
         let heard = self.heard(process, term, sent, &message);
+        let obeyed = self.processes[process].obeyed;
         match &message {
+            ToPeer::Kicked { term, .. } if *term < obeyed => self.processes[process].turned_away = now,
             ToPeer::Resumed { .. } => self.processes[process].resuming = true,
             ToPeer::Proceed { .. } => self.processes[process].resuming = false,
             _ => {}
         }
-        self.processes[process].session.handle_message(now, message);
+        let state = &mut self.processes[process];
+        state.session.handle_message(now, message);
+        if state.session.record().is_some() && state.session.is_connected() && !state.resuming {
+            state.let_on_by = Some(coordinator);
+        }
         if let Some(fact) = heard {
             self.fact(fact);
         }
@@ -391,9 +397,13 @@ impl World {
         held.peer_holds = false;
         let process = held.process;
         if self.processes[process].connection == Some(wire) {
-            self.processes[process].connection = None;
             let now = self.now;
-            self.processes[process].session.handle_disconnected(now);
+            let state = &mut self.processes[process];
+            state.connection = None;
+            if state.session.is_connected() {
+                state.went_down = now;
+            }
+            state.session.handle_disconnected(now);
             self.drain_peer(process);
         }
         self.forget_wire(wire);

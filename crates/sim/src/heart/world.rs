@@ -23,7 +23,7 @@ use outlast_proto::session::{self, CallId, PerformResult};
 use outlast_proto::state::Revision;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::topology::Answer;
-use outlast_proto::wire::control::{Encryption, Registration, SessionId, ToPeer};
+use outlast_proto::wire::control::{Encryption, KickReason, Registration, SessionId, ToPeer};
 use outlast_proto::wire::membership::{DeathReason, MemberInfo};
 use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
@@ -112,6 +112,10 @@ pub struct Coordinator {
     pub lives: bool,
     /// Whether it is cut off from everybody.
     pub deposed: bool,
+    /// Since when it has the address: since its birth, or since it got it back.
+    pub(super) since: Instant,
+    /// If it was cut off before and got the address back: its term in that moment.
+    pub(super) relapsed: Option<u64>,
     /// Messages it has sent.
     pub sends: u64,
 }
@@ -401,7 +405,10 @@ impl World {
     // Coordinators.
 
     pub(super) fn start_coordinator(&mut self) {
-        let config = coordinator::Config::preset(Preset::Local);
+        let mut config = coordinator::Config::preset(Preset::Local);
+        if self.settings.sabotage == Some(Sabotage::NoGrace) && !self.coordinators.is_empty() {
+            config.control_grace = Duration::ZERO;
+        }
         let until = self.now + config.control_grace;
         let mut run = Run::new(config);
         run.handle_wall_clock(self.now, self.now.as_nanos() / 1_000);
@@ -422,6 +429,8 @@ impl World {
             member: None,
             lives: true,
             deposed: false,
+            since: self.now,
+            relapsed: None,
             sends: 0,
         });
         self.at_address = Some(self.coordinators.len() - 1);
@@ -509,6 +518,9 @@ impl World {
         let mut bytes = self.bytes_for_peer(message);
         for ConnectionId(wire) in to {
             self.coordinators[index].sends += 1;
+            if matches!(message, ToPeer::Kicked { reason: KickReason::Superseded, .. }) {
+                self.superseded(index, *wire);
+            }
             if matches!(self.settings.sabotage, Some(Sabotage::FlipVerdict | Sabotage::HideAnAbort)) {
                 bytes = self.bytes_for_peer(message);
             }
@@ -519,6 +531,23 @@ impl World {
                 return self.strike(&Fault::RestartCoordinator(down));
             }
         }
+    }
+
+    /// A coordinator is about to tell somebody that the run goes on without it.
+    fn superseded(&mut self, index: usize, wire: u64) {
+        let Some(peer) = self.names.get(&wire).copied() else { return };
+        let Some(process) = self.process_of(peer) else { return };
+        let coordinator = &self.coordinators[index];
+        let fact = Fact::Superseded {
+            coordinator: index,
+            peer,
+            reigned: self.now.since(coordinator.since),
+            was_let_on: process.let_on_by == Some(index),
+            is_behind: coordinator.relapsed.is_some_and(|term| {
+                process.obeyed > term || process.let_on_by.is_some_and(|other| other != index)
+            }),
+        };
+        self.fact(fact);
     }
 
     fn knock(
@@ -661,6 +690,9 @@ impl World {
             silent_since: None,
             blocked_until: Instant::ORIGIN,
             swallowed_until: Instant::ORIGIN,
+            went_down: Instant::ORIGIN,
+            turned_away: Instant::ORIGIN,
+            let_on_by: None,
             obeyed: 0,
         });
         self.by_id.insert(id, index);

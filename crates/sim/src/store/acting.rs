@@ -246,7 +246,8 @@ impl World {
                 }
                 self.later(Duration::from_millis(2), Happening::StreamOpened(number, life));
             }
-            Action::Deliver(..) | Action::Ended(_) | Action::Datagram(..) | Action::Knock(..) => {}
+            Action::Deliver(_, payload) => self.broadcast_heard(number, &payload),
+            Action::Ended(_) | Action::Datagram(..) | Action::Knock(..) => {}
         }
     }
 
@@ -440,6 +441,9 @@ impl World {
             return;
         }
         self.values += 1;
+        if self.plan.broadcasts && self.rng.chance(0.3) {
+            return self.broadcast(number);
+        }
         if self.plan.waits && self.rng.chance(0.2) {
             return self.do_something_else(number);
         }
@@ -523,9 +527,12 @@ impl World {
         match kind {
             0 => {
                 // Every key must be with two, or there is nothing to check.
-                if !self.is_whole() || self.processes[number].member.is_none() {
+                let troubled = !self.cuts.is_empty() || self.processes.iter().any(|process| process.stopped);
+                let fits = if self.plan.kills_in_cuts { self.is_held_twice() } else { self.is_whole() };
+                if !fits || self.processes[number].member.is_none() {
                     return self.later(Duration::from_millis(100), Happening::Fault(0));
                 }
+                self.kills_in_trouble += u64::from(troubled);
                 self.trace.line(now, &format!("process {number} is killed"));
                 self.vanish(number);
                 if self.plan.second_deaths {

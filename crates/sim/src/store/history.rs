@@ -46,7 +46,7 @@ pub enum Verdict {
 }
 
 /// States that are tried at most.
-const TRIED_MAX: usize = 60_000;
+const TRIED_MAX: usize = 200_000;
 
 /// Whether the calls of one key could have had these answers.
 pub fn check(events: &[Event]) -> Verdict {

@@ -9,9 +9,11 @@
 //! its process was stopped; lists have what they should; after the heal every call succeeds within a bound, and who waits for
 //! a key is woken when it is set. A process is killed at any moment in which every key is with two members,
 //! in the middle of somebody's coming or leaving too. Where another one follows it before the store has mended that, keys that
-//! just those two held are lost, and no others (`deaths.rs`). Some worlds have clients that are no members (`clients.rs`).
+//! just those two held are lost, and no others (`deaths.rs`). Some worlds have clients that are no members (`clients.rs`),
+//! and some programs that tell all others something (`broadcasts.rs`).
 
 mod acting;
+mod broadcasts;
 mod clients;
 pub mod cost;
 mod deaths;

@@ -60,6 +60,15 @@ pub fn all() -> Vec<Scenario> {
             clients: 4,
             ..with(seed, [0.4, 0.1, 0.1, 0.1, 0.3, 0.02])
         }),
+        scenario(
+            "store-kills-in-cuts",
+            "members die while others are cut off or stopped for a moment",
+            |seed| Plan {
+                lasts: Duration::from_millis([400, 800, 1_500][(seed % 3) as usize]),
+                kills_in_cuts: true,
+                ..with(seed, [0.5, 0.6, 0.6, 0.3, 0.3, 0.0])
+            },
+        ),
         scenario("store-mixed", "all faults", |seed| Plan {
             leaves: 0.05,
             ..with(seed, [0.2, 0.2, 0.2, 0.1, 0.5, 0.03])
@@ -67,9 +76,19 @@ pub fn all() -> Vec<Scenario> {
     ]
 }
 
+/// Scenarios that find faults which are not mended yet: played when they are asked for by their full name.
+pub fn waiting() -> Vec<Scenario> {
+    let scenario = |name, about, plan| Scenario { name, about, plan };
+    vec![scenario("store-broadcasts", "programs tell all others something; all faults", |seed| Plan {
+        leaves: 0.05,
+        broadcasts: true,
+        ..with(seed, [0.2, 0.2, 0.2, 0.1, 0.5, 0.03])
+    })]
+}
+
 /// The scenario of that name.
 pub fn find(name: &str) -> Option<Scenario> {
-    all().into_iter().find(|scenario| scenario.name == name)
+    all().into_iter().chain(waiting()).find(|scenario| scenario.name == name)
 }
 
 /// Plays one seed of a plan.
@@ -110,6 +129,8 @@ fn quick(seed: u64) -> Plan {
         readers: 0,
         waits: false,
         second_deaths: false,
+        kills_in_cuts: false,
+        broadcasts: false,
         clients: 0,
         sabotage: None,
     }

@@ -1,5 +1,6 @@
 //! The world: processes, a registrar, and what is under way between them.
 
+use super::broadcasts::Cast;
 use super::clients::{Client, Outcome};
 use super::deaths;
 use super::history::{Event, Verdict};
@@ -50,8 +51,13 @@ pub struct Plan {
     pub waits: bool,
     /// Whoever is killed is followed by another one, before the store has mended it or a little later.
     pub second_deaths: bool,
+    /// Members are also killed while somebody is cut off or stopped for a moment: what the other holder of each key has must
+    /// be enough.
+    pub kills_in_cuts: bool,
     /// So many clients call that are no members.
     pub clients: usize,
+    /// Programs also tell all others something.
+    pub broadcasts: bool,
     /// A bug, planted to see whether it is found.
     pub sabotage: Option<Sabotage>,
 }
@@ -79,6 +85,10 @@ pub enum Sabotage {
     TornValue,
     /// A list lacks a key.
     ShortList,
+    /// Now and then somebody who is there is not told of a broadcast.
+    LostBroadcast,
+    /// Now and then a broadcast is told twice.
+    RepeatedBroadcast,
     /// A client that is no member gives a call another name when it asks somebody else.
     NewNameAgain,
 }
@@ -167,6 +177,16 @@ pub struct World {
     pub second_deaths: u64,
     /// See [`Self::second_deaths`].
     pub keys_lost: u64,
+    /// Kills while somebody was cut off or stopped.
+    pub kills_in_trouble: u64,
+    /// Histories that were looked at, and those among them that were too hard to judge.
+    pub judged: u64,
+    /// See [`Self::judged`].
+    pub unjudged: u64,
+    /// Broadcasts that were sent, and how often one was heard.
+    pub broadcasts: (u64, u64),
+    /// Those that are on their way: who sent each, when, who was there, and how often each of them has heard it.
+    pub(super) casts: BTreeMap<u64, Cast>,
     /// Calls of clients that were answered, and those among them for which a second member was asked.
     pub client_calls: (u64, u64),
     /// The longest that a call took which was answered.
@@ -232,6 +252,11 @@ impl World {
             answered: (0, 0),
             second_deaths: 0,
             keys_lost: 0,
+            kills_in_trouble: 0,
+            judged: 0,
+            unjudged: 0,
+            broadcasts: (0, 0),
+            casts: BTreeMap::new(),
             client_calls: (0, 0),
             slowest: Duration::ZERO,
             trace: Trace::new(),
@@ -281,7 +306,9 @@ impl World {
         if self.plan.waits {
             self.wake_everybody();
         }
+        self.judge_broadcasts();
         self.judge();
+        self.judge_the_judge();
         Some(after)
     }
 
@@ -310,6 +337,16 @@ impl World {
         stay > 1 && self.cuts.is_empty() && processes.clone().all(|process| process.is_some())
     }
 
+    /// Every member of the newest view lives, though some may be stopped or cut off just now: whoever dies takes nothing
+    /// along that nobody else has. Somebody stays, too.
+    pub(super) fn is_held_twice(&self) -> bool {
+        let Some(view) = self.registrar.view() else { return false };
+        let find = |id| self.processes.iter().find(|process| process.id == id && process.member.is_some());
+        let processes: Vec<_> = view.members.iter().map(|member| find(member.id)).collect();
+        let stay = processes.iter().flatten().filter(|process| !process.leaving).count();
+        stay > 1 && processes.iter().all(Option::is_some)
+    }
+
     fn read_everything(&mut self) {
         let keys: Vec<_> = self.histories.keys().cloned().collect();
         for key in keys {
@@ -324,6 +361,7 @@ impl World {
     fn judge(&mut self) {
         for (key, events) in std::mem::take(&mut self.histories) {
             let lost = self.lost.get(&key).map(Vec::as_slice).unwrap_or_default();
+            self.judged += 1;
             match deaths::check(lost, &events) {
                 Verdict::Linearizable => {}
                 Verdict::Impossible => {
@@ -332,12 +370,20 @@ impl World {
                     self.violate("linearizable", what);
                 }
                 Verdict::TooHard => {
-                    self.trace.line(
-                        self.now,
-                        &format!("{key:?}: the order of {} calls was not found", events.len()),
-                    );
+                    // Nothing was judged then. Queues of which many calls were not answered are as hard as that.
+                    self.unjudged += 1;
+                    let what = format!("the order of {} calls on {key:?} was not found", events.len());
+                    self.trace.line(self.now, &what);
                 }
             }
+        }
+    }
+
+    /// A world of which more than half was not judged has shown nothing.
+    fn judge_the_judge(&mut self) {
+        if 2 * self.unjudged > self.judged {
+            let what = format!("{} of {} histories were too hard to judge", self.unjudged, self.judged);
+            self.violate("unjudged", what);
         }
     }
 
@@ -350,7 +396,15 @@ impl World {
             .then(|| format!("; {} second deaths, {} keys perhaps lost", self.second_deaths, self.keys_lost));
         let clients = (self.plan.clients > 0)
             .then(|| format!("; {answered} calls of clients answered, {again} of them by another member"));
-        deaths.into_iter().chain(clients).collect()
+        let in_trouble = self
+            .plan
+            .kills_in_cuts
+            .then(|| format!("; {} kills while somebody was cut off or stopped", self.kills_in_trouble));
+        let (sent, heard) = self.broadcasts;
+        let casts = (sent > 0).then(|| format!("; {sent} broadcasts heard {heard} times"));
+        let unjudged = (self.unjudged > 0)
+            .then(|| format!("; {} of {} histories were too hard to judge", self.unjudged, self.judged));
+        deaths.into_iter().chain(unjudged).chain(clients).chain(in_trouble).chain(casts).collect()
     }
 
     pub(super) fn violate(&mut self, checker: &'static str, what: String) {

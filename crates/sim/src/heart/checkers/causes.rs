@@ -1,18 +1,34 @@
-//! Nobody is told to leave without a cause of rule 20 that is its own: that others had trouble is no excuse.
+//! Nobody is told to leave without a cause of rule 20 or 41 that is its own: that others had trouble is no excuse, and
+//! that a coordinator had some is one for as long only as the rules and the times of the preset allow.
 //!
-//! A session that ends on its own account (no coordinator, no verdict) needs a reason in what befell this process
-//! or the coordinator; an eviction needs a coordinator that lost this very peer, for a reason which
-//! `no_false_eviction` judges; two founders of one group need a coordinator that was away or cut off.
+//! - *Evicted*: a coordinator lost this very peer, for a reason which `no_false_eviction` judges.
+//! - *Superseded*: judged when it is said. Those who were in have the control grace of a coordinator that has just come to
+//!   the address to tell it who they are (rule 41): nobody hears before its end that the run goes on without it, and
+//!   whoever was told to go on by this coordinator never does. Unless a coordinator has lost this very peer, or this one
+//!   was deposed for a while and the peer knows better.
+//! - A session that finds no coordinator ends when it has been away for as long as it may; then whatever kept it away has
+//!   ended a moment ago, if at all. One that finds only a coordinator of a lower term, which does not know it, may not
+//!   believe that and waits as long (rule 17).
+//! - A verdict that does not come was kept from this peer, or waits with a rebuilt coordinator for those who may still come
+//!   back (rule 17), or the program itself gave the call up.
 
+use super::no_false_eviction::LAST_REDIAL;
 use super::{Checker, Fact, World};
 use outlast_proto::id::PeerId;
+use outlast_proto::membership::Preset;
+use outlast_proto::preset::Times;
 use outlast_proto::session::OutReason;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{KickReason, LossReason};
 use std::collections::BTreeSet;
 
-/// How long after its own trouble a session may end of it: the longest call, its grace, and a last redial.
-const AFTERMATH: Duration = Duration::from_secs(40);
+const TIMES: Times = Preset::Local.times();
+/// A coordinator that has just come to the address hears contradicting claims out, and a second time if it stood still
+/// meanwhile, before it greets those who made them.
+const HEARING: Duration = TIMES.control_grace.saturating_mul(2).saturating_add(LAST_REDIAL);
+/// One that is rebuilt decides when everybody has come back or is given up: who is away for the longer of both times
+/// in which that may be, after as long as somebody may take to be missed.
+const REBUILDING: Duration = HEARING.saturating_add(TIMES.control_lost_after);
 /// How long a call that the program gave up waits for its verdict, and a moment.
 const AFTER_CANCEL: Duration = Duration::from_millis(500);
 
@@ -28,32 +44,64 @@ impl Checker for Causes {
     }
 
     fn hear(&mut self, world: &World, at: Instant, fact: &Fact) -> Result<(), String> {
-        let (index, peer, reason) = match fact {
+        match fact {
             Fact::Lost { peer, reason, .. } => {
                 if !matches!(reason, LossReason::Left | LossReason::Disconnected) {
                     self.lost.insert(*peer);
                 }
-                return Ok(());
+                Ok(())
             }
-            Fact::Out { process, peer, reason } => (*process, peer, reason),
-            _ => return Ok(()),
-        };
+            Fact::Superseded { coordinator, peer, reigned, was_let_on, is_behind } => {
+                let had_its_time = *reigned >= TIMES.control_grace && !was_let_on;
+                if *is_behind || had_its_time || self.lost.contains(peer) {
+                    return Ok(());
+                }
+                Err(format!(
+                    "coordinator {coordinator}, at the address for {reigned:?}, superseded {} (let on: {was_let_on})",
+                    peer.short()
+                ))
+            }
+            Fact::Out { process, peer, reason } => self.out(world, at, *process, *peer, reason),
+            _ => Ok(()),
+        }
+    }
+}
+
+impl Causes {
+    fn out(
+        &mut self,
+        world: &World,
+        at: Instant,
+        index: usize,
+        peer: PeerId,
+        reason: &OutReason,
+    ) -> Result<(), String> {
         let process = &world.processes[index];
-        let own = at.since(process.blocked_until) < AFTERMATH || process.stopped.is_some();
-        let coordinator = at.since(world.coordinator_trouble_until) < AFTERMATH;
+        let blocked_until = process.blocked_until.max(process.swallowed_until);
+        let own = at.since(blocked_until) < LAST_REDIAL || process.stopped.is_some();
+        let coordinator = at.since(world.coordinator_trouble_until);
         let fair = match reason {
-            OutReason::Kicked(KickReason::Evicted, _) => self.lost.contains(peer),
-            OutReason::Kicked(KickReason::Superseded, _) => coordinator,
-            OutReason::CoordinatorLost => own || coordinator,
-            OutReason::OutcomeUnknown => own || coordinator || at.since(process.cancelled) < AFTER_CANCEL,
+            OutReason::Kicked(KickReason::Evicted, _) => self.lost.contains(&peer),
+            OutReason::Kicked(KickReason::Superseded, _) => true, // Judged when it was said.
+            OutReason::CoordinatorLost => {
+                let lower_term = at.since(process.turned_away) < LAST_REDIAL;
+                let away = at.since(process.went_down());
+                away >= TIMES.control_lost_after && (own || coordinator < HEARING || lower_term)
+            }
+            OutReason::OutcomeUnknown => {
+                own || coordinator < REBUILDING || at.since(process.cancelled) < AFTER_CANCEL
+            }
             OutReason::Left | OutReason::NotConnected => true,
             _ => false,
         };
-        self.lost.remove(peer); // What was held against this session is not held against the next (rule 45).
+        self.lost.remove(&peer); // What was held against this session is not held against the next (rule 45).
         if fair {
-            Ok(())
-        } else {
-            Err(format!("process {index} is out for nothing that befell it: {reason:?}"))
+            return Ok(());
         }
+        let (own, down) = (at.since(blocked_until), at.since(process.went_down()));
+        Err(format!(
+            "process {index} is out for nothing that befell it: {reason:?} (it was last cut off {own:?} ago, its \
+             coordinator {coordinator:?} ago; away for {down:?})"
+        ))
     }
 }

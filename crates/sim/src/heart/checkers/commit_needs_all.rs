@@ -28,7 +28,8 @@ impl Checker for CommitNeedsAll {
             Fact::Completed { peer, key } => {
                 self.completed.entry(key.clone()).or_default().insert(*peer);
             }
-            Fact::Lost { peer, .. } => {
+            // Who gave its session up while a coordinator was away was not asked either (rule 17).
+            Fact::Lost { peer, .. } | Fact::Out { peer, .. } => {
                 self.lost.insert(*peer, None);
             }
             Fact::Opened { peer, record, .. } => {

@@ -14,7 +14,7 @@ use std::collections::{BTreeMap, BTreeSet};
 const AFTERMATH: Duration = Duration::from_secs(2);
 /// The same of a dial that the block swallowed, and that was still under way when it ended: once it has run out comes the
 /// longest pause, then a dial that meets a busy machine, and the way of the resume.
-const LAST_REDIAL: Duration = LONGEST_PAUSE.saturating_add(SLOW_DIAL).saturating_add(AFTERMATH);
+pub(super) const LAST_REDIAL: Duration = LONGEST_PAUSE.saturating_add(SLOW_DIAL).saturating_add(AFTERMATH);
 /// See `session::Config::redial`.
 const LONGEST_PAUSE: Duration = Duration::from_millis(500);
 
