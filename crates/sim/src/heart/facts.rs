@@ -171,7 +171,7 @@ pub enum Fact {
         coordinator: usize,
         /// Whom.
         peer: PeerId,
-        /// For how long this coordinator has had the address by now.
+        /// For how long this coordinator has had the address by now, or one had it before that this peer has missed.
         reigned: std::time::Duration,
         /// Whether it was the one that last told this peer to go on.
         was_let_on: bool,

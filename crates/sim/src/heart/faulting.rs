@@ -87,7 +87,7 @@ impl World {
                 self.break_links(Broken::Silent, SILENCE, |from, to| (from, to) == (a, b));
             }
             Fault::RestartCoordinator(down) => {
-                let Some(index) = self.at_address.take() else { return false };
+                let Some(index) = self.lose_address() else { return false };
                 self.line(|| format!("coordinator {index} is killed"));
                 self.coordinators[index].lives = false;
                 self.coordinator_trouble_until = now + *down;
@@ -95,7 +95,7 @@ impl World {
                 self.after(*down, Event::StartCoordinator);
             }
             Fault::Depose => {
-                let Some(index) = self.at_address.take() else { return false };
+                let Some(index) = self.lose_address() else { return false };
                 self.line(|| format!("coordinator {index} is cut off and lives on"));
                 self.coordinators[index].deposed = true;
                 self.coordinator_trouble_until = now;
@@ -106,7 +106,8 @@ impl World {
                 let deposed = (0..self.coordinators.len())
                     .rev()
                     .find(|index| self.coordinators[*index].lives && self.coordinators[*index].deposed);
-                let (Some(old), Some(new)) = (deposed, self.at_address) else { return false };
+                let Some(old) = deposed else { return false };
+                let Some(new) = self.lose_address() else { return false };
                 self.line(|| format!("the address leads to coordinator {old} again"));
                 self.coordinators[new].deposed = true;
                 self.come_back(old);
@@ -134,6 +135,14 @@ impl World {
     fn block(&mut self, process: usize, until: Instant) {
         let blocked = &mut self.processes[process].blocked_until;
         *blocked = (*blocked).max(until);
+    }
+
+    /// The coordinator at the address, which is there no more.
+    fn lose_address(&mut self) -> Option<usize> {
+        let index = self.at_address.take()?;
+        let coordinator = &mut self.coordinators[index];
+        coordinator.tenure = self.now.since(coordinator.since);
+        Some(index)
     }
 
     /// A coordinator that was cut off has the address again.

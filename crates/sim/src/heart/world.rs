@@ -114,6 +114,8 @@ pub struct Coordinator {
     pub deposed: bool,
     /// Since when it has the address: since its birth, or since it got it back.
     pub(super) since: Instant,
+    /// For how long it had the address when it last lost it.
+    pub(super) tenure: Duration,
     /// If it was cut off before and got the address back: its term in that moment.
     pub(super) relapsed: Option<u64>,
     /// Messages it has sent.
@@ -430,6 +432,7 @@ impl World {
             lives: true,
             deposed: false,
             since: self.now,
+            tenure: Duration::ZERO,
             relapsed: None,
             sends: 0,
         });
@@ -538,10 +541,13 @@ impl World {
         let Some(peer) = self.names.get(&wire).copied() else { return };
         let Some(process) = self.process_of(peer) else { return };
         let coordinator = &self.coordinators[index];
+        // A peer that stood still through a whole reign had its time in that one, and the next tells it so.
+        let missed = process.let_on_by.map_or(index, |by| (by + 1).min(index));
+        let missed = self.coordinators[missed..index].iter().map(|missed| missed.tenure).max();
         let fact = Fact::Superseded {
             coordinator: index,
             peer,
-            reigned: self.now.since(coordinator.since),
+            reigned: self.now.since(coordinator.since).max(missed.unwrap_or_default()),
             was_let_on: process.let_on_by == Some(index),
             is_behind: coordinator.relapsed.is_some_and(|term| {
                 process.obeyed > term || process.let_on_by.is_some_and(|other| other != index)

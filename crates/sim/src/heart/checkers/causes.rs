@@ -4,8 +4,9 @@
 //! - *Evicted*: a coordinator lost this very peer, for a reason which `no_false_eviction` judges.
 //! - *Superseded*: judged when it is said. Those who were in have the control grace of a coordinator that has just come to
 //!   the address to tell it who they are (rule 41): nobody hears before its end that the run goes on without it, and
-//!   whoever was told to go on by this coordinator never does. Unless a coordinator has lost this very peer, or this one
-//!   was deposed for a while and the peer knows better.
+//!   whoever was told to go on by this coordinator never does. (A reign that a peer missed from its beginning to its end
+//!   counts, too.) Unless a coordinator has lost this very peer, or this one was deposed for a while and the peer knows
+//!   better.
 //! - A session that finds no coordinator ends when it has been away for as long as it may; then whatever kept it away has
 //!   ended a moment ago, if at all. One that finds only a coordinator of a lower term, which does not know it, may not
 //!   believe that and waits as long (rule 17).
