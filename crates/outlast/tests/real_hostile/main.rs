@@ -57,8 +57,8 @@ fn links_are_dialled_though_strangers_hold_every_place() {
     drop(crowd);
 }
 
-/// How many times longer a step may take while hellos pour in. It was a hundred times, and is two to five on a quiet machine of
-/// two processors, where the flood itself keeps one of them busy.
+/// How many times longer a step may take while hellos pour in. It was a hundred times, and is one to two, where the flood itself
+/// keeps one of two processors busy.
 const SLOWDOWN_MAX: f64 = 20.0;
 
 #[test]

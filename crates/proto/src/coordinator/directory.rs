@@ -123,6 +123,7 @@ impl Directory {
         let record = self.peers.get_mut(&peer)?;
         let old = record.connection.replace(at);
         record.lost_since = None;
+        record.outlived = false;
         record.refused_at = None;
         record.knock_at = None;
         self.connections.insert(at, peer);
@@ -136,6 +137,7 @@ impl Directory {
     pub(super) fn wait_aside(&mut self, now: Instant, peer: PeerId) {
         if let Some(record) = self.peers.get_mut(&peer).filter(|record| record.connection.is_none()) {
             record.lost_since = None;
+            record.outlived = false;
             record.refused_at = None;
             record.knock_at = None;
             record.heard = now;

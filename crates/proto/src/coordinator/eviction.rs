@@ -131,6 +131,9 @@ impl Inquiry<'_> {
     pub(super) fn note_answer(&mut self, peer: PeerId, acked: Instant) {
         if let Some(record) = self.office.peers.get_mut(peer) {
             record.answered |= acked > record.registered;
+            // What a process said before it was killed may be read a moment after its connection closed.
+            let last_words = self.config.probe_timeout / 2;
+            record.outlived |= record.lost_since.is_some_and(|lost| acked > lost + last_words);
         }
     }
 
@@ -201,7 +204,8 @@ impl Inquiry<'_> {
         let quiet =
             |refused: Instant| peer.heard <= refused && now.since(refused) >= self.config.probe_timeout;
         // Who never answered the health plane cannot be missed there: it has its control grace (rule 20b).
-        if peer.answered && peer.refused_at.is_some_and(quiet) {
+        // Who outlived its connection was not killed when that closed. If it is since, others miss it too, and say so.
+        if peer.answered && !peer.outlived && peer.refused_at.is_some_and(quiet) {
             return Some(LossReason::Killed);
         }
         let away = now.since(lost);

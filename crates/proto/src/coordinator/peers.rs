@@ -81,6 +81,9 @@ pub(super) struct Peer {
     /// Whether it has answered the health plane in this session. Until then its silence there says nothing: perhaps it
     /// has yet to be asked, and a firewall that refuses for the living would be taken for its death.
     pub(super) answered: bool,
+    /// Whether it has answered there after it lost its connection, and too late for a last word: then no end of its process
+    /// closed that, but something between us, whose refusals say nothing either.
+    pub(super) outlived: bool,
     /// What it last called, and when.
     pub(super) last_call: (String, Instant),
     /// Messages held back while the coordinator is being rebuilt.
@@ -110,6 +113,7 @@ impl Peer {
             heard: now,
             sign: Sign::Alive { acked: None },
             answered: false,
+            outlived: false,
             last_call: ("connect".to_owned(), now),
             held: Vec::new(),
         }

@@ -123,6 +123,46 @@ fn an_answer_after_the_refusal_cancels_it() {
     assert_eq!(bench.lost(), []);
 }
 
+/// A firewall resets all that a member says over TCP and refuses for it, and on a busy machine one of its answers comes too late.
+/// It was put out though it lived.
+#[test]
+fn who_answers_after_its_connection_closed_is_missed_by_others_or_not_at_all() {
+    let mut bench = trusted(&[1, 2]);
+    bench.close(2);
+    bench.answer_knocks(ConnectOutcome::Refused);
+    bench.wait(ms(40));
+    bench.health(2, Sign::Alive { acked: Some(bench.now) });
+    bench.wait(ms(60));
+    bench.answer_knocks(ConnectOutcome::Refused);
+    bench.wait(ms(1_000));
+    assert_eq!(bench.lost(), [], "it was not killed when its connection closed");
+    // Now it is: two others have asked its kernel, and nobody has heard it.
+    bench.health(2, Sign::Dead(DeathReason::Refused));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Dead(DeathReason::Refused))]);
+    // And the same of its next connection.
+    let mut bench = trusted(&[1, 2]);
+    bench.close(2);
+    bench.wait(ms(40));
+    bench.health(2, Sign::Alive { acked: Some(bench.now) });
+    bench.resume(2, resume(2, record(1, &[1, 2])));
+    bench.close(2);
+    bench.answer_knocks(ConnectOutcome::Refused);
+    bench.wait(ms(50));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Killed)]);
+}
+
+/// What it said last may be read after its connection closed.
+#[test]
+fn a_last_word_is_no_answer_after_the_end() {
+    let mut bench = trusted(&[1, 2]);
+    bench.close(2);
+    bench.wait(ms(5));
+    bench.health(2, Sign::Alive { acked: Some(bench.now) });
+    bench.answer_knocks(ConnectOutcome::Refused);
+    bench.wait(ms(50));
+    assert_eq!(bench.lost(), [(id(2), LossReason::Killed)]);
+}
+
 #[test]
 fn a_refusal_is_not_believed_of_a_kernel_that_was_not_tried() {
     let mut bench = Bench::of(&[1, 2]);
