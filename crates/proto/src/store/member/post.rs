@@ -351,19 +351,34 @@ impl Member {
 
     /// Passes a broadcast on along the tree of its origin; news of broken links, which is what trees are made of, and of
     /// the store's end to all.
+    ///
+    /// Not everybody has heard of the same broken links, and by two such trees each of two members may leave a third one to
+    /// the other. So whoever hangs on us in the tree of all links is told by us, whatever is broken: if our link to it is, on
+    /// another way, or when there is one. The tree of the links that carry is for those who hang on somebody who is stopped.
     fn pass_cast_on(&mut self, now: Instant, came_from: Option<MemberId>, envelope: Envelope) {
         let me = self.me.id;
         let next: Vec<_> = if envelope.floods {
             // Its origin says it over every link that it has: neighbours may be stopped, and keep it from those behind them.
-            let links = self.post.links.iter().filter(|(_, link)| came_from.is_none() && link.is_up());
+            let links = self.post.links.iter().filter(|(_, link)| envelope.from == me && link.is_up());
             let others: BTreeSet<_> =
                 self.post.mesh.neighbours(me).chain(links.map(|(other, _)| *other)).collect();
             others.into_iter().filter(|other| Some(*other) != came_from).collect()
         } else {
-            let routes = self.post.mesh.routes(envelope.from, &self.post.broken_links(me));
-            routes.children(me).collect()
+            let broken = self.post.broken_links(me);
+            let whole = self.post.mesh.routes(envelope.from, &BTreeSet::new());
+            let mut children: BTreeSet<_> = whole.children(me).collect();
+            if !broken.is_empty() {
+                children.extend(self.post.mesh.routes(envelope.from, &broken).children(me));
+            }
+            children.into_iter().filter(|child| Some(*child) != came_from).collect()
         };
-        next.into_iter().for_each(|child| self.put_on_link(now, child, envelope.clone()));
+        for child in next {
+            if !envelope.floods && self.post.broken.contains(&child) {
+                self.route(now, by_another_way(child, envelope.clone()));
+            } else {
+                self.put_on_link(now, child, envelope.clone());
+            }
+        }
     }
 
     /// Puts an envelope on its way.
@@ -439,13 +454,7 @@ impl Member {
         }
         self.find_routes();
         let held = self.post.links.get_mut(&member).map(HopLink::hand_back).unwrap_or_default();
-        for mut envelope in held {
-            // Those behind it in the tree wait for it too, whoever is before them by now: from there on it goes to all.
-            if envelope.to.is_none() {
-                (envelope.to, envelope.floods) = (Some(member), true);
-            }
-            self.route(now, envelope);
-        }
+        held.into_iter().for_each(|envelope| self.route(now, by_another_way(member, envelope)));
         self.ensure_links(now);
     }
 
@@ -510,7 +519,8 @@ impl Member {
                 }
             }
             _ => {
-                envelope.to = None;
+                // Who carried it for us on another way has not read it.
+                let came_from = envelope.to.take().is_none().then_some(hop);
                 if envelope.from == me {
                     return;
                 }
@@ -523,7 +533,7 @@ impl Member {
                 }
                 envelope.hops = envelope.hops.saturating_add(1);
                 if envelope.hops < STORE_HOPS_MAX {
-                    self.pass_cast_on(now, Some(hop), envelope.clone());
+                    self.pass_cast_on(now, came_from, envelope.clone());
                 }
                 self.assemble(now, envelope);
             }
@@ -670,4 +680,13 @@ impl Member {
             self.disconnected(now, member);
         }
     }
+}
+
+/// What was for a neighbour goes to it another way. Those behind it in the tree of a broadcast wait for it too, whoever is
+/// before them by now: from there on it goes to all.
+fn by_another_way(neighbour: MemberId, mut envelope: Envelope) -> Envelope {
+    if envelope.to.is_none() {
+        (envelope.to, envelope.floods) = (Some(neighbour), true);
+    }
+    envelope
 }
