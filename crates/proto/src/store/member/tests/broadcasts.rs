@@ -97,3 +97,46 @@ fn whoever_carries_it_to_another_member_hears_it_too() {
     let heard = circle.who_heard();
     assert!(heard.contains(&teller) && heard.contains(&opposite), "{heard:?}");
 }
+
+#[test]
+fn whoever_is_behind_a_hand_that_dies_with_it_hears_it_in_the_next_view() {
+    let word = |(_, _, hop): &(u64, u64, Hop)| matches!(hop, Hop::Carry { envelope, .. } if envelope.from == MemberId(1));
+    let mut kept_from_somebody = 0;
+    for hand in 2..=12 {
+        let mut circle = Circle::new(12);
+        circle.broadcast(1);
+        while !circle.under_way.is_empty() {
+            circle.under_way.retain(|carried| carried.0 != hand || !word(carried));
+            circle.deliver_one();
+        }
+        kept_from_somebody += u32::from(circle.heard.len() < 11);
+        circle.kill(hand, 2);
+        circle.pass(Duration::from_secs(3));
+        let left: Vec<_> = (2..=12).filter(|number| *number != hand).collect();
+        let mut heard = circle.who_heard();
+        heard.retain(|number| *number != hand);
+        assert_eq!(heard, left, "{hand} died");
+    }
+    assert!(kept_from_somebody > 1, "nobody hangs on anybody but the origin");
+}
+
+/// Once nobody remembers what was heard of it, a copy that was on another way all the while would be taken for news.
+#[test]
+fn a_late_copy_of_what_somebody_said_who_is_gone_is_not_heard_again() {
+    let mut circle = Circle::new(4);
+    circle.broadcast(1);
+    let copy = circle.under_way.iter().find_map(|(_, _, hop)| match hop {
+        Hop::Carry { envelope, .. } => Some(envelope.clone()),
+        _ => None,
+    });
+    circle.settle();
+    circle.kill(1, 2);
+    assert_eq!(circle.who_heard(), [2, 3, 4]);
+    let envelope = Envelope { to: Some(MemberId(2)), floods: true, ..copy.unwrap() };
+    let now = circle.now;
+    let hop = Hop::Carry { number: u64::MAX / 2, received: 0, envelope };
+    circle.members.get_mut(&2).unwrap().handle_hop(now, MemberId(3), hop);
+    circle.carry_out(2);
+    circle.settle();
+    assert_eq!(circle.who_heard(), [2, 3, 4]);
+}
