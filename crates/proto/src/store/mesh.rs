@@ -134,6 +134,11 @@ impl Routes {
         path.into_iter()
     }
 
+    /// Whom `member` hears a broadcast of the origin from.
+    pub fn parent(&self, member: MemberId) -> Option<MemberId> {
+        self.parents.get(&member).map(|(parent, _)| *parent)
+    }
+
     /// Whom `member` passes a broadcast of the origin on to.
     pub fn children(&self, member: MemberId) -> impl Iterator<Item = MemberId> {
         let is_child = move |(child, (parent, _)): (&MemberId, &(MemberId, u32))| {

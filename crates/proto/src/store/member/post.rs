@@ -43,6 +43,8 @@ const CASTS_KEPT: usize = 16;
 pub(super) struct Post {
     links: HopLinks,
     mesh: Mesh,
+    /// Those of the view and of the one to come, by their epochs.
+    meshes: BTreeMap<u64, Mesh>,
     routes: Routes,
     known: BTreeMap<MemberId, StoreMember>,
     dials: BTreeMap<MemberId, Dial>,
@@ -349,21 +351,57 @@ impl Member {
         }
     }
 
-    /// Passes a broadcast on along the tree of its origin; news of broken links, which is what trees are made of, and of
-    /// the store's end to all.
+    /// Passes a broadcast on that is news here. Along the tree of its origin; news of broken links, which is what trees are
+    /// made of, and of the store's end to all.
+    ///
+    /// Not everybody has heard of the same broken links, and by two such trees each of two members may leave a third one to
+    /// the other. So whoever hangs on us in the tree of all links is told by us, whatever is broken. The tree of the links
+    /// that carry is for those who hang on somebody who is stopped.
     fn pass_cast_on(&mut self, now: Instant, came_from: Option<MemberId>, envelope: Envelope) {
         let me = self.me.id;
-        let next: Vec<_> = if envelope.floods {
+        if envelope.floods {
             // Its origin says it over every link that it has: neighbours may be stopped, and keep it from those behind them.
-            let links = self.post.links.iter().filter(|(_, link)| came_from.is_none() && link.is_up());
+            let links = self.post.links.iter().filter(|(_, link)| envelope.from == me && link.is_up());
             let others: BTreeSet<_> =
                 self.post.mesh.neighbours(me).chain(links.map(|(other, _)| *other)).collect();
-            others.into_iter().filter(|other| Some(*other) != came_from).collect()
+            let others = others.into_iter().filter(|other| Some(*other) != came_from);
+            return others.for_each(|other| self.put_on_link(now, other, envelope.clone()));
+        }
+        let mut children: BTreeSet<_> = self.whole_tree(&envelope).children(me).collect();
+        let broken = self.post.broken_links(me);
+        if !broken.is_empty() {
+            let carries = self.mesh_of(envelope.epoch).routes(envelope.from, &broken);
+            children.extend(carries.children(me).filter(|child| Some(*child) != came_from));
+        }
+        children.into_iter().for_each(|child| self.pass_down(now, child, envelope.clone()));
+    }
+
+    /// Passes a broadcast on that was heard here before. In a new view its origin tells it again, for those who hung on somebody
+    /// who took it along; whoever is between has heard it. All see the same tree of a view, so each passes it on once.
+    fn pass_again(&mut self, now: Instant, came_from: Option<MemberId>, envelope: &Envelope) {
+        let me = self.me.id;
+        let tree = self.whole_tree(envelope);
+        if !envelope.floods && came_from.is_some() && came_from == tree.parent(me) {
+            tree.children(me).for_each(|child| self.pass_down(now, child, envelope.clone()));
+        }
+    }
+
+    /// The tree of a broadcast over all links of the view that it is told in.
+    fn whole_tree(&self, envelope: &Envelope) -> Routes {
+        self.mesh_of(envelope.epoch).routes(envelope.from, &BTreeSet::new())
+    }
+
+    fn mesh_of(&self, epoch: u64) -> &Mesh {
+        self.post.meshes.get(&epoch).unwrap_or(&self.post.mesh)
+    }
+
+    /// To one who hangs on us: if our link to it is broken, on another way, or when there is one.
+    fn pass_down(&mut self, now: Instant, child: MemberId, envelope: Envelope) {
+        if self.post.broken.contains(&child) {
+            self.route(now, by_another_way(child, envelope));
         } else {
-            let routes = self.post.mesh.routes(envelope.from, &self.post.broken_links(me));
-            routes.children(me).collect()
-        };
-        next.into_iter().for_each(|child| self.put_on_link(now, child, envelope.clone()));
+            self.put_on_link(now, child, envelope);
+        }
     }
 
     /// Puts an envelope on its way.
@@ -439,13 +477,7 @@ impl Member {
         }
         self.find_routes();
         let held = self.post.links.get_mut(&member).map(HopLink::hand_back).unwrap_or_default();
-        for mut envelope in held {
-            // Those behind it in the tree wait for it too, whoever is before them by now: from there on it goes to all.
-            if envelope.to.is_none() {
-                (envelope.to, envelope.floods) = (Some(member), true);
-            }
-            self.route(now, envelope);
-        }
+        held.into_iter().for_each(|envelope| self.route(now, by_another_way(member, envelope)));
         self.ensure_links(now);
     }
 
@@ -510,20 +542,26 @@ impl Member {
                 }
             }
             _ => {
-                envelope.to = None;
-                if envelope.from == me {
+                // Who carried it for us on another way has not read it.
+                let came_from = envelope.to.take().is_none().then_some(hop);
+                // What was heard of a member that is gone is forgotten: a late copy must not be taken for news.
+                if envelope.from == me || !self.post.known.contains_key(&envelope.from) {
                     return;
                 }
+                envelope.hops = envelope.hops.saturating_add(1);
+                let goes_on = envelope.hops < STORE_HOPS_MAX;
                 if !self.post.is_news(&envelope) {
                     // Its other pieces are on their way, too.
                     if let Some(parcel) = self.post.incoming.get_mut(&(envelope.from, envelope.number)) {
                         parcel.progress = now;
                     }
+                    if goes_on {
+                        self.pass_again(now, came_from, &envelope);
+                    }
                     return;
                 }
-                envelope.hops = envelope.hops.saturating_add(1);
-                if envelope.hops < STORE_HOPS_MAX {
-                    self.pass_cast_on(now, Some(hop), envelope.clone());
+                if goes_on {
+                    self.pass_cast_on(now, came_from, envelope.clone());
                 }
                 self.assemble(now, envelope);
             }
@@ -587,13 +625,15 @@ impl Member {
     pub(super) fn rewire(&mut self, now: Instant) {
         self.post.clock = now;
         let me = self.me.id;
-        self.post.mesh = self.wiring();
+        let mesh = self.wiring();
         let views = self.view().into_iter().chain(self.next.as_ref().map(super::Handover::view));
+        let meshes = views.clone().map(|view| (view.epoch, Mesh::new(view))).collect();
         let known: BTreeMap<_, _> = views
             .flat_map(|view| &view.members)
             .filter(|member| member.id != me)
             .map(|member| (member.id, member.clone()))
             .collect();
+        (self.post.mesh, self.post.meshes) = (mesh, meshes);
         let gone: Vec<_> = self.post.linked().filter(|member| !known.contains_key(member)).collect();
         for member in gone {
             self.post.links.remove(&member);
@@ -670,4 +710,13 @@ impl Member {
             self.disconnected(now, member);
         }
     }
+}
+
+/// What was for a neighbour goes to it another way. Those behind it in the tree of a broadcast wait for it too, whoever is
+/// before them by now: from there on it goes to all.
+fn by_another_way(neighbour: MemberId, mut envelope: Envelope) -> Envelope {
+    if envelope.to.is_none() {
+        (envelope.to, envelope.floods) = (Some(neighbour), true);
+    }
+    envelope
 }

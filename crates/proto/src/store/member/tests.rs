@@ -6,6 +6,7 @@
 //!
 //! The registrar is the test itself: it gives views and leases.
 
+mod broadcasts;
 mod given_up;
 
 use super::{Action, Member, Ticket};
