@@ -232,12 +232,10 @@ fn named() -> Vec<Named> {
             Box::new(move |seed, timeline| rendezvous::scenarios::run(name, seed, plan(seed), timeline));
         Named { name, about, play, waits: false, is_slow }
     });
-    let waiting = store::scenarios::waiting().into_iter().map(|scenario| (scenario, true));
-    let store = store::scenarios::all().into_iter().map(|scenario| (scenario, false)).chain(waiting);
-    let store = store.map(|(scenario, waits)| {
+    let store = store::scenarios::all().into_iter().map(|scenario| {
         let store::scenarios::Scenario { name, about, plan } = scenario;
         let play = Box::new(move |seed, timeline| store::scenarios::run(name, seed, plan(seed), timeline));
-        Named { name, about, play, waits, is_slow: false }
+        Named { name, about, play, waits: false, is_slow: false }
     });
     membership.chain(heart).chain(rendezvous).chain(store).collect()
 }

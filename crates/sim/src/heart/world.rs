@@ -587,8 +587,10 @@ impl World {
                 _ => {}
             }
             let silence = process.silent_since.map_or(Duration::ZERO, |since| now.since(since));
+            // Nobody answers after its end, whenever that is noticed here.
+            let answered = (now - silence).min(process.killed.unwrap_or(now));
             let sign = if silence < SUSPECT_AFTER {
-                Sign::Alive { acked: Some(now - silence) }
+                Sign::Alive { acked: Some(answered) }
             } else if now < process.isolated_until {
                 if silence < Duration::from_secs(5) { Sign::Suspect } else { Sign::Dead(DeathReason::Silent) }
             } else if process.killed.is_some() {
