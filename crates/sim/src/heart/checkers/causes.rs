@@ -6,7 +6,8 @@
 //!   the address to tell it who they are (rule 41): nobody hears before its end that the run goes on without it, and
 //!   whoever was told to go on by this coordinator never does. (A reign that a peer missed from its beginning to its end
 //!   counts, too.) Unless a coordinator has lost this very peer, or this one was deposed for a while and the peer knows
-//!   better.
+//!   better; or the peer was let in with the last words of a coordinator, which nobody else has heard: the others go on at
+//!   once, and to them it is a stranger (rule 41).
 //! - A session that finds no coordinator ends when it has been away for as long as it may; then whatever kept it away has
 //!   ended a moment ago, if at all. One that finds only a coordinator of a lower term, which does not know it, may not
 //!   believe that and waits as long (rule 17).
@@ -15,13 +16,14 @@
 
 use super::no_false_eviction::LAST_REDIAL;
 use super::{Checker, Fact, World};
+use outlast_proto::collective::GroupEpoch;
 use outlast_proto::id::PeerId;
 use outlast_proto::membership::Preset;
 use outlast_proto::preset::Times;
 use outlast_proto::session::OutReason;
 use outlast_proto::time::{Duration, Instant};
 use outlast_proto::wire::control::{KickReason, LossReason};
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 
 const TIMES: Times = Preset::Local.times();
 /// A coordinator that has just come to the address hears contradicting claims out, and a second time if it stood still
@@ -37,6 +39,8 @@ const AFTER_CANCEL: Duration = Duration::from_millis(500);
 #[derive(Default)]
 pub struct Causes {
     lost: BTreeSet<PeerId>,
+    /// The last epoch that each peer has opened, and who founded it.
+    last: BTreeMap<PeerId, (PeerId, GroupEpoch)>,
 }
 
 impl Checker for Causes {
@@ -54,13 +58,17 @@ impl Checker for Causes {
             }
             Fact::Superseded { coordinator, peer, reigned, was_let_on, is_behind } => {
                 let had_its_time = *reigned >= TIMES.control_grace && !was_let_on;
-                if *is_behind || had_its_time || self.lost.contains(peer) {
+                if *is_behind || had_its_time || self.lost.contains(peer) || self.is_ahead(*peer) {
                     return Ok(());
                 }
                 Err(format!(
                     "coordinator {coordinator}, at the address for {reigned:?}, superseded {} (let on: {was_let_on})",
                     peer.short()
                 ))
+            }
+            Fact::Opened { peer, record, .. } => {
+                self.last.insert(*peer, (record.founder, record.epoch));
+                Ok(())
             }
             Fact::Out { process, peer, reason } => self.out(world, at, *process, *peer, reason),
             _ => Ok(()),
@@ -69,6 +77,14 @@ impl Checker for Causes {
 }
 
 impl Causes {
+    /// Whether that peer has opened an epoch that nobody else with its founder has come to.
+    fn is_ahead(&self, peer: PeerId) -> bool {
+        let Some((founder, epoch)) = self.last.get(&peer) else { return false };
+        let others = self.last.iter().filter(|(other, (same, _))| **other != peer && same == founder);
+        let newest = others.map(|(_, (_, newest))| newest).max();
+        newest.is_some_and(|newest| newest < epoch)
+    }
+
     fn out(
         &mut self,
         world: &World,
