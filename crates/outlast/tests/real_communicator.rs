@@ -181,6 +181,7 @@ fn newcomers_whose_call_differs_are_told_so_and_the_trained_member_goes_on() {
 #[test]
 fn more_tags_than_there_may_be_cost_the_calls_that_are_too_many_and_nobody_its_place() {
     const TOO_MANY: usize = 176;
+    const BURST: usize = TAGS_MAX / 8;
     let coordinator = coordinator();
     each(&coordinator, 2, |_, comm| {
         comm.connect(2).expect("admitted");
@@ -190,9 +191,12 @@ fn more_tags_than_there_may_be_cost_the_calls_that_are_too_many_and_nobody_its_p
             handles.into_iter().map(outlast::communicator::Handle::wait).collect::<Vec<_>>()
         };
         // In the background they begin in any order, and each peer would refuse others: first come those that fit.
-        for (data, receipt) in sum_under(0..TAGS_MAX) {
-            assert_eq!(receipt.expect("a sum").contributors.len(), 2);
-            assert!(data.iter().all(|value| value.to_bits() == 2.0f32.to_bits()));
+        // Not all at once: each has a thread of its own, and a thousand of them take longer than a call may.
+        for first in (0..TAGS_MAX).step_by(BURST) {
+            for (data, receipt) in sum_under(first..first + BURST) {
+                assert_eq!(receipt.expect("a sum").contributors.len(), 2);
+                assert!(data.iter().all(|value| value.to_bits() == 2.0f32.to_bits()));
+            }
         }
         for (data, receipt) in sum_under(TAGS_MAX..TAGS_MAX + TOO_MANY) {
             let error = receipt.expect_err("one too many");
