@@ -289,8 +289,15 @@ fn a_sync_that_times_out_does_not_send_the_holders_out() {
     let before = timeouts.load(Ordering::SeqCst);
     wait(|| timeouts.load(Ordering::SeqCst) >= before + 2, "holders that wait in vain");
     let mut state = fresh(1e6);
-    let report =
-        late.sync_state(&mut state, &SyncOptions::new().timeout(PATIENCE)).expect("they are still here");
+    let deadline = Instant::now() + PATIENCE;
+    let report = loop {
+        match late.sync_state(&mut state, &SyncOptions::new().timeout(PATIENCE)) {
+            Ok(report) => break report,
+            // It came in the very moment in which the others' time was over: they begin again, and so does it.
+            Err(error) if error.action() == NextStep::Retry && Instant::now() < deadline => {}
+            Err(error) => panic!("they are still here: {error}"),
+        }
+    };
     assert!(report.revision > 10 && report.members.len() == 3, "{report:?}");
     late.leave();
     over.store(true, Ordering::SeqCst);
