@@ -48,7 +48,6 @@ use rustix::net::{
     AddressFamily, RecvAncillaryBuffer, RecvAncillaryMessage, RecvFlags, SendAncillaryBuffer,
     SendAncillaryMessage, SendFlags, SocketAddrUnix, SocketFlags, SocketType, sockopt,
 };
-use socket2::SockRef;
 use std::io::{self, IoSlice, IoSliceMut};
 use std::mem::MaybeUninit;
 use std::net::SocketAddr;
@@ -58,11 +57,6 @@ use std::os::unix::net::UnixStream;
 /// Who comes to a hatch before its guest does is sent away; so many may wait there, and the guest is among them when it says that
 /// it has come.
 const BACKLOG: i32 = 8;
-/// Room in each direction of a pair. A sender is woken only when three quarters of it are free again, so with the usual fifth of a
-/// megabyte a large value takes many changes of processes: 1 MiB to 15 others took four times as long as over TCP, and with this much
-/// half as long. The kernel gives what `net.core.wmem_max` allows.
-const ROOM_BYTES: usize = 2 << 20;
-
 /// A hatch that is open for one guest. It is gone when this is dropped.
 #[derive(Debug)]
 pub(crate) struct OpenHatch {
@@ -140,9 +134,6 @@ pub(crate) fn go_through(
     }
     let (ours, theirs) = UnixStream::pair()?;
     let (ours, theirs) = (Guarded::new(ours)?, Guarded::new(theirs)?);
-    for end in [&*ours, &*theirs] {
-        SockRef::from(end).set_send_buffer_size(ROOM_BYTES)?;
-    }
     let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
     let mut ancillary = SendAncillaryBuffer::new(&mut space);
     let handed = [(*theirs).as_fd()];
@@ -184,12 +175,6 @@ mod tests {
         (hatch.name, hatch.proof)
     }
 
-    /// What any process may ask for here. A container may not know it.
-    fn allowed_room() -> usize {
-        let told = std::fs::read_to_string("/proc/sys/net/core/wmem_max").ok();
-        told.and_then(|told| told.trim().parse().ok()).unwrap_or(0)
-    }
-
     #[test]
     fn both_ends_of_a_hatch_talk_over_the_pair() {
         let hatch = OpenHatch::open().unwrap();
@@ -199,10 +184,6 @@ mod tests {
         drop(hatch);
         there.write_all(b"from there").unwrap();
         here.write_all(b"from here!").unwrap();
-        for end in [&*there, &*here] {
-            let room = SockRef::from(end).send_buffer_size().unwrap();
-            assert!(room >= ROOM_BYTES.min(allowed_room()), "{room}");
-        }
         let mut words = [0; 10];
         here.read_exact(&mut words).unwrap();
         assert_eq!(&words, b"from there");
