@@ -450,23 +450,25 @@ impl Membership {
         let life = self.config.sighting_life();
         let answers = self.sightings.iter().filter(|(_, (at, answered))| *answered && now.since(*at) <= life);
         let answered = answers.filter(|(id, _)| **id != about).count();
-        let silent: BTreeSet<PeerId> =
-            self.cases.iter().filter(|(_, case)| case.is_silent(now)).map(|(id, _)| *id).collect();
+        let is_silent = |id: &PeerId| self.cases.get(id).is_some_and(|case| case.is_silent(now));
+        let in_doubt = self.cases.values().filter(|case| case.is_silent(now));
+        let (silent, began) = in_doubt.fold((0, None), |(silent, began): (usize, Option<Instant>), case| {
+            let since = case.silent_since;
+            (silent + 1, Some(began.map_or(since, |began| began.min(since))))
+        });
         // Of a large group, or in the first moment, only some were asked: those stand for all. A silence that has
         // lasted for a while is held against all that was heard since it began.
-        let began = silent.iter().filter_map(|id| self.cases.get(id)).map(|case| case.silent_since).min();
         let reach = life.max(began.map_or(life, |began| now.since(began)));
-        let mut missed = silent.clone();
-        let mut heard = 0;
-        for (id, (at, answered)) in &self.sightings {
-            if now.since(*at) <= reach && *answered {
-                heard += 1;
-                missed.remove(id);
-            } else if now.since(*at) <= reach {
-                missed.insert(*id);
+        let (mut missed, mut heard) = (silent, 0);
+        for (id, (_, answered)) in self.sightings.iter().filter(|(_, (at, _))| now.since(*at) <= reach) {
+            match (*answered, is_silent(id)) {
+                (true, true) => (heard, missed) = (heard + 1, missed - 1),
+                (true, false) => heard += 1,
+                (false, true) => {}
+                (false, false) => missed += 1,
             }
         }
-        let (silent, hears_few) = (silent.len(), missed.len() > heard + 1);
+        let hears_few = missed > heard + 1;
         Bench {
             config: &self.config,
             now,

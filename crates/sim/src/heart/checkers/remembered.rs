@@ -22,7 +22,12 @@ pub struct Remembered {
 fn forgotten<'a>(known: &Annals, member: &'a Annals) -> Option<&'a Incident> {
     let is_full = known.iter().count() >= INCIDENTS_MAX;
     let oldest = known.iter().next().filter(|_| is_full);
-    let is_known = |incident: &Incident| known.iter().any(|other| other == incident);
+    // Both are in the order of what happened.
+    let mut known = known.iter().peekable();
+    let mut is_known = |incident: &Incident| {
+        while known.next_if(|other| *other < incident).is_some() {}
+        known.peek().is_some_and(|other| *other == incident)
+    };
     member.iter().find(|incident| oldest.is_none_or(|oldest| *incident > oldest) && !is_known(incident))
 }
 
