@@ -94,7 +94,7 @@ impl World {
             transfer.moved = true;
         }
         // In a large group too, most calls meet nobody who is that slow: otherwise none would ever end well.
-        let slowly = (0.4 / ring.len() as f64).min(0.05);
+        let slowly = if self.healed { 0.0 } else { (0.4 / ring.len() as f64).min(0.05) };
         for (process, serial) in members {
             let calls = &self.processes[process].calls;
             let mine = |state: &CallState| state.executing.as_ref().is_some_and(|at| at.serial == serial);
@@ -106,7 +106,8 @@ impl World {
             {
                 executing.flushing = true;
             }
-            // The result is there; the last bytes for the next in the ring may take longer than anybody waits.
+            // The result is there; the last bytes for the next in the ring may take longer than anybody waits, which is a
+            // fault like others, and over when all are.
             let slow = self.rng.chance(slowly);
             let delay = self.some(if slow { self.settings.flush_max } else { Duration::from_millis(10) });
             self.after(delay, Event::Performed(process, call, serial, PerformResult::Done));

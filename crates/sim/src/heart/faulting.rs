@@ -219,6 +219,7 @@ impl World {
     pub fn heal(&mut self) {
         let now = self.now;
         self.line(|| "everything is healed".to_owned());
+        self.healed = true;
         self.cut_links.clear();
         for index in 0..self.processes.len() {
             let process = &mut self.processes[index];

@@ -236,7 +236,11 @@ impl World {
         let obeyed = self.processes[process].obeyed;
         match &message {
             ToPeer::Kicked { term, .. } if *term < obeyed => self.processes[process].turned_away = now,
-            ToPeer::Resumed { .. } => self.processes[process].resuming = true,
+            // Whoever waits to be let in hears of a new term in the same words, and resumes nothing.
+            ToPeer::Resumed { .. } => {
+                let state = &mut self.processes[process];
+                state.resuming = state.session.record().is_some();
+            }
             ToPeer::Proceed { .. } => self.processes[process].resuming = false,
             _ => {}
         }

@@ -226,6 +226,8 @@ pub struct World {
     pub deviated: bool,
     /// Heard too late, of old coordinators: how many messages were refused for their term.
     pub refused_terms: u64,
+    /// Whether faults are over, and all must converge.
+    pub(super) healed: bool,
     next_id: u64,
 }
 
@@ -256,6 +258,7 @@ impl World {
             struck: BTreeMap::new(),
             deviated: false,
             refused_terms: 0,
+            healed: false,
             next_id: 0,
             settings,
         };
@@ -580,6 +583,7 @@ impl World {
         let now = self.now;
         for index in 0..self.processes.len() {
             let process = &mut self.processes[index];
+            let has_left = process.phase == Phase::Gone;
             let quiet = process.killed.is_some() || process.stopped.is_some() || now < process.isolated_until;
             match (quiet, process.silent_since) {
                 (true, None) => process.silent_since = Some(now),
@@ -589,7 +593,10 @@ impl World {
             let silence = process.silent_since.map_or(Duration::ZERO, |since| now.since(since));
             // Nobody answers after its end, whenever that is noticed here.
             let answered = (now - silence).min(process.killed.unwrap_or(now));
-            let sign = if silence < SUSPECT_AFTER {
+            let sign = if has_left {
+                // Said goodbye to the health group: who has not heard of it otherwise does not hold it for alive.
+                Sign::Suspect
+            } else if silence < SUSPECT_AFTER {
                 Sign::Alive { acked: Some(answered) }
             } else if now < process.isolated_until {
                 if silence < Duration::from_secs(5) { Sign::Suspect } else { Sign::Dead(DeathReason::Silent) }
