@@ -11,6 +11,7 @@
 //!
 //! The model of a key is written down here once more, apart from the store's own.
 
+use super::foresight::{Foresight, Left};
 use outlast_proto::time::Instant;
 use outlast_proto::wire::store::operation::{Answer, Operation};
 use std::collections::{BTreeSet, VecDeque};
@@ -29,9 +30,9 @@ pub struct Event {
 }
 
 #[derive(Clone, Debug, Default, PartialEq, Eq, Hash)]
-struct State {
-    value: Option<Vec<u8>>,
-    queue: VecDeque<Vec<u8>>,
+pub(super) struct State {
+    pub(super) value: Option<Vec<u8>>,
+    pub(super) queue: VecDeque<Vec<u8>>,
 }
 
 /// What came of a search.
@@ -57,6 +58,7 @@ pub fn check(events: &[Event]) -> Verdict {
     if events.iter().any(|event| is_stale(event, &events)) {
         return Verdict::Impossible;
     }
+    let foresight = Foresight::new(&events);
     let ends: Vec<_> = events.iter().map(|event| event.ended.as_ref().map(|(at, _)| *at)).collect();
     let mut tried = BTreeSet::new();
     let mut stack = vec![(Done::new(events.len()), State::default())];
@@ -72,9 +74,22 @@ pub fn check(events: &[Event]) -> Verdict {
         let next = (done.first..events.len()).take_while(|at| events[*at].begun <= first_end);
         let mut next: Vec<_> = next.filter(|at| !done.has(*at)).collect();
         next.sort_by_key(|at| std::cmp::Reverse(ends[*at].unwrap_or(Instant::from_nanos(u64::MAX))));
-        for at in next {
+        let is_open_pop = |at: &usize| ends[*at].is_none() && events[*at].operation == Operation::Pop;
+        let open_pops = (done.first..events.len()).filter(|at| !done.has(*at)).filter(is_open_pop).count();
+        let after = |at: usize| {
             let answer = events[at].ended.as_ref().map(|(_, answer)| answer);
-            if let Some(state) = state.after(&events[at].operation, answer) {
+            state.after(&events[at].operation, answer)
+        };
+        // Whoever only looks, and sees what is there, may as well come now: nothing becomes impossible by it.
+        let looks = |at: &&usize| ends[**at].is_some() && after(**at).is_some_and(|next| next == state);
+        if let Some(at) = next.iter().find(looks) {
+            stack.push((done.with(*at), state));
+            continue;
+        }
+        for at in next {
+            let left = Left { at, done: &done, first_end, open_pops };
+            let is_in_vain = |next: &State| foresight.rules_out(events[at], (&state, next), &left);
+            if let Some(state) = after(at).filter(|next| !is_in_vain(next)) {
                 let done = done.with(at);
                 if tried.insert((done.bits.clone(), state.digest())) {
                     stack.push((done, state));
@@ -112,8 +127,9 @@ fn is_stale(read: &Event, events: &[&Event]) -> bool {
     events.iter().filter(before).any(|event| event.begun > *written && writes(event).is_some())
 }
 
+/// Which calls were put in order already.
 #[derive(Clone, Debug)]
-struct Done {
+pub(super) struct Done {
     bits: Vec<u64>,
     /// All before it are done.
     first: usize,
@@ -124,7 +140,7 @@ impl Done {
         Self { bits: vec![0; count.div_ceil(64)], first: 0 }
     }
 
-    fn has(&self, at: usize) -> bool {
+    pub(super) fn has(&self, at: usize) -> bool {
         self.bits[at / 64] >> (at % 64) & 1 == 1
     }
 
@@ -245,6 +261,37 @@ mod tests {
         assert_eq!(check(&[lost.clone(), add(1, 2, 1)]), Verdict::Linearizable);
         assert_eq!(check(&[lost.clone(), add(1, 2, 2)]), Verdict::Linearizable);
         assert_eq!(check(&[lost, add(1, 2, 3)]), Verdict::Impossible);
+    }
+
+    #[test]
+    fn elements_leave_in_the_order_in_which_they_came() {
+        let push = |text: &str, begun, ended| {
+            event(Operation::Push(text.as_bytes().into()), begun, ended, Answer::Done)
+        };
+        let pop = |text: &str, begun, ended| {
+            event(Operation::Pop, begun, ended, Answer::Value(text.as_bytes().into()))
+        };
+        let lost = |begun| Event { ended: None, ..pop("", begun, begun) };
+        // Side by side in either order, one after the other in one.
+        for (a, b) in [("a", "b"), ("b", "a")] {
+            let events = [push("a", 0, 5), push("b", 1, 4), pop(a, 6, 7), pop(b, 8, 9)];
+            assert_eq!(check(&events), Verdict::Linearizable);
+        }
+        let events = [push("a", 0, 1), push("b", 2, 3), pop("b", 4, 5)];
+        assert_eq!(check(&events), Verdict::Impossible);
+        // Somebody may have taken the first, without an answer.
+        assert_eq!(
+            check(&[push("a", 0, 1), push("b", 2, 3), lost(2), pop("b", 4, 5)]),
+            Verdict::Linearizable
+        );
+        // Or it never came in.
+        let unsaid = Event { ended: None, ..push("a", 0, 1) };
+        assert_eq!(check(&[unsaid.clone(), push("b", 2, 3), pop("b", 4, 5)]), Verdict::Linearizable);
+        // But somebody was told that it was there.
+        let length = |number, at| event(Operation::Length, at, at + 1, Answer::Number(number));
+        let two = [unsaid.clone(), push("b", 2, 3), length(2, 4), pop("b", 6, 7)];
+        assert_eq!(check(&two), Verdict::Linearizable);
+        assert_eq!(check(&[unsaid, push("b", 2, 3), length(3, 4)]), Verdict::Impossible);
     }
 
     #[test]

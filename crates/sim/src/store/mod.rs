@@ -17,6 +17,7 @@ mod broadcasts;
 mod clients;
 pub mod cost;
 mod deaths;
+mod foresight;
 pub mod history;
 mod programs;
 pub mod scenarios;
