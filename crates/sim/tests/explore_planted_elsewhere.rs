@@ -84,6 +84,18 @@ fn one_decides_finds_who_counts_a_lease_from_its_answer_or_not_at_all() {
 }
 
 #[test]
+fn key_is_there_finds_who_reigns_on_when_its_key_is_gone_and_nobody_else_reigns_yet() {
+    let honest = ReignModel::election(6, Faults::default());
+    assert_found(honest.clone().judged_by(Judge::WithoutAClock), honest, "key_is_there");
+}
+
+#[test]
+fn appeal_finds_one_that_names_a_term_that_is_over() {
+    let honest = ReignModel::election(3, Faults { breaks: 0, appeals: 1 });
+    assert_found(honest.clone().with_late_appeals(), honest, "appeal");
+}
+
+#[test]
 fn one_verdict_finds_peers_that_keep_no_promise_to_a_leader_that_decides_late() {
     let honest = ReignModel::takeover(7).judged_by(Judge::AFifthLate);
     assert_found(honest.clone().without_promises(), honest, "one_verdict");

@@ -17,8 +17,8 @@
 //!
 //! # The invariants
 //!
-//! In every state: at most one may decide; whoever may decide is the one whose key is there; whenever a term is decided
-//! under, no higher one has been; and the attempt has one verdict, whoever hears it.
+//! In every state: at most one may decide; whoever may decide is the one whose key is there, so that terms grow as
+//! etcd's revisions do; and the attempt has one verdict, whoever hears it.
 //!
 //! # What it does not do
 //!
@@ -63,12 +63,15 @@ pub struct ReignModel {
     is_takeover: bool,
     judge: Judge,
     keeps_promises: bool,
+    /// Who appeals names a term that is over.
+    appeals_late: bool,
 }
 
 impl ReignModel {
     /// An election from nothing, for so many fifths of a lease.
     pub fn election(steps: u32, budget: Budget) -> Self {
-        Self { steps, budget, is_takeover: false, judge: Judge::Machine, keeps_promises: true }
+        let judge = Judge::Machine;
+        Self { steps, budget, is_takeover: false, judge, keeps_promises: true, appeals_late: false }
     }
 
     /// A reign that may end, and the next.
@@ -86,6 +89,12 @@ impl ReignModel {
     #[must_use]
     pub fn without_promises(self) -> Self {
         Self { keeps_promises: false, ..self }
+    }
+
+    /// The same with appeals that come a term too late.
+    #[must_use]
+    pub fn with_late_appeals(self) -> Self {
+        Self { appeals_late: true, ..self }
     }
 }
 
