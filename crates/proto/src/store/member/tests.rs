@@ -10,9 +10,7 @@ mod broadcasts;
 mod given_up;
 
 use super::{Action, Member, Ticket};
-use crate::limits::{
-    STORE_CASTS_MAX, STORE_HOPS_MAX, STORE_PIECE_BYTES, STORE_STRANGERS_MAX, STORE_WAITERS_MAX,
-};
+use crate::limits::{STORE_PIECE_BYTES, STORE_STRANGERS_MAX, STORE_WAITERS_MAX};
 use crate::preset::Preset;
 use crate::store::Config;
 use crate::store::layout::{Layout, bucket};
@@ -493,33 +491,6 @@ fn a_view_that_begins_keeps_the_pieces_that_were_sent_in_it() {
     }
 }
 
-/// Its first pieces are not taken twice, so those that came before a view began count in it (rule 30).
-#[test]
-fn a_long_broadcast_is_heard_once_by_whoever_is_there_while_a_view_begins() {
-    for pieces_before in [1, 2, 5] {
-        let mut circle = Circle::new(4);
-        let activate = circle.prepare(2);
-        let long = vec![7; 2 * STORE_PIECE_BYTES];
-        let now = circle.now;
-        circle.members.get_mut(&1).unwrap().broadcast(now, long[..].into());
-        circle.carry_out(1);
-        circle.deliver_pieces(pieces_before);
-        circle.order(&activate);
-        circle.settle();
-        circle.pass(Duration::from_secs(1));
-        circle.heard.sort_unstable();
-        assert_eq!(
-            circle.heard,
-            [(2, long.len()), (3, long.len()), (4, long.len())],
-            "{pieces_before} before"
-        );
-        let third = circle.prepare(3);
-        circle.order(&third);
-        circle.settle();
-        assert_eq!(circle.heard.len(), 3, "it was told again, and everybody had heard it");
-    }
-}
-
 /// A view to come with a fifth member; and two keys of one owner and one replica, of which it moves the first.
 fn with_a_fifth(circle: &Circle) -> (FromRegistrar, Key, Key, u64, u64) {
     let (now, next) = (circle.view(1), View { epoch: 2, ..view((1..=5).map(|number| (number, number))) });
@@ -712,35 +683,6 @@ fn that_the_store_ends_is_said_again_to_a_registrar_that_may_not_have_heard_it()
     assert_eq!(last_words(&leaves), [false, false], "the store goes on without it");
 }
 
-/// A broadcast that went another way comes when so many later ones are here that nobody remembers it any more.
-#[test]
-fn a_copy_of_an_old_broadcast_is_neither_heard_again_nor_passed_on() {
-    let mut circle = Circle::new(5);
-    let mut first = None;
-    for length in 1..=STORE_CASTS_MAX + 2 {
-        let now = circle.now;
-        circle.members.get_mut(&1).unwrap().broadcast(now, vec![7; length][..].into());
-        circle.carry_out(1);
-        let sent = circle.under_way.iter().find_map(|(_, _, hop)| match hop {
-            Hop::Carry { envelope, .. } if envelope.from == MemberId(1) => Some(envelope.clone()),
-            _ => None,
-        });
-        first = first.or(sent);
-        circle.settle();
-    }
-    assert_eq!(circle.heard.len(), 4 * (STORE_CASTS_MAX + 2));
-    let mut envelope = first.expect("it was sent");
-    for number in 1..=2 {
-        (envelope.to, envelope.floods) = (Some(MemberId(2)), true);
-        let hop = Hop::Carry { number: u64::MAX / 2 + number, received: 0, envelope: envelope.clone() };
-        let now = circle.now;
-        circle.members.get_mut(&2).unwrap().handle_hop(now, MemberId(3), hop);
-        circle.carry_out(2);
-        assert_eq!(circle.under_way.len(), 0, "it is passed on");
-    }
-    assert_eq!(circle.heard.len(), 4 * (STORE_CASTS_MAX + 2), "it is heard again");
-}
-
 /// That a link carries again is told after that it broke, and may come before it: the first news went another way.
 #[test]
 fn an_old_report_of_a_broken_link_does_not_undo_a_newer_one() {
@@ -765,73 +707,4 @@ fn an_old_report_of_a_broken_link_does_not_undo_a_newer_one() {
         let links = circle.members[&1].post.broken_links(one);
         assert_eq!(links.is_empty(), number != 900, "after {number}: {links:?}");
     }
-}
-
-#[test]
-fn a_long_broadcast_that_many_short_ones_overtake_is_heard() {
-    let mut circle = Circle::new(2);
-    let now = circle.now;
-    let length = 4 * STORE_PIECE_BYTES;
-    circle.members.get_mut(&1).unwrap().broadcast(now, vec![7; length][..].into());
-    circle.carry_out(1);
-    let (mut pieces, others): (VecDeque<_>, _) = circle.under_way.drain(..).partition(is_piece);
-    circle.under_way = others;
-    circle.under_way.extend(pieces.pop_front());
-    circle.settle();
-    for _ in 0..STORE_CASTS_MAX + 2 {
-        circle.members.get_mut(&1).unwrap().broadcast(now, b"short"[..].into());
-        circle.carry_out(1);
-        circle.settle();
-    }
-    assert!(!pieces.is_empty() && !circle.heard.iter().any(|(_, heard)| *heard == length));
-    circle.under_way.extend(pieces);
-    circle.settle();
-    assert_eq!(circle.heard.last(), Some(&(2, length)));
-}
-
-/// Whatever is wrong with those who pass it on, it comes to rest.
-#[test]
-fn a_broadcast_that_has_passed_too_many_hands_is_heard_and_goes_no_further() {
-    let mut circle = Circle::new(12);
-    let now = circle.now;
-    circle.members.get_mut(&1).unwrap().broadcast(now, b"word"[..].into());
-    circle.carry_out(1);
-    for (_, _, hop) in &mut circle.under_way {
-        if let Hop::Carry { envelope, .. } = hop {
-            (envelope.floods, envelope.hops) = (true, STORE_HOPS_MAX - 1);
-        }
-    }
-    let told = circle.under_way.len();
-    assert!(told < 11, "the others hear it from those");
-    circle.settle();
-    assert_eq!(circle.heard.len(), told, "only by those whom its origin told");
-}
-
-#[test]
-fn broadcasts_that_will_never_be_whole_are_forgotten_when_a_view_begins() {
-    let mut circle = Circle::new(2);
-    let broadcast = |circle: &mut Circle| {
-        let now = circle.now;
-        circle.members.get_mut(&1).unwrap().broadcast(now, vec![7; 2 * STORE_PIECE_BYTES][..].into());
-        circle.carry_out(1);
-        // The second piece is in the hands of somebody who dies.
-        let (mut pieces, others): (VecDeque<_>, _) = circle.under_way.drain(..).partition(is_piece);
-        circle.under_way = others;
-        circle.under_way.extend(pieces.pop_front());
-        circle.settle();
-    };
-    broadcast(&mut circle);
-    // So many later ones that it is not told again.
-    for _ in 0..20 {
-        let now = circle.now;
-        circle.members.get_mut(&1).unwrap().broadcast(now, b"short"[..].into());
-        circle.carry_out(1);
-        circle.settle();
-    }
-    let ends = circle.view(1);
-    circle.enter(2, Some(ends.clone()), &[]);
-    assert_eq!(circle.members[&2].post.parcels(), 1, "it may still be on its way");
-    circle.now += circle.members[&2].lost_after();
-    circle.enter(3, Some(View { epoch: 2, ..ends }), &[]);
-    assert_eq!(circle.members[&2].post.parcels(), 0);
 }
