@@ -430,6 +430,7 @@ fn some_message() -> impl Strategy<Value = ToCoordinator> {
                     record,
                     tags,
                     ballots,
+                    behind_from: (term < 9).then_some(term),
                     remembers_from,
                     revision: (generation % 2 == 0).then_some(u64::from(generation)),
                 })

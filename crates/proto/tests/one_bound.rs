@@ -126,6 +126,7 @@ fn the_largest_resume_fits() {
             })
             .collect(),
         record,
+        behind_from: Some(COUNT_MAX),
         remembers_from: COUNT_MAX,
         revision: Some(COUNT_MAX),
     };

@@ -218,6 +218,13 @@ fn seeds_that_found_a_fault_once_stay_right() {
         ("heart-training", 51_000_419),
         ("heart-training", 51_003_777),
         ("heart-ballots", 51_001_979),
+        // Who lost its connection again before it had heard all that it had missed was never told.
+        ("heart-rejoin", 120_004_510),
+        // What the simulator got wrong: bytes that leave slowly after all faults, a leaver held for alive, a new term that
+        // somebody who waits is told of.
+        ("heart-calm", 120_004_178),
+        ("heart-training", 120_003_533),
+        ("heart-two-terms-groups", 120_004_563),
     ];
     for (name, seed) in found {
         play(name, seed..seed + 1);

@@ -26,6 +26,9 @@ pub(super) struct Attendance {
     away: BTreeSet<PeerId>,
     /// Members that came back and were not told to go on yet (rule 43).
     returning: BTreeMap<PeerId, Returning>,
+    /// Members that came back, until an epoch opens that they hear of after everything else. That they know the present
+    /// one does not prove that they have heard what was decided before it: they were told that behind it.
+    unproven: BTreeSet<PeerId>,
     /// Whether members were told to wait after an abort.
     waiting: bool,
 }
@@ -61,11 +64,13 @@ impl Attendance {
     pub(super) fn forget(&mut self, gone: &BTreeSet<PeerId>) {
         self.away.retain(|peer| !gone.contains(peer));
         self.returning.retain(|peer, _| !gone.contains(peer));
+        self.unproven.retain(|peer| !gone.contains(peer));
     }
 
     /// A member is back that knows that epoch and those ballots: it is told what it missed, and then to go on.
     pub(super) fn welcome(&mut self, peer: PeerId, knew: GroupEpoch, ballots: Known) {
         self.returning.insert(peer, Returning { knew, ballots, heard: knew, caught_up: false });
+        self.unproven.insert(peer);
     }
 
     /// Those who were not told everything that they missed.
@@ -91,6 +96,11 @@ impl Attendance {
         self.returning.get(&peer).is_none_or(|returning| returning.caught_up)
     }
 
+    /// Whether a member that knows the group's epoch has heard everything that was decided before it.
+    pub(super) fn hears_in_order(&self, peer: PeerId) -> bool {
+        !self.unproven.contains(&peer)
+    }
+
     /// After such an abort all wait until they are told to go on, or a new epoch begins.
     pub(super) fn hold(&mut self) {
         self.waiting = true;
@@ -99,6 +109,7 @@ impl Attendance {
     /// A new epoch begins, which nobody waits in.
     pub(super) fn begin_epoch(&mut self) {
         self.waiting = false;
+        self.unproven.retain(|peer| self.returning.contains_key(peer));
     }
 
     /// Nothing stands in the way any more: who of the roster is to be told so.

@@ -271,7 +271,9 @@ impl Epochs<'_> {
             return;
         };
         // It answers the epoch, so it has everything that was said before the epoch.
-        state.operations.learned_before(peer, epoch);
+        if state.attendance.hears_in_order(peer) {
+            state.operations.learned_before(peer, epoch);
+        }
         if state.linking.confirm(peer) {
             self.office.agenda.count_votes();
         }

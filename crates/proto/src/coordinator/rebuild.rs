@@ -492,6 +492,9 @@ fn plausible(from: PeerId, resume: &Resume) -> Result<(), String> {
     if ids.len() != record.roster.len() {
         return Err("resumed with a record that lists a member twice".to_owned());
     }
+    if resume.behind_from.is_some_and(|epoch| epoch > record.epoch) {
+        return Err("resumed as one that lacks verdicts of epochs that it does not know".to_owned());
+    }
     if record.ancestors.iter().any(|before| before.epoch >= record.epoch) {
         return Err("resumed with a record that is older than a history that it goes on from".to_owned());
     }

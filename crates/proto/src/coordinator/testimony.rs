@@ -36,6 +36,8 @@ pub(super) struct Testimony {
     /// The highest term that it had obeyed, and the highest that it has promised to obey.
     pub(super) term: Term,
     pub(super) promised: Term,
+    /// It has heard all that was decided in epochs before this one.
+    behind_from: GroupEpoch,
     remembers_from: GroupEpoch,
     tags: BTreeMap<Place, TagReport>,
     /// The last revision that it took part in agreeing on.
@@ -51,8 +53,9 @@ impl Testimony {
         };
         let tags = resume.tags.into_iter().filter_map(|report| Some((place(&report)?, report))).collect();
         let (epoch, ballots) = (resume.record.epoch, resume.ballots);
+        let behind_from = resume.behind_from.unwrap_or(epoch);
         let (term, remembers_from, revision) = (resume.term, resume.remembers_from, resume.revision);
-        Self { epoch, ballots, term, promised: term, remembers_from, tags, revision }
+        Self { epoch, ballots, term, promised: term, behind_from, remembers_from, tags, revision }
     }
 
     /// How far the state of its group had come when it took part last: by what it said, and by those of these verdicts
@@ -102,7 +105,18 @@ impl Testimony {
         let after = report
             .and_then(|report| report.learned.last())
             .map(|(key, _)| (key.epoch, key.seq.saturating_add(1)));
-        after.unwrap_or_default().max((self.epoch, 0))
+        after.unwrap_or_default().max((self.behind_from, 0))
+    }
+
+    /// Whether it has yet to hear the verdict on this attempt, as far as it knows itself.
+    fn lacks(&self, key: &OpKey) -> bool {
+        let may_lack = self.behind_from <= key.epoch || self.has_open(key);
+        may_lack && self.verdict(key).is_none() && !self.past(key)
+    }
+
+    /// Whether it cannot say if it has heard that verdict: it may lack some of that epoch, and has forgotten some.
+    fn is_unsure_of(&self, key: &OpKey) -> bool {
+        key.epoch < self.remembers_from && self.lacks(key) && !self.has_open(key)
     }
 
     /// Whether it may have known the verdict on this attempt and forgotten it.
@@ -144,16 +158,20 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
         for key in keys(resumed) {
             let known = resumed.values().find_map(|told| told.verdict(&key).cloned());
             let in_scope = || resumed.iter().filter(|(peer, _)| key.scope.involves(**peer));
+            let is_lost_to = |told: &Testimony| match &known {
+                Some(_) => told.is_unsure_of(&key),
+                None => told.has_open(&key) && in_scope().any(|(_, told)| told.forgot(&key)),
+            };
+            let laggards: Vec<_> =
+                in_scope().filter(|(_, told)| is_lost_to(told)).map(|(peer, _)| *peer).collect();
+            if !laggards.is_empty() {
+                laggards.iter().for_each(|peer| drop(resumed.remove(peer)));
+                decided.laggards.extend(laggards);
+                again = true;
+                break;
+            }
             let verdict = match known {
                 Some(verdict) => verdict,
-                None if in_scope().any(|(_, told)| told.forgot(&key)) => {
-                    let laggards: Vec<_> =
-                        in_scope().filter(|(_, told)| told.has_open(&key)).map(|(peer, _)| *peer).collect();
-                    laggards.iter().for_each(|peer| drop(resumed.remove(peer)));
-                    decided.laggards.extend(laggards);
-                    again = true;
-                    break;
-                }
                 None if in_scope().all(|(_, told)| told.completed(&key)) && one_call(resumed, &key) => {
                     Verdict::Commit { pending: 0 }
                 }
@@ -162,8 +180,7 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
             // Void attempts of an epoch that is over concern only those who are still in them.
             let void = verdict == Verdict::Abort(AbortReason::Void) && key.epoch < record.epoch;
             let unknowing = in_scope()
-                .filter(|(_, told)| told.verdict(&key).is_none() && !told.past(&key))
-                .filter(|(_, told)| told.epoch <= key.epoch || told.has_open(&key))
+                .filter(|(_, told)| told.lacks(&key))
                 .filter(|(_, told)| !void || told.has_open(&key))
                 .map(|(peer, _)| *peer)
                 .collect();
@@ -226,7 +243,7 @@ fn contradiction(record: &EpochRecord, resumed: &BTreeMap<PeerId, Testimony>) ->
         let denies = |told: &Testimony| {
             let aborted = matches!(told.verdict(&key), Some(Verdict::Abort(_)));
             // Members of this epoch from its beginning on: a newcomer of a later one knows nothing of it.
-            let was_there = key.epoch == record.epoch || told.epoch <= key.epoch;
+            let was_there = key.epoch == record.epoch || told.behind_from <= key.epoch;
             aborted || (was_there && !committed(told) && !told.completed(&key) && !told.past(&key))
         };
         let opposed: BTreeSet<_> =

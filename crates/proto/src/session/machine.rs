@@ -105,6 +105,9 @@ pub struct Session {
     pub(super) hold: bool,
     /// After a resume: until `Proceed` we hear what we missed, and neither vote nor begin anything (rule 43).
     pub(super) resuming: bool,
+    /// The epoch that it knew when it began to hear what it missed. A connection may break between the newest epoch and
+    /// the verdicts that fell before it, so until `Proceed` the record does not say what it has heard (rule 43).
+    behind_from: Option<u64>,
     pub(super) calls: BTreeMap<CallId, Call>,
     /// What the group votes on besides collectives.
     pub(super) ballots: Ballots,
@@ -144,6 +147,7 @@ impl Session {
             linked: None,
             hold: false,
             resuming: false,
+            behind_from: None,
             calls: BTreeMap::new(),
             ballots: Ballots::default(),
             revision: None,
@@ -311,6 +315,8 @@ impl Session {
                 generation: self.generation,
                 term: self.term,
                 record: EpochRecord::clone(record),
+                behind_from: Some(*self.behind_from.get_or_insert(record.epoch))
+                    .filter(|epoch| *epoch < record.epoch),
                 tags: self.reports(now),
                 ballots: self.ballots.reports(),
                 remembers_from: self.remembers_from,
@@ -560,6 +566,7 @@ impl Session {
         self.hold = false;
         self.settled(&[]);
         if std::mem::take(&mut self.resuming) {
+            self.behind_from = None;
             // What changed since the resume was written, and what may have been lost with the old connection.
             for (id, vote) in self.votes_again() {
                 self.tell_decider(id, vote);
@@ -659,6 +666,7 @@ impl Session {
         self.asked = None;
         self.hold = false;
         self.resuming = false;
+        self.behind_from = None;
     }
 
     /// Begins a new session on the same object, after the old one is over. Others may still wait for the old

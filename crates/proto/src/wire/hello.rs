@@ -144,8 +144,8 @@ impl Version {
     /// newcomers, in messages of their own. Since 3 small all-reduces go whole around the ring, and a replica of the store
     /// answers whoever asked for a change; since 3.1 a goodbye says whether it is for good, and a resume how far the state of
     /// its group had come; since 3.2 whoever dials a member of the store tells it first of a hatch, or that there is none
-    /// ([`super::hatch`]).
-    pub const CURRENT: Self = Self { major: 3, minor: 2 };
+    /// ([`super::hatch`]); since 3.3 a resume says from which epoch on its member may lack verdicts.
+    pub const CURRENT: Self = Self { major: 3, minor: 3 };
 }
 
 impl Versions {

@@ -379,6 +379,7 @@ pub(super) fn resume(number: u8, record: EpochRecord) -> Resume {
         record,
         tags: Vec::new(),
         ballots: heard(1, 1),
+        behind_from: None,
         remembers_from: 0,
         revision: None,
     }

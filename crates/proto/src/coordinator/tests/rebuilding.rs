@@ -139,6 +139,28 @@ fn members_that_lag_an_epoch_catch_up() {
     assert_eq!(bench.kicked(4).unwrap().0, KickReason::Evicted);
 }
 
+/// The connection to the old coordinator broke between the newest epoch and what had been decided before it (rule 43).
+#[test]
+fn who_knows_the_newest_epoch_and_not_what_fell_before_it_is_told() {
+    let timeout = || AbortReason::Timeout(Vec::new());
+    let missed = || learned(key(2, 0, 0), Verdict::Abort(timeout()));
+    let back = |behind_from, remembers_from| {
+        let mut bench = Bench::new();
+        bench.resume(1, Resume { tags: vec![missed()], ..resume(1, record(3, &[1, 2])) });
+        let late = resume(2, record(3, &[1, 2]));
+        bench.resume(2, Resume { remembers_from, behind_from, ..late });
+        bench
+    };
+    let mut bench = back(Some(1), 0);
+    assert_eq!(verdicts(&mut bench, 2), [abort(key(2, 0, 0), timeout())]);
+    // One that was let in with epoch 3 was in no earlier call.
+    let mut bench = back(None, 0);
+    assert_eq!(verdicts(&mut bench, 2), []);
+    // One that has forgotten what it heard cannot say whether it heard this.
+    let mut bench = back(Some(1), 3);
+    assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
+}
+
 #[test]
 fn a_newer_record_puts_out_whom_it_does_not_know_even_if_it_resumed_first() {
     let mut bench = Bench::new();
@@ -255,6 +277,7 @@ fn resumes_that_cannot_be_true_are_turned_away() {
         Resume { record: record(u64::MAX, &[1, 2]), ..sound() },
         Resume { term: u64::MAX, ..sound() },
         Resume { ballots: heard(1, 2), ..sound() },
+        Resume { behind_from: Some(4), ..sound() },
         Resume { registration: registration(2, 0, 1), ..sound() },
         Resume {
             registration: Registration { session: SessionId([0; 16]), ..registration(1, 0, 1) },

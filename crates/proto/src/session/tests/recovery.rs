@@ -85,6 +85,7 @@ fn a_resume_carries_everything_and_goes_on_only_when_told() {
             outcome: Some(Vec::new()),
             wish: Some(admission::wish(1)),
         }],
+        behind_from: None,
         remembers_from: 0,
         revision: None,
     };
@@ -101,6 +102,28 @@ fn a_resume_carries_everything_and_goes_on_only_when_told() {
     let actions = bench.drain();
     assert_eq!(actions[0], send(super::vote(1, 2)));
     assert_eq!(actions[1], initiate(key(2, 0), true, 9_880));
+}
+
+/// A connection may break between the newest epoch and what was decided before it (rule 43).
+#[test]
+fn whoever_was_not_told_everything_says_from_which_epoch_on() {
+    let told_of = |bench: &mut Bench| {
+        let actions = bench.reconnect();
+        let [Action::Send(ToCoordinator::Resume(resume))] = &actions[..] else { panic!("{actions:?}") };
+        let told = (resume.record.epoch, resume.behind_from);
+        bench.hear(ToPeer::Resumed { term: 1 });
+        told
+    };
+    let mut bench = Bench::of(&[1, 2]);
+    assert_eq!(told_of(&mut bench), (1, None));
+    for epoch in [2, 3] {
+        bench.hear(ToPeer::Epoch(record(epoch, &[1, 2])));
+        bench.drain();
+        assert_eq!(told_of(&mut bench), (epoch, Some(1)));
+    }
+    bench.hear(ToPeer::Proceed { group: 0, epoch: 3 });
+    bench.drain();
+    assert_eq!(told_of(&mut bench), (3, None));
 }
 
 #[test]

@@ -141,6 +141,10 @@ pub struct Resume {
     /// was committed, or by a sync.
     #[n(9)]
     pub revision: Option<Revision>,
+    /// It was being told what it had missed when its last connection broke: of epochs from this one on it may lack
+    /// verdicts, though its record is of a later one. None if it lacks none of epochs before its record's.
+    #[n(10)]
+    pub behind_from: Option<GroupEpoch>,
 }
 
 impl Resume {

@@ -236,6 +236,7 @@ pub(super) fn resume() -> Resume {
         }],
         ballots: vec![ballot_report()],
         remembers_from: 1,
+        behind_from: Some(1),
         revision: Some(1_000),
     }
 }
