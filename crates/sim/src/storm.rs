@@ -43,6 +43,14 @@ struct Draw<'a> {
     /// Until when each host is busy with a trouble: one at a time keeps the excuses simple to read.
     busy_until_ms: Vec<u64>,
     partition_until_ms: u64,
+    /// Who could not reach whom, and from when until when.
+    pair_cuts: Vec<PairCut>,
+}
+
+struct PairCut {
+    hosts: [HostId; 2],
+    from_ms: u64,
+    until_ms: u64,
 }
 
 /// The storm that belongs to `seed`.
@@ -52,8 +60,14 @@ pub fn script(seed: u64, intensity: &Intensity) -> Script {
         + rng.below((intensity.members_max - intensity.members_min + 1) as usize) as u32;
     let mut script = Script::quiet(members).safety_secs(intensity.seconds);
     script.packets_per_second_max = 80.0;
-    let mut draw =
-        Draw { rng, script, intensity, busy_until_ms: vec![0; members as usize], partition_until_ms: 0 };
+    let mut draw = Draw {
+        rng,
+        script,
+        intensity,
+        busy_until_ms: vec![0; members as usize],
+        partition_until_ms: 0,
+        pair_cuts: Vec::new(),
+    };
     draw.weather();
     let troubles = 1 + draw.rng.below(intensity.troubles_max);
     for _ in 0..troubles {
@@ -197,12 +211,25 @@ impl Draw<'_> {
         let second =
             (first + 1 + self.rng.below(self.script.members as usize - 1) as u32) % self.script.members;
         let (first, second) = (HostId(first), HostId(second));
+        let both_ways = self.rng.chance(0.5);
+        if self.is_cut_enough(first, from, from + lasts) || self.is_cut_enough(second, from, from + lasts) {
+            return;
+        }
+        self.pair_cuts.push(PairCut { hosts: [first, second], from_ms: from, until_ms: from + lasts });
         self.add(from, Fault::CutPair(first, second));
         self.add(from + lasts, Fault::HealPair(first, second));
-        if self.rng.chance(0.5) {
+        if both_ways {
             self.add(from, Fault::CutPair(second, first));
             self.add(from + lasts, Fault::HealPair(second, first));
         }
+    }
+
+    /// Whether one more cut could leave that host without enough others to vouch for it: who is cut from each of the
+    /// others is cut off, and may be declared dead.
+    fn is_cut_enough(&self, host: HostId, from_ms: u64, until_ms: u64) -> bool {
+        let meanwhile = |cut: &&PairCut| cut.from_ms <= until_ms && from_ms <= cut.until_ms;
+        let cuts = self.pair_cuts.iter().filter(|cut| cut.hosts.contains(&host)).filter(meanwhile).count();
+        cuts + 1 > (self.script.members as usize - 1) / 3
     }
 
     fn death(&mut self, from: u64) {
