@@ -26,7 +26,7 @@ pub(super) struct Attendance {
     away: BTreeSet<PeerId>,
     /// Members that came back and were not told to go on yet (rule 43).
     returning: BTreeMap<PeerId, Returning>,
-    /// Members that came back, until an epoch opens that they hear of after everything else. That they know the present
+    /// Members that came back, until they vote, or an epoch opens that they hear of after everything else. That they know the present
     /// one does not prove that they have heard what was decided before it: they were told that behind it.
     unproven: BTreeSet<PeerId>,
     /// Whether members were told to wait after an abort.
@@ -94,6 +94,12 @@ impl Attendance {
     /// Whether a member knows the group's epoch, and so may hear what is decided in it.
     pub(super) fn listens(&self, peer: PeerId) -> bool {
         self.returning.get(&peer).is_none_or(|returning| returning.caught_up)
+    }
+
+    /// A member votes in the group's epoch. One that came back does that only once it was told to go on, which is told last:
+    /// so it has heard everything that was decided before.
+    pub(super) fn votes(&mut self, peer: PeerId) -> bool {
+        !self.returning.contains_key(&peer) && self.unproven.remove(&peer)
     }
 
     /// Whether a member that knows the group's epoch has heard everything that was decided before it.

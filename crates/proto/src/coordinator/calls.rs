@@ -75,6 +75,9 @@ impl Calls<'_> {
                 .office
                 .kick(from, &format!("initiated {key}, some of whom are no members of the group"));
         }
+        if state.attendance.votes(from) {
+            state.operations.learned_before(from, key.epoch);
+        }
         let words = format!("{fingerprint} under tag {}", key.tag);
         let call = Call {
             from,

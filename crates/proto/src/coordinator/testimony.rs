@@ -157,8 +157,12 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
         decided.laggards.extend(laggards);
         for key in keys(resumed) {
             let known = resumed.values().find_map(|told| told.verdict(&key).cloned());
+            // Void attempts of an epoch that is over concern only those who are still in them.
+            let concerns_nobody =
+                |verdict: &Verdict| *verdict == Verdict::Abort(AbortReason::Void) && key.epoch < record.epoch;
             let in_scope = || resumed.iter().filter(|(peer, _)| key.scope.involves(**peer));
             let is_lost_to = |told: &Testimony| match &known {
+                Some(verdict) if concerns_nobody(verdict) => false,
                 Some(_) => told.is_unsure_of(&key),
                 None => told.has_open(&key) && in_scope().any(|(_, told)| told.forgot(&key)),
             };
@@ -177,8 +181,7 @@ pub(super) fn decide(record: &EpochRecord, resumed: &mut BTreeMap<PeerId, Testim
                 }
                 None => Verdict::Abort(AbortReason::Void),
             };
-            // Void attempts of an epoch that is over concern only those who are still in them.
-            let void = verdict == Verdict::Abort(AbortReason::Void) && key.epoch < record.epoch;
+            let void = concerns_nobody(&verdict);
             let unknowing = in_scope()
                 .filter(|(_, told)| told.lacks(&key))
                 .filter(|(_, told)| !void || told.has_open(&key))

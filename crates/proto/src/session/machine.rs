@@ -315,7 +315,7 @@ impl Session {
                 generation: self.generation,
                 term: self.term,
                 record: EpochRecord::clone(record),
-                behind_from: Some(*self.behind_from.get_or_insert(record.epoch))
+                behind_from: Some(*self.behind_from.get_or_insert(record.epoch.saturating_add(1)))
                     .filter(|epoch| *epoch < record.epoch),
                 tags: self.reports(now),
                 ballots: self.ballots.reports(),

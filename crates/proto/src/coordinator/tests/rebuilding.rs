@@ -151,13 +151,13 @@ fn who_knows_the_newest_epoch_and_not_what_fell_before_it_is_told() {
         bench.resume(2, Resume { remembers_from, behind_from, ..late });
         bench
     };
-    let mut bench = back(Some(1), 0);
+    let mut bench = back(Some(2), 0);
     assert_eq!(verdicts(&mut bench, 2), [abort(key(2, 0, 0), timeout())]);
     // One that was let in with epoch 3 was in no earlier call.
     let mut bench = back(None, 0);
     assert_eq!(verdicts(&mut bench, 2), []);
     // One that has forgotten what it heard cannot say whether it heard this.
-    let mut bench = back(Some(1), 3);
+    let mut bench = back(Some(2), 3);
     assert_eq!(bench.kicked(2).unwrap().0, KickReason::Evicted);
 }
 

@@ -101,30 +101,42 @@ fn the_end_of_a_vote_that_was_missed_is_told_again() {
 /// Verdicts that fell before the newest epoch are told behind it, and the connection may break in between (rule 43).
 #[test]
 fn to_know_an_epoch_does_not_prove_that_what_is_told_behind_it_was_heard() {
-    let mut bench = Bench::of(&[1, 2, 3, 4]);
-    bench.close(2);
-    bench.say(3, ToCoordinator::Leave { for_good: false });
-    bench.say(1, initiate(key(2, 0, 0)));
-    bench.say(4, ToCoordinator::Leave { for_good: false });
     let missed = abort(key(2, 0, 0), AbortReason::PeersLost(vec![(id(2), LossReason::Disconnected)]));
-    bench.resume(2, resume(2, record(1, &[1, 2, 3, 4])));
-    for generation in 3..5 {
-        let told = bench.told(2);
-        assert!(told.contains(&missed), "{told:?}");
-        // Its links are up, and what came behind the news of the epoch was lost.
-        bench.say(2, ToCoordinator::Connected { group: 0, epoch: 3 });
+    let again = |generation, record| Resume { generation, ..resume(2, record) };
+    let third = || EpochRecord { founder: founder(1), ..record(3, &[1, 2]) };
+    // Its links are up, and what came behind the news of the epoch was lost.
+    let broken_twice = || {
+        let mut bench = Bench::of(&[1, 2, 3, 4]);
         bench.close(2);
-        let again = resume(2, EpochRecord { founder: founder(1), ..record(3, &[1, 2]) });
-        bench.resume(2, Resume { generation, behind_from: Some(1), ..again });
-    }
-    assert!(bench.told(2).contains(&missed));
+        bench.say(3, ToCoordinator::Leave { for_good: false });
+        bench.say(1, initiate(key(2, 0, 0)));
+        bench.say(4, ToCoordinator::Leave { for_good: false });
+        bench.resume(2, resume(2, record(1, &[1, 2, 3, 4])));
+        for generation in 3..5 {
+            let told = bench.told(2);
+            assert!(told.contains(&missed), "{told:?}");
+            bench.say(2, ToCoordinator::Connected { group: 0, epoch: 3 });
+            bench.close(2);
+            bench.resume(2, Resume { behind_from: Some(2), ..again(generation, third()) });
+        }
+        assert!(bench.told(2).contains(&missed));
+        bench
+    };
     // In the next epoch it hears everything in its order again.
-    bench.register(5, 0, 1);
-    bench.all_say(&[1, 2], &vote(1, 3));
-    bench.say(2, ToCoordinator::Connected { group: 0, epoch: 4 });
-    bench.close(2);
-    bench.resume(2, Resume { generation: 5, ..resume(2, record(4, &[1, 2, 5])) });
-    assert!(!bench.told(2).contains(&missed));
+    let mut next = broken_twice();
+    next.register(5, 0, 1);
+    next.all_say(&[1, 2], &vote(1, 3));
+    next.say(2, ToCoordinator::Connected { group: 0, epoch: 4 });
+    next.close(2);
+    next.resume(2, again(5, record(4, &[1, 2, 5])));
+    assert!(!next.told(2).contains(&missed));
+    // Its vote proves it too: it was told to go on, and that is told last.
+    let mut votes = broken_twice();
+    votes.all_say(&[1, 2], &ToCoordinator::Connected { group: 0, epoch: 3 });
+    votes.say(2, initiate(key(3, 1, 0)));
+    votes.close(2);
+    votes.resume(2, again(5, third()));
+    assert!(!votes.told(2).contains(&missed));
 }
 
 #[test]
