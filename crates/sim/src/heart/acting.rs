@@ -349,7 +349,7 @@ impl World {
         state.phase = Phase::Starting;
         (state.step, state.pending, state.open, state.agree_again) = (None, 0, 0, false);
         (state.agreed, state.balloted, state.ballot, state.measures) = (None, None, None, None);
-        state.let_on_by = None;
+        (state.let_on_by, state.resuming) = (None, false);
         if let Some(training) = &mut state.training {
             training.out();
         }
