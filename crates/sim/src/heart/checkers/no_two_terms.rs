@@ -1,6 +1,8 @@
 //! No two terms decide (invariant 7): nobody acts on the word of a lower term than one it has obeyed, and no
 //! commit that anybody acts on was said by a term after a higher one had begun to decide. What a peer does with itself
-//! alone is not decided between two: a term that is rebuilt from its word only tells it the end of its own call.
+//! alone is not decided between two: a term that is rebuilt from its word only tells it the end of its own call. Nor does a
+//! term decide in a history that it ends by beginning a new one (rule 41), for it was not heard by all and knows that: it tells its
+//! members how their calls ended, and whoever was missed may go on from the old one once nobody of the new one is left.
 
 use super::{Checker, Fact, World};
 use outlast_proto::collective::{OpKey, Scope};
@@ -21,8 +23,18 @@ impl Checker for NoTwoTerms {
         "no_two_terms"
     }
 
-    fn hear(&mut self, _world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
+    fn hear(&mut self, world: &World, _at: Instant, fact: &Fact) -> Result<(), String> {
         match fact {
+            Fact::Opened { process, record, .. } => {
+                let term = world.processes[*process].obeyed;
+                for ended in &record.ancestors {
+                    let reigns = self.reigns.entry(ended.founder).or_default();
+                    if reigns.get(&term).is_some_and(|(_, last_commit)| *last_commit == Instant::ORIGIN) {
+                        reigns.remove(&term);
+                    }
+                }
+                Ok(())
+            }
             Fact::ObeyedLowerTerm { process, term, obeyed, .. } => {
                 Err(format!("process {process} obeyed term {term} after term {obeyed}"))
             }
