@@ -58,8 +58,8 @@ pub(super) struct Case {
     pub(super) incarnation: u32,
     /// Since when nobody is known to have had an answer.
     pub(super) silent_since: Instant,
-    /// Since when its kernel answers and the process does not, by the earliest voucher.
-    stalled_since: Option<Instant>,
+    /// Since when its kernel answers and the process does not, by the two vouchers who date that earliest.
+    stalled: Vec<(PeerId, Instant)>,
     pub(super) testimony: Vec<Testimony>,
     /// Our own last probe: what it showed, and when it was sent.
     pub(super) own: Option<(Unanswered, Instant)>,
@@ -120,7 +120,7 @@ impl Case {
         Self {
             incarnation,
             silent_since,
-            stalled_since: None,
+            stalled: Vec::new(),
             testimony: Vec::new(),
             own: None,
             refusals: 0,
@@ -185,10 +185,21 @@ impl Case {
         }
     }
 
-    /// Its kernel accepted a connect at `seen`, which counts until `until`, and the process has not answered
+    /// Its kernel accepted a connect by `voucher` at `seen`, which counts until `until`, and the process has not answered
     /// since `stalled_since`. True if that is news. What was testified before says nothing any more.
-    pub(super) fn vouch_kernel(&mut self, seen: Instant, until: Instant, stalled_since: Instant) -> bool {
-        self.stalled_since = Some(self.stalled_since.map_or(stalled_since, |known| known.min(stalled_since)));
+    pub(super) fn vouch_kernel(
+        &mut self,
+        voucher: PeerId,
+        seen: Instant,
+        until: Instant,
+        stalled_since: Instant,
+    ) -> bool {
+        match self.stalled.iter_mut().find(|(known, _)| *known == voucher) {
+            Some((_, since)) => *since = stalled_since.min(*since),
+            None => self.stalled.push((voucher, stalled_since)),
+        }
+        self.stalled.sort_unstable_by_key(|(voucher, since)| (*since, *voucher));
+        self.stalled.truncate(2);
         self.testimony.retain(|word| word.last > seen);
         self.testimony.iter_mut().for_each(|word| word.first = word.first.max(seen));
         let news = self.vouched_until.is_none_or(|known| until > known);
@@ -199,9 +210,25 @@ impl Case {
     }
 
     /// Since when the process is stalled. A member that was cut off itself may have opened the case long before
-    /// the stall began; that is silence, and must not use up the stall's budget for everybody.
-    pub(super) fn stalled_since(&self) -> Instant {
-        self.stalled_since.unwrap_or(self.silent_since)
+    /// the stall began; that is silence, and must not use up the stall's budget for everybody. Nor may what one alone
+    /// missed, while a firewall kept answers from it: of dates far from each other the second counts.
+    pub(super) fn stalled_since(&self, config: &Config) -> Instant {
+        self.dated(config).unwrap_or(self.silent_since)
+    }
+
+    /// The same, if anybody has vouched for its kernel.
+    pub(super) fn dated(&self, config: &Config) -> Option<Instant> {
+        match self.stalled[..] {
+            [] => None,
+            [(_, first), (_, second), ..] if second.since(first) > config.suspicion_min => Some(second),
+            [(_, first), ..] => Some(first),
+        }
+    }
+
+    /// It answered somebody at `when`: it has not been silent since before, to us alone at most.
+    pub(super) fn note_answered(&mut self, when: Instant) {
+        self.silent_since = self.silent_since.max(when);
+        self.stalled.iter_mut().for_each(|(_, since)| *since = when.max(*since));
     }
 
     /// A message of its own reached somebody at `when`. What was testified before says nothing any more.
@@ -220,7 +247,7 @@ impl Case {
     /// We were not running ourselves until `now`: what we measured means nothing, and every wait restarts.
     pub(super) fn restart(&mut self, now: Instant, me: PeerId) {
         self.silent_since = now;
-        self.stalled_since = None;
+        self.stalled.clear();
         self.heard = self.heard.map(|_| now);
         self.own = None;
         self.refusals = 0;
@@ -302,7 +329,7 @@ impl Case {
         let talks = self.heard.is_some_and(|heard| !due(heard + testimony_life(config)));
         if vouched || own == Unanswered::Stalled {
             // What we saw while we heard almost nobody does not count against it.
-            let since = self.stalled_since().max(bench.doubted_at.unwrap_or_default());
+            let since = self.stalled_since(config).max(bench.doubted_at.unwrap_or_default());
             return due(since + config.stall_budget).then_some(DeathReason::StalledTooLong);
         }
         if talks {

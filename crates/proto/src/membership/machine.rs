@@ -340,7 +340,7 @@ impl Membership {
     fn member_of(&self, now: Instant, entry: &Entry) -> Member {
         let health = match self.cases.get(&entry.id()).map(|case| (case, case.shown)) {
             None | Some((_, Shown::Alive)) => Health::Alive,
-            Some((case, Shown::Stalled)) => Health::Stalled { since: case.stalled_since() },
+            Some((case, Shown::Stalled)) => Health::Stalled { since: case.stalled_since(&self.config) },
             Some((case, Shown::Suspect)) => {
                 Health::Suspect { since: case.shown_since, accusers: case.testimony.len() }
             }

@@ -399,10 +399,13 @@ impl Membership {
         let (repeat, news) = match kind {
             SignOfLife::Acked => {
                 // It counts if it is younger than everything we hold against the member.
-                let Some(case) = self.cases.get(&member) else { return };
-                let own = case.own_probe_sent();
-                if seen <= case.silent_since || own.is_some_and(|sent| seen <= sent) {
+                let Some(case) = self.cases.get_mut(&member) else { return };
+                if seen <= case.silent_since {
                     return;
+                }
+                if case.own_probe_sent().is_some_and(|sent| seen <= sent) {
+                    // It has answered us nothing since. But nor has it been silent for longer than that.
+                    return case.note_answered(seen);
                 }
                 self.close_case(now, member);
                 self.dissemination.push(now, record);
@@ -425,7 +428,7 @@ impl Membership {
                     silent_since = silent_since.max(now - self.config.probe_interval * self.size() as u32);
                 }
                 let case = self.case(now, member, incarnation, silent_since);
-                (life / 3, case.vouch_kernel(seen, seen + life, silent_since))
+                (life / 3, case.vouch_kernel(voucher, seen, seen + life, silent_since))
             }
         };
         if let Some(case) = self.cases.get_mut(&member).filter(|_| news)

@@ -204,7 +204,7 @@ impl Membership {
                 voucher: self.me.id,
                 kind: SignOfLife::Kernel,
                 age_ms: 0,
-                silent_ms: millis(now.since(case.stalled_since().max(doubted_at))),
+                silent_ms: millis(now.since(case.stalled_since(&self.config).max(doubted_at))),
             },
         })
     }
@@ -343,7 +343,8 @@ impl Membership {
         if self.health.quiet_until(now).is_some() {
             return;
         }
-        let Some(incarnation) = self.table.get(target).map(|entry| entry.incarnation) else { return };
+        let Some(entry) = self.table.get(target) else { return };
+        let (incarnation, answered) = (entry.incarnation, entry.acked(now).unwrap_or_default());
         let goodbye = self.cases.get(&target).and_then(|case| case.goodbye);
         if seen == Unanswered::Stalled
             && goodbye.is_some_and(|said| now.since(said) < self.config.suspicion_min)
@@ -366,7 +367,9 @@ impl Membership {
         let due = |last: Option<Instant>, spacing: Duration| last.is_none_or(|at| now.since(at) >= spacing);
         let record = match seen {
             Unanswered::Stalled => {
-                case.vouch_kernel(now, now + life, sent);
+                // That it did not answer now confirms what others say, unless it answered us meanwhile.
+                let since = case.dated(&self.config).map_or(sent, |known| known.max(answered).min(sent));
+                case.vouch_kernel(me, now, now + life, since);
                 due(case.vouched_at, life / 3).then(|| {
                     case.vouched_at = Some(now);
                     Record::Vouch {
@@ -375,7 +378,7 @@ impl Membership {
                         voucher: me,
                         kind: SignOfLife::Kernel,
                         age_ms: 0,
-                        silent_ms: millis(now.since(case.stalled_since().max(doubted_at))),
+                        silent_ms: millis(now.since(case.stalled_since(&self.config).max(doubted_at))),
                     }
                 })
             }

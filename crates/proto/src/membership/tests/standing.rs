@@ -64,6 +64,35 @@ fn the_claim_of_an_old_stall_is_not_taken_over_by_who_would_have_seen_it() {
 }
 
 #[test]
+fn a_stall_is_not_dated_by_who_alone_missed_the_answers() {
+    // Its answers did not reach us for five seconds. Then it is stopped in truth, and others say since when.
+    let stalled = |voucher, kind, age_ms, silent_ms| {
+        let (member, voucher) = (peer(1), peer(voucher));
+        Record::Vouch { member, incarnation: 0, voucher, kind, age_ms, silent_ms }
+    };
+    let dies_at = |words: &[Record]| {
+        let mut stage = Stage::new(7);
+        stage.script(1, STOPPED);
+        let start = stage.now;
+        stage.run(ms(5_000));
+        words.iter().for_each(|word| stage.say(2, None, vec![word.clone()]));
+        stage.run(ms(18_000));
+        let (at, reason) = stage.death(1).expect("a death");
+        assert_eq!(reason, DeathReason::StalledTooLong);
+        at.since(start).as_millis()
+    };
+    let kernel = SignOfLife::Kernel;
+    assert!((15_000..17_500).contains(&dies_at(&[])));
+    let others = [2, 3, 4].map(|voucher| stalled(voucher, kernel, 0, 400));
+    assert!((19_500..21_500).contains(&dies_at(&others)));
+    // With one who agrees with us we are not alone.
+    let agrees = [stalled(5, kernel, 0, 4_900), stalled(2, kernel, 0, 400), stalled(3, kernel, 0, 400)];
+    assert!((15_000..17_500).contains(&dies_at(&agrees)));
+    // An answer to somebody else counts, though it is older than our own last question.
+    assert!((18_000..20_500).contains(&dies_at(&[stalled(2, SignOfLife::Acked, 2_000, 0)])));
+}
+
+#[test]
 fn that_somebody_is_deaf_is_not_believed_before_our_own_wait_is_over() {
     let mut stage = Stage::new(7);
     stage.script(1, CUT);
