@@ -391,7 +391,12 @@ impl World {
                     self.later(after, Happening::Knocked(member, life));
                 }
                 Command::Decide(view) => self.registrar.handle_decided(now, view.epoch),
-                Command::Note(text) => self.trace.line(now, &text),
+                Command::Note(text) => {
+                    self.trace.line(now, &text);
+                    if text.contains("; LOST: ") {
+                        self.may_lose();
+                    }
+                }
             }
         }
         if let Some(due) = self.registrar.poll_timeout() {

@@ -1,4 +1,4 @@
-//! A second death, before the store has mended the first.
+//! A second death, before the store has mended the first; or two who are cut off for longer than anybody waits.
 //!
 //! What just those two held may be lost, and nothing else: such a key is empty from then on, and its history begins anew.
 //! Who held it follows from the view that is in force in that moment (the guide states how long this window is). It is not
@@ -8,7 +8,8 @@ use super::history::{self, Event, Verdict};
 use super::world::{Process, World};
 use outlast_proto::store::layout::{Holders, Layout, bucket};
 use outlast_proto::time::{Duration, Instant};
-use outlast_proto::wire::store::MemberId;
+use outlast_proto::wire::store::{MemberId, View};
+use std::collections::BTreeSet;
 
 /// How soon after the first death the second one comes: until that one is known of, while its keys are copied, or a little later.
 pub(super) const SOON: Duration = Duration::from_millis(120);
@@ -29,8 +30,23 @@ impl World {
         self.trace.line(self.now, &format!("process {number} is killed, too"));
         self.vanish(number);
         self.second_deaths += 1;
+        self.lose(view, |process| process.member.is_some());
+    }
+
+    /// The registrar goes on without both holders of some keys, and says so. That is as bad as two deaths, if it is true that
+    /// neither of them could be reached.
+    pub(super) fn may_lose(&mut self) {
+        let Some(view) = self.registrar.view().cloned() else { return };
+        let cut: BTreeSet<_> = self.cuts.iter().flat_map(|(one, two)| [Some(*one), *two]).flatten().collect();
+        let cut: BTreeSet<_> =
+            cut.iter().filter_map(|number| Some(self.processes.get(*number)?.id)).collect();
+        self.lose(view, |process| process.member.is_some() && !process.stopped && !cut.contains(&process.id));
+    }
+
+    /// What just those hold who are not there may be lost.
+    fn lose(&mut self, view: View, is_there: impl Fn(&Process) -> bool) {
         let is_gone =
-            |id: MemberId| !self.processes.iter().any(|process| process.id == id && process.member.is_some());
+            |id: MemberId| !self.processes.iter().any(|process| process.id == id && is_there(process));
         let layout = Layout::new(view);
         let is_lost = |Holders { owner, replica }: Holders| is_gone(owner) && replica.is_none_or(is_gone);
         let keys = self.histories.keys().cloned();
