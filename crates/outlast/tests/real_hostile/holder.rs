@@ -125,6 +125,7 @@ impl Holder {
             record,
             tags,
             ballots: Vec::new(),
+            behind_from: None,
             remembers_from: 0,
             revision: None,
         };
