@@ -13,7 +13,7 @@ use crate::security::TlsIdentity;
 use outlast_proto::id::PeerId;
 use outlast_proto::limits::FRAME_BYTES_MAX;
 use outlast_proto::wire::frame::FrameBuffer;
-use outlast_proto::wire::hatch::{self, Hatch};
+use outlast_proto::wire::hatch::Hatch;
 use outlast_proto::wire::store::mesh::Hop;
 use outlast_proto::wire::store::{MemberId, StoreMember};
 use outlast_proto::wire::{decode, encode};
@@ -94,9 +94,6 @@ pub(super) async fn accept(stream: AuthenticatedStream, me: PeerId) -> Result<Li
 
 /// Opens a hatch to whoever was dialled, if that seems to be on this host. Nothing if both stay on the stream.
 async fn invite(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, String> {
-    if greeted.version < hatch::SINCE {
-        return Ok(None);
-    }
     let here = local_address(greeted.frames.stream());
     // From here it is only a guess; that it is true is proved at the hatch.
     let is_near = here.is_some_and(|here| canonical(here).ip() == canonical(greeted.address).ip());
@@ -121,9 +118,6 @@ async fn invite(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, St
 
 /// Goes through the hatch of whoever dialled us, if there is one. Nothing if both stay on the stream.
 async fn follow(greeted: &mut Greeted) -> Result<Option<Guarded<UnixStream>>, String> {
-    if greeted.version < hatch::SINCE {
-        return Ok(None);
-    }
     let (name, proof, ends) = match said(&mut greeted.frames).await? {
         Hatch::None => return Ok(None),
         Hatch::Open { name, proof, from, to } => (name, proof, [from, to]),

@@ -15,8 +15,8 @@ pub const HATCH_NAME_BYTES: usize = 16;
 /// Bytes of what a guest shows.
 pub const HATCH_PROOF_BYTES: usize = 32;
 
-/// Since when hatches are spoken of: to software of an older version nothing of this is said.
-pub const SINCE: Version = Version { major: 3, minor: 2 };
+/// Since when hatches are spoken of.
+const SINCE: Version = Version { major: 3, minor: 2 };
 
 /// What two ends of a stream tell each other about a way within one host.
 #[derive(Clone, Debug, PartialEq, Eq, Encode, Decode, CborLen)]

@@ -1,11 +1,10 @@
-//! Two ends of a link: on one host, with somebody in between, and of which one is older.
+//! Two ends of a link: on one host, and with somebody in between.
 
 use super::*;
 use crate::port::{Port, Routes, Serving};
 use crate::security::{ProcessKey, RunKeys, RunSecret};
 use outlast_proto::id::RunId;
 use outlast_proto::wire::frame;
-use outlast_proto::wire::hello::{Hello, Version, Versions};
 use outlast_proto::wire::store::ClientId;
 use rustix::net::AddressFamily;
 use std::io::IoSlice;
@@ -13,8 +12,6 @@ use tokio::net::TcpListener;
 use tokio::runtime::Handle;
 use tokio::sync::mpsc;
 
-/// The last version that knew no hatches.
-const BEFORE: Version = Version { major: 3, minor: 1 };
 const ME: MemberId = MemberId(3);
 const OTHER: MemberId = MemberId(4);
 
@@ -58,18 +55,6 @@ fn member_at(address: SocketAddr) -> StoreMember {
         host: 0,
         ends_store: false,
     }
-}
-
-fn hello_of(me: &TlsIdentity, newest: Version) -> Vec<u8> {
-    encode(&Hello {
-        versions: Versions::of(newest),
-        run: run(),
-        peer: me.peer(),
-        software: "outlast, an older one".to_owned(),
-        plane: String::from_utf8_lossy(port::STORE).into_owned(),
-        key_is_kept: false,
-        standing: None,
-    })
 }
 
 fn greeting_of_ours() -> Hop {
@@ -118,48 +103,6 @@ async fn behind_a_relay_a_link_stays_on_its_stream() {
     });
     let (ours, theirs) = linked(&secret, address, &mut listening).await;
     assert!(!is_within_the_host(&ours) && !is_within_the_host(&theirs));
-}
-
-#[tokio::test]
-async fn an_older_member_that_dials_is_not_asked_for_a_hatch() {
-    let secret = RunSecret::generate();
-    let mut listening = listening(&secret);
-    let older = identity(&secret);
-    let stream = port::connect(listening.address, port::STORE, &older, TIMEOUT).await.unwrap();
-    let mut frames = Frames::new(stream.stream, FRAME_BYTES_MAX);
-    let said = [hello_of(&older, BEFORE), encode(&greeting_of_ours())];
-    frames.send_all(said.iter().map(Vec::as_slice)).await.unwrap();
-    let theirs = listening.taken.recv().await.unwrap().unwrap();
-    assert_eq!(theirs.first, Some(greeting_of_ours()));
-    assert!(!is_within_the_host(&theirs));
-}
-
-#[tokio::test]
-async fn an_older_member_that_is_dialled_is_told_of_no_hatch() {
-    let secret = RunSecret::generate();
-    let port = Port::bind("127.0.0.1:0".parse().unwrap()).unwrap();
-    let older = identity(&secret);
-    let (tell, mut heard) = mpsc::unbounded_channel();
-    let hello = hello_of(&older, BEFORE);
-    let routes = Routes::new().route(port::STORE, move |stream| {
-        let (tell, hello) = (tell.clone(), hello.clone());
-        tokio::spawn(async move {
-            let mut frames = Frames::new(stream.stream, FRAME_BYTES_MAX);
-            frames.send(&hello).await.unwrap();
-            while let Ok(Some(frame)) = frames.next().await {
-                drop(tell.send(frame));
-            }
-        });
-    });
-    let _serving = port.serve(&Handle::current(), older, routes).unwrap();
-    let mut ours = dial(&identity(&secret), ME, member_at(port.address())).await.unwrap();
-    assert!(!is_within_the_host(&ours));
-    let mut bytes = Vec::new();
-    frame::append_message(&greeting_of_ours(), &mut bytes);
-    ours.wire.send(&[IoSlice::new(&bytes)]).unwrap();
-    ours.wire.flush().unwrap();
-    assert!(decode::<Hello>(&heard.recv().await.unwrap()).is_ok());
-    assert_eq!(heard.recv().await.unwrap(), encode(&greeting_of_ours()), "nothing comes before it");
 }
 
 /// Somebody who proved itself, and then does not keep to the order of words.
