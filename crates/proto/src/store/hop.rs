@@ -171,6 +171,8 @@ impl HopLink {
             return None;
         }
         match hop {
+            // A copy. What it says of our numbers was so before we took it the first time.
+            Hop::Greeting { count, .. } if self.is_up() && count == self.others_count => None,
             Hop::Greeting { received, count, others_count, .. } => {
                 (self.state, self.since, self.was_up) = (State::Up, now, true);
                 self.progress = now;

@@ -232,6 +232,29 @@ fn what_comes_before_the_greeting_of_a_connection_acknowledges_nothing() {
     assert_eq!(deliver(out, &mut two, &mut Vec::new()), ["new"]);
 }
 
+/// What it says of our numbers was so before we began to count anew for it.
+#[test]
+fn a_greeting_that_comes_twice_is_taken_once() {
+    let now = Instant::from_nanos(7);
+    let (mut one, mut two) =
+        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
+    let (to_two, to_one) = (one.handle_connected(now), two.handle_connected(now));
+    deliver(vec![to_one], &mut one, &mut Vec::new());
+    deliver(vec![to_two], &mut two, &mut Vec::new());
+    one.handle_disconnected(now);
+    assert!(one.hand_back().is_empty());
+    let (to_two, greeting) = (one.handle_connected(now), two.handle_connected(now));
+    deliver(vec![greeting.clone()], &mut one, &mut Vec::new());
+    deliver(vec![to_two], &mut two, &mut Vec::new());
+    let mut out = Vec::new();
+    one.send(now, envelope("first"), &mut out);
+    assert_eq!(deliver(std::mem::take(&mut out), &mut two, &mut Vec::new()), ["first"]);
+    let acknowledgement = two.acknowledge().expect("one has come");
+    deliver(vec![acknowledgement, greeting], &mut one, &mut out);
+    one.send(now, envelope("second"), &mut out);
+    assert_eq!(deliver(out, &mut two, &mut Vec::new()), ["second"]);
+}
+
 #[test]
 fn whoever_forgot_a_link_begins_to_count_anew() {
     let now = Instant::from_nanos(7);
