@@ -151,6 +151,16 @@ fn deliver(frames: Vec<Hop>, reader: &mut HopLink, back: &mut Vec<Hop>) -> Vec<S
     got.map(|envelope| String::from_utf8(envelope.contents.to_vec()).unwrap()).collect()
 }
 
+/// Two ends that have greeted each other.
+fn linked(now: Instant) -> (HopLink, HopLink) {
+    let (mut one, mut two) =
+        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
+    let (to_two, to_one) = (one.handle_connected(now), two.handle_connected(now));
+    deliver(vec![to_one], &mut one, &mut Vec::new());
+    deliver(vec![to_two], &mut two, &mut Vec::new());
+    (one, two)
+}
+
 #[test]
 fn a_connection_that_breaks_loses_nothing_and_repeats_nothing() {
     let now = Instant::from_nanos(7);
@@ -212,11 +222,7 @@ fn a_link_that_was_given_up_acknowledges_what_it_carries_when_it_is_back() {
 #[test]
 fn what_comes_before_the_greeting_of_a_connection_acknowledges_nothing() {
     let now = Instant::from_nanos(7);
-    let (mut one, mut two) =
-        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
-    let (to_two, to_one) = (one.handle_connected(now), two.handle_connected(now));
-    deliver(vec![to_one], &mut one, &mut Vec::new());
-    deliver(vec![to_two], &mut two, &mut Vec::new());
+    let (mut one, mut two) = linked(now);
     let mut old = Vec::new();
     (0..3).for_each(|_| one.send(now, envelope("old"), &mut old));
     one.handle_disconnected(now);
@@ -236,11 +242,7 @@ fn what_comes_before_the_greeting_of_a_connection_acknowledges_nothing() {
 #[test]
 fn a_greeting_that_comes_twice_is_taken_once() {
     let now = Instant::from_nanos(7);
-    let (mut one, mut two) =
-        (HopLink::new(now, MemberId(1), MemberId(2)), HopLink::new(now, MemberId(2), MemberId(1)));
-    let (to_two, to_one) = (one.handle_connected(now), two.handle_connected(now));
-    deliver(vec![to_one], &mut one, &mut Vec::new());
-    deliver(vec![to_two], &mut two, &mut Vec::new());
+    let (mut one, mut two) = linked(now);
     one.handle_disconnected(now);
     assert!(one.hand_back().is_empty());
     let (to_two, greeting) = (one.handle_connected(now), two.handle_connected(now));
